@@ -1,11 +1,8 @@
 """The scheduler's port to the Kubernetes API: one call, one page, one stream, and errors that tell refused from
 unknown.
 
-Rules that hold here:
-
-- A write ends in one of three ways: done (a value), refused (``ApiRefusedError``: nothing was changed), or unknown
-  (``ApiUnknownError``: it may have happened, or may yet happen). Every writer must treat the three differently.
-- Every call has a time-out; nothing in this project waits for the API without one.
+A write ends in one of three ways: done (a value), refused (``ApiRefusedError``: nothing was changed), or unknown
+(``ApiUnknownError``: it may have happened, or may yet happen). Every writer must treat the three differently.
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ LONGEST_PAGE: Final = 8 * 1024 * 1024
 class ApiError(Exception):
     """A call to the Kubernetes API failed; see the two kinds. ``retry_after`` is the wait it asks for."""
 
+    # Read by every back-off; None unless the server sent Retry-After.
     retry_after: Seconds | None = None
 
 
@@ -60,6 +58,7 @@ class PageTooLargeError(ApiUnknownError):
 def complaint(status: int, body: bytes, retry_after: str) -> ApiError:
     """Message of an error response."""
     refusal = read_refusal(status, body, retry_after)
+    # A 5xx may come from a proxy while the API server still does the work, so it refuses nothing.
     return ApiUnknownError(str(refusal), refusal.retry_after) if refusal.is_unknown else ApiRefusedError(refusal)
 
 
@@ -72,6 +71,7 @@ class ApiCall(msgspec.Struct, frozen=True):
 
     method: str
     path: str
+    # No default: nothing in this project waits for the API without a time-out.
     timeout: Seconds
     query: Mapping[str, str] = {}
     body: JsonObject | None = None
@@ -79,19 +79,21 @@ class ApiCall(msgspec.Struct, frozen=True):
     not_after: Instant | None = None
 
     def within(self, timeout: Seconds, not_after: Instant | None = None) -> ApiCall:
-        """The call with this time-out, which the API server is asked to keep, too: what waits so long there is given
-        up, and does not land after its sender has gone on.
+        """The call with this time-out, which the API server is asked to keep, too.
 
         >>> ApiCall("DELETE", "/api/v1/nodes/n1", Seconds(3.0)).within(Seconds(1.5)).query
         {'timeout': '1500ms'}
         """
         least = 1  # the server takes 0 for no time-out at all
+        # The server gives up a request that has waited this long there, so that a write does not land after its sender
+        # has gone on.
         query = {**self.query, "timeout": f"{max(least, int(timeout * 1000))}ms"}
         return ApiCall(self.method, self.path, timeout, query, self.body, self.content_type, not_after)
 
 
 def unknown(call: ApiCall, error: Exception) -> ApiUnknownError:
     """Record that the outcome of the call is unknown, for this reason."""
+    # Client errors may quote a whole response; a log line must stay readable.
     return ApiUnknownError(f"{call.method} {call.path}: {type(error).__name__}: {error}"[:SHOWN])
 
 

@@ -1,6 +1,6 @@
 """Events: what our programs tell people on an object, shown by ``kubectl describe``.
 
-An Event's name says what it is about where that happens once: told twice, it is there once (409).
+An Event's name says what it is about where that happens once: a second create of it is a 409.
 """
 
 from __future__ import annotations
@@ -56,10 +56,13 @@ def about_vm(vm: VirtualMachine) -> EventSubject:
 def event_body(event: EventRecord, stamp: str, component: str = "autoscale-scheduler") -> JsonObject:
     """The object to create; ``stamp`` (RFC 3339 with microseconds) makes its name its own, ``component`` tells it."""
     about = event.about
+    # A given name makes the Event unique: creating it a second time is a 409, which is not an error. A generated one
+    # takes the digits of the time stamp, as names allow no colons.
     name = event.name or f"{about.name.name}.{''.join(filter(str.isdigit, stamp))}"
     return {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
+        # An Event must live in a namespace, and in the one of its object if that has any.
         "metadata": {"name": name, "namespace": about.name.namespace or CLUSTER_WIDE},
         "involvedObject": {
             "apiVersion": about.resource.api_version,
@@ -69,11 +72,13 @@ def event_body(event: EventRecord, stamp: str, component: str = "autoscale-sched
             "uid": about.uid,
         },
         "reason": event.reason,
+        # A longer note would have the whole Event rejected.
         "message": event.note[:LONGEST_NOTE],
         "type": "Warning" if event.is_warning else "Normal",
         "firstTimestamp": stamp,
         "lastTimestamp": stamp,
         "count": 1,
         "reportingComponent": component,
+        # The older field of the two, which kubectl describe still prints in its From column.
         "source": {"component": component},
     }

@@ -1,15 +1,4 @@
-"""Feeds the ledger from the API: four informers in, facts and complete lists out.
-
-Rules that hold here:
-
-- The ledger hears nothing before all four kinds have been listed; then everything at once, and it is ready. A cluster
-  that has no migrations has listed them.
-- Whenever a kind had to be listed again, the ledger is given all lists again: what no event told is found by it.
-- Where one kind shows that the cluster's store was restored, all are listed again before the ledger hears or decides
-  anything: the others may be known from the history that was lost.
-- Namespaces, volumes and their claims only narrow where VMs may move: nothing waits for them.
-- A pod of the same name with another UID is another pod: the old one is gone.
-"""
+"""Feeds the ledger from the API: four informers in, facts and complete lists out."""
 
 from __future__ import annotations
 
@@ -40,6 +29,7 @@ from scheduler_plugin.workqueue import WorkQueues
 
 T = TypeVar("T")
 
+# A cluster without the CRD of migrations counts as having listed them.
 EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name, MIGRATIONS.name})
 
 
@@ -48,6 +38,7 @@ def node_facts(node: ClusterNode, settings: SchedulerSettings) -> NodeFacts:
     keys = (node.name, *node.price_keys)
     price = node_price(keys, Needs(node.allocatable, node.gpus), settings.ranking)
     if is_estimated(keys, settings.ranking):
+        # An estimate must never undercut a node whose price is known (S2.5).
         price += DEAREST
     return node.facts(settings.policy_of(node.name), price)
 
@@ -87,6 +78,7 @@ class Feed:
         self.claims: FactInformer[str] = FactInformer(CLAIMS, _ignored, report)
         self.volumes: FactInformer[tuple[NodeTerm, ...]] = FactInformer(VOLUMES, _ignored, report)
         for informer in (*self.informers, *self._extras):
+            # A restored store shows in one kind first. The others may be known from the history that was lost.
             informer.on_restored = partial(self.restored, informer)
         self.addresses = PodAddresses()
         self._clock = clock
@@ -94,6 +86,7 @@ class Feed:
         self._listed: set[str] = set()
         self.ready = asyncio.Event()
         self._is_refreshing = False
+        # Last: it uses everything above.
         self.fill(ledger, queues, identity)
 
     @property
@@ -106,7 +99,7 @@ class Feed:
         return (self.namespaces, self.claims, self.volumes)
 
     def fill(self, ledger: Ledger, queues: WorkQueues, writer: str | None) -> None:
-        """From now on all that is read goes into this ledger; what has been read by now, at once.
+        """All that is read from now on goes into this ledger; what has already been read goes in at once.
 
         ``writer`` alone writes permits; None: another process decides.
         """
@@ -114,6 +107,7 @@ class Feed:
         ledger.rank_by(self.settings.ranking)
         ledger.serve(self.settings.scheduler_name, self.settings.percent_of_nodes)
         ledger.follow_requests(self.settings.pod_requests, limits_cpu=self.settings.limits_cpu)
+        # A new term gets its ledger while the caches are warm; there is nothing to wait for.
         if not self.missing:
             self._resync()
 
@@ -125,6 +119,7 @@ class Feed:
                 for informer in self.informers:
                     tasks.create_task(informer.refresh())
         finally:
+            # Also after a failure, or the ledger would never be given anything again.
             self._is_refreshing = False
 
     async def hold_back(self, span: Seconds) -> None:
@@ -135,6 +130,7 @@ class Feed:
         await self.refresh()
         self._is_refreshing = True
         await self._clock.sleep(span)
+        # A write that the ended process had in flight may land during the sleep; the second list shows it.
         await self.refresh()
         self._hand_over()
 
@@ -144,6 +140,7 @@ class Feed:
             for informer in self.informers:
                 tasks.create_task(informer.run(api, self._clock, partial(self.listed, informer.kind.name)))
             for extra in self._extras:
+                # These kinds only narrow where VMs may move, so neither readiness nor the ledger waits for them.
                 tasks.create_task(extra.run(api, self._clock, _nothing))
 
     def use(self, settings: SchedulerSettings) -> None:
@@ -154,6 +151,7 @@ class Feed:
         if not settings.pod_requests:  # at once; switched on, it waits until the API server has been asked
             self._ledger.follow_requests(False)
         if self._ledger.is_ready:
+            # Unit, watermark, reserve and price are part of a node's facts, so every node has to be computed again.
             for node in self.nodes.facts.values():
                 self._queues.add(self._ledger.see_node(node_facts(node, settings)))
 
@@ -163,10 +161,13 @@ class Feed:
 
     def listed(self, kind: str) -> None:
         """An informer has listed everything; once all have, the ledger takes in the lists."""
+        # A watch that could not be resumed lists again, too: what no event said is in that list.
         self._listed.add(kind)
         self._hand_over()
 
     def _hand_over(self) -> None:
+        # All four kinds at once: a pod without its VM or node would be judged wrongly. During a refresh some lists are
+        # older than others.
         if self.missing or self._is_refreshing:
             return
         self._resync()
@@ -182,9 +183,12 @@ class Feed:
 
     def restored(self, witness: FactInformer[Any] | None = None) -> None:
         """The cluster's store was restored: everything is read again, by the ``witness``, who says so, anyway."""
+        # Nothing reaches the ledger until every kind has been listed from the restored store.
         self._listed.clear()
+        # A restored store counts its versions from an older one, so newer facts would look stale.
         self._ledger.forget_versions()
         for informer in (*self.informers, *self._extras):
+            # The witness is in the middle of reading everything again.
             if informer is not witness:
                 informer.read_again()
 
@@ -195,7 +199,8 @@ class Feed:
 
     @property
     def surroundings(self) -> ConstraintContext:
-        """Everything beside the ledger's facts that decides where a VM may go, at present."""
+        """Everything beside the ledger's facts that decides where a VM may go now."""
+        # A cluster always has namespaces: none means that they could not be listed, not that none match.
         namespaces = self.namespaces.facts or None
         is_current = self.pods.is_current and self.migrations.is_current
         return ConstraintContext(namespaces, self.claims.facts, self.volumes.facts, is_current)
@@ -203,6 +208,7 @@ class Feed:
     def vm_of(self, pod: PodFacts) -> VirtualMachine | None:
         """The VM that the pod runs, as far as it is known."""
         vm = None if pod.vm is None else self.vms.facts.get(pod.vm)
+        # The target of a migration names its VM by a label only, without a UID.
         return vm if vm is not None and pod.vm_uid in ("", vm.uid) else None
 
     def pod(self, name: ObjectName, uid: str) -> PodFacts | None:
@@ -227,6 +233,7 @@ class Feed:
         self.addresses.change(change.before, change.after)
         if not self._ledger.is_ready:
             return
+        # A pod of the same name with another UID is another pod, such as a StatefulSet makes: the old one is gone.
         if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
             self._queues.add(self._ledger.lose_pod(change.before.uid))
         if change.after is not None:
@@ -237,6 +244,7 @@ class Feed:
             return
         self._watch_for_rivals(change)
         if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
+            # A permit still to be written was decided for the VM that is gone.
             self._queues.permits.drop(change.name)
         if change.after is None:
             self._queues.add(self._ledger.lose_vm(change.name))

@@ -1,12 +1,4 @@
-"""The Kubernetes API over httpx2, with raw JSON bodies.
-
-Rules that hold here:
-
-- A status of 5xx is *unknown*: a proxy may answer for a server that still works. Any other failure status is a
-  refusal: the server says so before it changes anything.
-- The token is asked for on each call: projected tokens change on disk.
-- A page has a bounded size, so that taking it apart never holds the event loop for long.
-"""
+"""The Kubernetes API over httpx2, with raw JSON bodies."""
 
 from __future__ import annotations
 
@@ -29,6 +21,8 @@ def http_client(found: Credentials, limits: httpx.Limits, name: str) -> httpx.As
     """Connections to the Kubernetes API, whose log and ``managedFields`` then have the program's ``name``."""
     headers = [(b"User-Agent", name.encode()), *encoded_headers(found)]
     transport = probed_transport(found.tls, limits, found.proxy)
+    # trust_env would send API traffic through any HTTP_PROXY of the pod; the kubeconfig's own proxy is in the
+    # transport.
     return httpx.AsyncClient(base_url=found.server, transport=transport, headers=headers, trust_env=False)
 
 
@@ -57,6 +51,7 @@ class HttpApi:
         """See ``KubernetesApi.page``."""
         try:
             async with asyncio.timeout(call.timeout):
+                # Decoding megabytes of JSON would hold the event loop.
                 return await asyncio.to_thread(read_page, await self._page(call))
         except (httpx.HTTPError, TimeoutError, UnreadableAnswerError) as error:
             raise unknown(call, error) from error
@@ -67,6 +62,7 @@ class HttpApi:
             async for piece in response.aiter_bytes():
                 pieces.append(piece)
                 size += len(piece)
+                # Content-Length is absent from chunked responses, so the bytes are counted as they arrive.
                 if size > LONGEST_PAGE:
                     raise PageTooLargeError(f"{call.path}: a page has more than {LONGEST_PAGE} bytes")
         return b"".join(pieces)
@@ -85,16 +81,20 @@ class HttpApi:
 
     @asynccontextmanager
     async def _opened(self, call: ApiCall) -> AsyncIterator[httpx.Response]:
+        # For a watch the time-out bounds the silence between two reads, not the whole response.
         response = await self._client.send(self._request(call, call.timeout), stream=True)
         try:
             if not response.is_success:
+                # A streamed response has not read its body yet, and the reason for the refusal is in it.
                 raise _complaint(response, await response.aread())
             yield response
         finally:
+            # Otherwise the connection of an abandoned watch stays out of the pool.
             await response.aclose()
 
     def _request(self, call: ApiCall, silence: Seconds) -> httpx.Request:
         headers = {"Content-Type": call.content_type, "Accept": "application/json"}
+        # Asked for on each call: the kubelet rotates projected tokens on disk.
         token = self._token()
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"

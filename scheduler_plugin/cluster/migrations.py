@@ -1,11 +1,4 @@
-"""VirtualMachineMigrations of the Kubernetes API: read into facts, and written as orders (S4.9, S4.12).
-
-Rules that hold here:
-
-- Ours are known by their label, and carry the chosen node in an annotation: a restarted scheduler needs nothing else.
-- A migration has ended once its phase says so; when, is the youngest of its conditions' times, or else its creation.
-- Why it failed is what the condition that changed last says.
-"""
+"""VirtualMachineMigrations of the Kubernetes API: read into facts, and written as orders (S4.9, S4.12)."""
 
 from __future__ import annotations
 
@@ -116,20 +109,21 @@ class MigrationOrder:
 def read_migration(obj: JsonObject) -> ClusterMigration:
     """A VirtualMachineMigration. Raises ``ValueError``."""
     try:
-        found = msgspec.convert(obj, _Migration)
+        migration = msgspec.convert(obj, _Migration)
     except msgspec.ValidationError as error:
         raise ValueError(field_message(error)) from None
-    status = found.status or _Status()
+    status = migration.status or _Status()
     info = status.info or _Info()
-    changes = [(_time(_CHANGED, one.last_transition_time), one) for one in status.conditions or ()]
+    changes = [(_time(_CHANGED, condition.last_transition_time), condition) for condition in status.conditions or ()]
+    # The controller appends conditions in no promised order; the one that changed last says why a migration failed.
     last = max(changes, key=lambda change: change[0], default=None)
     return ClusterMigration(
-        facts=_facts(found, status, None if last is None else last[0]),
+        facts=_facts(migration, status, None if last is None else last[0]),
         source_node=status.source_node or None,
         target_node=status.target_node or None,
         total=_seconds(info.total_time_ms),
         downtime=_seconds(info.downtime_ms),
-        reason=(found.metadata.annotations or {}).get(ANNOTATION_REASON, ""),
+        reason=(migration.metadata.annotations or {}).get(ANNOTATION_REASON, ""),
         why="" if last is None else last[1].message or last[1].reason,
     )
 
@@ -143,11 +137,14 @@ def _facts(found: _Migration, status: _Status, changed_at: float | None) -> Migr
         version=number(meta.resourceVersion),
         vm=ObjectName(meta.namespace, found.spec.vmName),
         phase=phase,
+        # The chosen node travels in an annotation, so a restarted scheduler needs no state of its own.
         target=(meta.annotations or {}).get(ANNOTATION_TARGET_NODE) or None,
         source_pod=_pod(meta.namespace, status.source_pod_name),
         target_pod=_pod(meta.namespace, status.target_pod_name),
         is_leaving=meta.deletionTimestamp is not None,
+        # People and other tools create migrations, too; only those with our label are ours to cancel.
         is_ours=(meta.labels or {}).get(LABEL_CREATED_BY) == SCHEDULER_NAME,
+        # The API has no end time: the youngest condition stands for it, or else the creation.
         ended_at=max(created, changed_at or 0.0) if phase.is_over else None,
         created_at=created,
         dirty_rate=_dirty_rate(status.info),
@@ -171,7 +168,9 @@ def _dirty_rate(info: _Info | None) -> Bytes | None:
     ram = None if info is None else info.ram
     if ram is None or ram.dirty_pages_rate is None:
         return None
+    # QEMU reports pages per second.
     rate = ram.dirty_pages_rate * ram.page_size
+    # The field is signed in the API; a negative rate is no measurement.
     return Bytes(rate) if rate >= 0 else None
 
 
@@ -183,16 +182,17 @@ def _time(path: str, text: str | None) -> float:
     """Seconds since 1970; 0 if nothing is said."""
     if text is None:
         return 0.0
-    found = parse_timestamp(text)
-    if found is None:
+    at = parse_timestamp(text)
+    if at is None:
         raise ValueError(f"{path}: expected a time such as 2026-01-31T12:00:00Z, got {shown(text)}")
-    return found
+    return at
 
 
 _LONGEST: Final = 2**53  # milliseconds that a float tells apart
 
 _CHANGED: Final = "status.conditions.lastTransitionTime"
 _PHASES: Final = {
+    # The controller has not looked at it yet.
     "": MigrationPhase.PENDING,
     "Pending": MigrationPhase.PENDING,
     "Running": MigrationPhase.RUNNING,
@@ -201,7 +201,11 @@ _PHASES: Final = {
 }
 
 MIGRATIONS: Final = Kind(
-    MIGRATION_PLURAL, f"/apis/{VM_GROUP}/{VM_VERSION}/{MIGRATION_PLURAL}", read_migration, is_optional=True
+    # A cluster without the migration CRD is still autoscaled; its VMs just stay where they are.
+    MIGRATION_PLURAL,
+    f"/apis/{VM_GROUP}/{VM_VERSION}/{MIGRATION_PLURAL}",
+    read_migration,
+    is_optional=True,
 )
 
 
@@ -228,6 +232,7 @@ def migration_body(order: MigrationOrder) -> JsonObject:
         },
         "spec": {
             "vmName": order.vm.name,
+            # The API takes whole seconds.
             "completionTimeout": max(1, round(order.timeout)),
             "maxBandwidth": order.bandwidth.quantity(),
         },

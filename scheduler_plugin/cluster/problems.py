@@ -1,10 +1,4 @@
-"""What is wrong with the cluster's objects, for people: told in an Event on the object and in ``/explain``.
-
-Rules that hold here:
-
-- An object that cannot be read is logged once per version; a problem of one that can be read once per wording.
-- A compute unit that does not fit a VM is a problem of the VM: its owner wonders why it jumps to its most (S4.6).
-"""
+"""Problems of the cluster's objects, for people: in an Event on the object and in ``/explain``."""
 
 from __future__ import annotations
 
@@ -21,19 +15,21 @@ from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.settings.unit_fit import misfit
 
-_RESOURCES: Final = {each.plural: each for each in (NODES, PODS, VIRTUAL_MACHINES, MIGRATIONS)}
+_RESOURCES: Final = {resource.plural: resource for resource in (NODES, PODS, VIRTUAL_MACHINES, MIGRATIONS)}
 _LONGEST_NAME: Final = 200  # of an object, in the name of an Event: both have at most 253 characters
 
 
 def unreadable_objects(feed: Feed) -> Iterator[tuple[Resource, Unreadable]]:
     """Every object that cannot be read now."""
     for informer in feed.informers:
-        for found in informer.unreadable.values():
-            yield _RESOURCES[informer.kind.name], found
+        for unreadable in informer.unreadable.values():
+            yield _RESOURCES[informer.kind.name], unreadable
 
 
 def unreadable_event(resource: Resource, found: Unreadable) -> EventRecord:
     """That an object cannot be read."""
+    # One Event per version of the object: the same name again is a 409. The UID tells a recreated object from the old
+    # one.
     name = f"{found.name.name[:_LONGEST_NAME]}.unreadable.{found.uid[:8]}.{found.version or 0}"
     note = f"cannot be read, so it counts at its maximum: {found.reason}"
     return EventRecord(EventSubject(resource, found.name, found.uid), "Unreadable", note, name=name)
@@ -41,11 +37,12 @@ def unreadable_event(resource: Resource, found: Unreadable) -> EventRecord:
 
 def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[tuple[str, str]]:
     """Problems of a VM that can be decoded: reasons in CamelCase, and notes."""
-    found = [("PartlyUnreadable", problem) for problem in vm.problems]
+    problems = [("PartlyUnreadable", problem) for problem in vm.problems]
+    # The unit is set per node, but only the VM's owner can see that it jumps straight to its maximum (S4.6).
     if vm.enabled:
         unit = misfit(vm.bounds, vm.slot_size, settings.policy_of(vm.node or "").compute_unit)
-        found += [] if unit is None else [("ComputeUnitMisfit", unit)]
-    return found
+        problems += [] if unit is None else [("ComputeUnitMisfit", unit)]
+    return problems
 
 
 def vm_events(vm: VirtualMachine, settings: SchedulerSettings) -> list[EventRecord]:
@@ -58,10 +55,11 @@ def vm_events(vm: VirtualMachine, settings: SchedulerSettings) -> list[EventReco
 
 def notes_on(feed: Feed, vm: ObjectName) -> list[str]:
     """Problems of a VM and of the pods that run it, for ``/explain``."""
-    known, bad = feed.vms.facts.get(vm), feed.vms.unreadable.get(vm)
+    current, bad = feed.vms.facts.get(vm), feed.vms.unreadable.get(vm)
     notes = [] if bad is None else [f"VirtualMachine {vm} cannot be read: {bad.reason}"]
-    if known is not None and bad is None:
-        notes += [note for _, note in vm_problems(known, feed.settings)]
+    # An unreadable VM stands in the cache at its maximum; problems of that stand-in mean nothing.
+    if current is not None and bad is None:
+        notes += [note for _, note in vm_problems(current, feed.settings)]
     for name, unreadable in feed.pods.unreadable.items():
         pod = feed.pods.facts.get(name)
         if pod is not None and pod.vm == vm:
@@ -70,4 +68,5 @@ def notes_on(feed: Feed, vm: ObjectName) -> list[str]:
 
 
 def _event_name(vm: ObjectName, reason: str, note: str) -> str:
+    # The checksum of the note makes one Event per wording: a problem that stays the same is reported once.
     return f"{vm.name[:_LONGEST_NAME]}.{reason.lower()}.{zlib.crc32(note.encode()):08x}"

@@ -1,9 +1,4 @@
-"""When writes were sent whose outcome is unknown: until so long ago they may still land.
-
-Rules that hold here:
-
-- What was sent longer ago is forgotten with the next write, so that it never piles up, whatever became of it.
-"""
+"""Times at which writes of unknown outcome were sent; each may still land for a while."""
 
 from __future__ import annotations
 
@@ -26,7 +21,8 @@ class RecentWrites(Generic[K]):
 
     def sent(self, about: K, now: Instant) -> None:
         """A write is on its way."""
-        recent = {each: at for each, at in self._sent_at.items() if now - at < self._settle}
+        # Pruned here, so that the table never grows, whatever becomes of the writes.
+        recent = {key: at for key, at in self._sent_at.items() if now - at < self._settle}
         self._sent_at = recent | {about: now}
 
     def settled(self, about: K) -> None:

@@ -1,10 +1,7 @@
 """The fields of pods, VirtualMachines, nodes and volumes that constraints are made of, read into their vocabulary.
 
-Rules that hold here:
-
-- What cannot be read constrains nothing and says so: a VM that is well but for its affinity is still scaled, and
-  kube-scheduler's refusal tells what was overlooked.
-- Objects without such fields share one empty value.
+What cannot be read constrains nothing and says so: a VM that is well but for its affinity is still scaled, and
+kube-scheduler's refusal tells what was overlooked.
 """
 
 from __future__ import annotations
@@ -74,11 +71,13 @@ S = TypeVar("S")
 
 def pod_constraints(spec: Mapping[str, object]) -> PodConstraints:
     """Node constraints in the ``spec`` of a VirtualMachine; spelled as in a pod."""
+    # Most VMs have none of these fields: they share one empty value, and the decoder is not run.
     if not any(spec.get(key) for key in CONSTRAINING):
         return UNCONSTRAINED
     try:
         return _constraints(msgspec.convert(spec, ConstrainingSpec))
     except (ValueError, RecursionError) as error:
+        # A VM whose affinity is malformed is still scaled; it just does not move.
         return PodConstraints(unreadable=f"spec: {field_message(error)}")
 
 
@@ -87,11 +86,12 @@ def pod_traits(
 ) -> PodTraits:
     """A pod as other pods' constraints see it; what cannot be read is left out."""
     try:
-        found = msgspec.convert(spec, PlacedSpec)
+        placed = msgspec.convert(spec, PlacedSpec)
     except (ValueError, RecursionError):
-        found = PlacedSpec()
-    ports = [port for container in found.containers or () for port in container.ports or ()]
-    return placed_traits(labels, found, ports, is_leaving=is_leaving, asks=asks)
+        # kube-scheduler judges the real object and refuses what was overlooked here.
+        placed = PlacedSpec()
+    ports = [port for container in placed.containers or () for port in container.ports or ()]
+    return placed_traits(labels, placed, ports, is_leaving=is_leaving, asks=asks)
 
 
 def placed_traits(
@@ -104,10 +104,16 @@ def placed_traits(
         anti_affinity=_pod_terms(affinity.pod_anti_affinity),
         host_ports=tuple(_host_ports(ports)),
         volumes=tuple(_claims(found)),
-        tolerations=tuple(_toleration(each) for each in found.tolerations or () if each.key not in EVERY_POD_TOLERATES),
+        # Dropping what the API server adds to every pod lets ordinary pods share PLAIN_POD.
+        tolerations=tuple(
+            _toleration(toleration)
+            for toleration in found.tolerations or ()
+            if toleration.key not in EVERY_POD_TOLERATES
+        ),
         is_leaving=is_leaving,
         asks=asks,
     )
+    # Thousands of pods have no such traits; one shared value saves their memory.
     return PLAIN_POD if made == PLAIN_POD else made
 
 
@@ -130,7 +136,8 @@ def prefers(spec: PreferringSpec) -> bool:
     parts = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
     if any(part is not None and part.preferred for part in parts):
         return True
-    return any(each.when_unsatisfiable != "DoNotSchedule" for each in spec.topology_spread_constraints or ())
+    # ScheduleAnyway is a preference. A DoNotSchedule spread filters nodes instead.
+    return any(spread.when_unsatisfiable != "DoNotSchedule" for spread in spec.topology_spread_constraints or ())
 
 
 def node_traits(
@@ -140,27 +147,28 @@ def node_traits(
 
     Entries that cannot be read are left out.
     """
-    states = {each.type: each.status for each in _listed(conditions, NodeCondition)}
+    states = {condition.type: condition.status for condition in _listed(conditions, NodeCondition)}
     faults = ["not ready"] if states.get("Ready", "True") != "True" else []
     faults += [words for kind, words in FAULTS.items() if states.get(kind) == "True"]
-    found = tuple(Taint(each.key, each.value or "", each.effect) for each in _listed(taints, TaintShape))
-    return NodeTraits(labels, found, tuple(faults), has or {})
+    parsed_taints = tuple(Taint(taint.key, taint.value or "", taint.effect) for taint in _listed(taints, TaintShape))
+    return NodeTraits(labels, parsed_taints, tuple(faults), has or {})
 
 
 def volume_terms(affinity: object) -> tuple[NodeTerm, ...]:
     """``spec.nodeAffinity`` of a PersistentVolume: alternatives; none if any node reaches it or it is unreadable."""
     try:
-        found = msgspec.convert(affinity or {}, VolumeAffinity)
+        parsed = msgspec.convert(affinity or {}, VolumeAffinity)
     except (ValueError, RecursionError):
         return ()
-    return _node_terms(found.required) or ()
+    # A volume without required terms is reachable from every node.
+    return _node_terms(parsed.required) or ()
 
 
 def _listed(given: object, kind: type[S]) -> list[S]:
     read = []
-    for each in given if isinstance(given, list) else ():
+    for shape in given if isinstance(given, list) else ():
         try:
-            read.append(msgspec.convert(each, kind))
+            read.append(msgspec.convert(shape, kind))
         except (ValueError, RecursionError):
             continue
     return read
@@ -171,32 +179,48 @@ def _constraints(found: ConstrainingSpec) -> PodConstraints:
     nodes = affinity.node_affinity or NodeAffinity()
     towards, away = affinity.pod_affinity or PodAffinitySpec(), affinity.pod_anti_affinity or PodAffinitySpec()
     return PodConstraints(
-        tolerations=tuple(_toleration(each) for each in found.tolerations or ()),
+        tolerations=tuple(_toleration(toleration) for toleration in found.tolerations or ()),
         node_selector=tuple(
-            Requirement(key, "In", (value,)) for key, value in sorted((found.node_selector or {}).items())
+            # Sorted, so that equal selectors compare equal whatever the order in the manifest.
+            Requirement(key, "In", (value,))
+            for key, value in sorted((found.node_selector or {}).items())
         ),
         node_terms=_node_terms(nodes.required),
         affinity=_pod_terms(towards),
         anti_affinity=_pod_terms(away),
         spreads=tuple(
-            _spread(each)
-            for each in found.topology_spread_constraints or ()
-            if each.when_unsatisfiable == "DoNotSchedule"
+            _spread(spread)
+            for spread in found.topology_spread_constraints or ()
+            # ScheduleAnyway filters nothing.
+            if spread.when_unsatisfiable == "DoNotSchedule"
         ),
-        preferred_nodes=tuple(Weighted(each.weight, _node_term(each.preference)) for each in nodes.preferred or ()),
+        preferred_nodes=tuple(
+            Weighted(preferred.weight, _node_term(preferred.preference)) for preferred in nodes.preferred or ()
+        ),
         preferred_pods=(
-            *(Weighted(each.weight, _pod_term(each.pod_affinity_term)) for each in towards.preferred or ()),
-            *(Weighted(-each.weight, _pod_term(each.pod_affinity_term)) for each in away.preferred or ()),
+            *(
+                Weighted(preferred.weight, _pod_term(preferred.pod_affinity_term))
+                for preferred in towards.preferred or ()
+            ),
+            # Preferred anti-affinity is affinity with a negative weight.
+            *(
+                Weighted(-preferred.weight, _pod_term(preferred.pod_affinity_term))
+                for preferred in away.preferred or ()
+            ),
         ),
     )
 
 
 def _toleration(found: PodToleration) -> Toleration:
+    # Equal is the API's default operator. An empty key or effect matches all of them.
     return Toleration(found.key or "", found.operator or "Equal", found.value or "", found.effect or "")
 
 
 def _requirements(given: list[RequirementShape] | None) -> tuple[Requirement, ...]:
-    return tuple(Requirement(each.key, each.operator, tuple(each.values or ())) for each in given or ())
+    return tuple(
+        Requirement(requirement.key, requirement.operator, tuple(requirement.values or ()))
+        for requirement in given or ()
+    )
 
 
 def _selector(found: Selector | None) -> tuple[Requirement, ...] | None:
@@ -207,7 +231,7 @@ def _selector(found: Selector | None) -> tuple[Requirement, ...] | None:
 
 
 def _node_terms(found: NodeTerms | None) -> tuple[NodeTerm, ...] | None:
-    return None if found is None else tuple(_node_term(each) for each in found.node_selector_terms or ())
+    return None if found is None else tuple(_node_term(term) for term in found.node_selector_terms or ())
 
 
 def _node_term(found: NodeTermShape) -> NodeTerm:
@@ -215,7 +239,7 @@ def _node_term(found: NodeTermShape) -> NodeTerm:
 
 
 def _pod_terms(found: PodAffinitySpec | None) -> tuple[PodTerm, ...]:
-    return () if found is None else tuple(_pod_term(each) for each in found.required or ())
+    return () if found is None else tuple(_pod_term(term) for term in found.required or ())
 
 
 def _pod_term(found: PodTermShape) -> PodTerm:
@@ -234,7 +258,10 @@ def _spread(found: SpreadShape) -> Spread:
         found.topology_key,
         found.max_skew,
         _selector(found.label_selector),
+        # The API's default.
         1 if found.min_domains is None else found.min_domains,
+        # The API's defaults differ: affinity is honored unless told otherwise, taints are ignored unless told
+        # otherwise.
         honors_affinity=found.node_affinity_policy != "Ignore",
         honors_taints=found.node_taints_policy == "Honor",
         same=tuple(found.match_label_keys or ()),
@@ -243,6 +270,7 @@ def _spread(found: SpreadShape) -> Spread:
 
 def _host_ports(ports: Sequence[Port]) -> list[HostPort]:
     return [
+        # A port without a host IP binds all addresses.
         HostPort(port.host_port, port.protocol or "TCP", port.host_ip or HostPort(0).address)
         for port in ports
         if port.host_port

@@ -39,6 +39,7 @@ class NodeTermShape(_Camel, frozen=True):
 class NodeTerms(_Camel, frozen=True):
     """A node selector."""
 
+    # Alternatives: one that matches is enough. The expressions within a term must all match.
     node_selector_terms: list[NodeTermShape] | None = None
 
 
@@ -49,6 +50,7 @@ class PreferredNodes(_Camel, frozen=True):
     preference: NodeTermShape
 
 
+# Not camel-cased by the base class: these two names are too long to use in code, so they are given one by one.
 class NodeAffinity(msgspec.Struct, frozen=True):
     """``nodeAffinity``."""
 
@@ -98,6 +100,7 @@ class Affinity(_Camel, frozen=True):
 class PodToleration(_Camel, frozen=True):
     """One of ``spec.tolerations``."""
 
+    # Without a key, and with the operator Exists, everything is tolerated.
     key: str | None = None
     operator: str | None = None
     value: str | None = None
@@ -146,6 +149,7 @@ class Port(_Camel, frozen=True):
 
     host_port: int | None = None
     protocol: str | None = None
+    # The camel rule would make hostIp of it.
     host_ip: str | None = msgspec.field(default=None, name="hostIP")
 
 
@@ -164,9 +168,11 @@ class VolumeClaim(_Camel, frozen=True):
 class Volume(_Camel, frozen=True):
     """One of ``spec.volumes``."""
 
+    # Only claims tie a pod to nodes; every other source of a volume is left out.
     persistent_volume_claim: VolumeClaim | None = None
 
 
+# Two decoders make such a spec: the plain one below, and that of watched pods, which reads everything in one pass.
 class Placed(Protocol):
     """Fields of a pod's spec that other pods' constraints are judged by, beside the ports of its containers."""
 

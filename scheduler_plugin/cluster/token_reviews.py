@@ -27,6 +27,7 @@ class TokenReviews:
         body = {
             "apiVersion": TOKEN_REVIEWS.api_version,
             "kind": TOKEN_REVIEWS.kind,
+            # Without audiences the API server checks for its own, which the default token of every pod has.
             "spec": {"token": token, "audiences": [audience]},
         }
         return await self.api.call(ApiCall("POST", _PATH, REVIEW_TIMEOUT, body=body))

@@ -1,8 +1,6 @@
 """Nodes of the Kubernetes API into facts for the ledger, and the kinds that are watched.
 
-Rules that hold here:
-
-- An amount is read as Kubernetes reads it; one that cannot be read raises ``ValueError`` with the path of the field.
+An amount is read as Kubernetes reads it; one that cannot be read raises ``ValueError`` with the path of the field.
 """
 
 from __future__ import annotations
@@ -103,21 +101,23 @@ def decode_node(body: bytes | msgspec.Raw) -> ClusterNode:
 
 def _cluster_node(found: _Node) -> ClusterNode:
     status, spec = found.status or _NodeStatus(), found.spec or _NodeSpec()
-    held = ("status.allocatable", status.allocatable) if status.allocatable else ("status.capacity", status.capacity)
+    # Kubernetes takes the capacity for allocatable where a kubelet does not report the latter.
+    total = ("status.allocatable", status.allocatable) if status.allocatable else ("status.capacity", status.capacity)
     labels = found.metadata.labels or {}
     return ClusterNode(
         name=found.metadata.name,
-        allocatable=_amounts(*held),
+        allocatable=_amounts(*total),
         is_open=not spec.unschedulable,
         price_keys=price_keys(labels),
-        gpus=_gpus(*held),
-        traits=node_traits(labels, spec.taints, status.conditions, other_resources(held[1])),
+        gpus=_gpus(*total),
+        traits=node_traits(labels, spec.taints, status.conditions, other_resources(total[1])),
         capacity=_amounts("status.capacity", status.capacity),
     )
 
 
 def _gpus(path: str, held: Amounts | None) -> int:
     gpus = [(name, count) for name, count in (held or {}).items() if is_accelerator(name)]
+    # Counts of devices are quantities, too; the memory parser reads whole numbers with all suffixes.
     return sum(mem_from_wire(f"{path}.{name}", count).value for name, count in gpus)
 
 
@@ -150,4 +150,5 @@ def pod_path(name: ObjectName) -> str:
 
 
 def _quoted(part: str) -> str:
+    # quote() is slow, and this runs for every write; nearly all names need no quoting.
     return part if _PLAIN.fullmatch(part) else quote(part, safe="")

@@ -1,14 +1,4 @@
-"""VirtualMachines of the Kubernetes API into facts for the ledger (S4.2).
-
-Rules that hold here:
-
-- A VM that cannot be read counts as its maximum: the largest size that its object names anywhere. Where it
-  does not name its maximum, what it may be has no bound.
-- What the original's scheduler has granted is used without asking by the agent that was granted it, under any later
-  scheduler: it counts as long as it stands on the VM (B.11).
-- A permit that cannot be read counts at its maximum. That of a VM that cannot be read still counts:
-  its agent goes on with it once the VM can be read again.
-"""
+"""VirtualMachines of the Kubernetes API into facts for the ledger (S4.2)."""
 
 from __future__ import annotations
 
@@ -74,7 +64,8 @@ def read_vm(obj: JsonObject) -> VirtualMachine:
     """A VirtualMachine. Raises ``ValueError``."""
     vm, spec = parse_virtual_machine(obj), child(obj, "spec")
     has_overlay = flag(spec, "extraNetwork", "enable") or bool(text(obj, "status", "extraNetIP"))
-    booting = any(text(each, "reason") == BOOTING for each in items(obj, "status", "conditions"))
+    # The controller puts the reason on a condition while the guest boots, and refuses to migrate it then.
+    booting = any(text(condition, "reason") == BOOTING for condition in items(obj, "status", "conditions"))
     return ClusterVm(
         **asdict(vm),
         constraints=pod_constraints(spec),
@@ -92,6 +83,7 @@ def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> Vi
     elsewhere. So the rest of the answer need not be read.
     """
     metadata = answer.get("metadata")
+    # Without a generation a change of the spec does not show, and an object with problems has to be read whole.
     if not isinstance(vm, ClusterVm) or not vm.generation or vm.problems or vm.unreadable or type(metadata) is not dict:
         return None
     annotations, version = metadata.get("annotations"), metadata.get("resourceVersion")
@@ -101,8 +93,9 @@ def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> Vi
         ANNOTATION_PERMIT: encode_permit(permit),
         ANNOTATION_PERMIT_WRITER: text(annotations, ANNOTATION_PERMIT_WRITER),
     }
-    seen = metadata.get("uid"), metadata.get("generation"), metadata.get("labels", {}), annotations
-    if seen != (vm.uid, vm.generation, vm.labels, {**vm.annotations, **written}):
+    answered = metadata.get("uid"), metadata.get("generation"), metadata.get("labels", {}), annotations
+    # A webhook's change in passing shows in one of these four; the status is not written by this call.
+    if answered != (vm.uid, vm.generation, vm.labels, {**vm.annotations, **written}):
         return None
     return replace(vm, resource_version=version, annotations=annotations, permit=permit)
 
@@ -115,9 +108,11 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         version=number(vm.resource_version),
         most=vm.bounds.max,
         use=vm.use,
+        # A status may still name the size of a guest that has stopped.
         actual=None if vm.phase in WITHOUT_GUEST else _or_most(vm.actual, vm, "status."),
         permit=_or_most(vm.permit, vm, _PERMIT),
         holders=decode_holders(vm.annotations.get(ANNOTATION_PERMIT_WRITER, "")),
+        # The stand-in for an unreadable permit must not be mistaken for a permit that somebody wrote.
         is_permit_known=not any(problem.startswith(_PERMIT) for problem in vm.problems),
         pod=ObjectName(vm.name.namespace, vm.pod_name) if vm.pod_name else None,
         stays_because=_stays_because(vm),
@@ -127,6 +122,7 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         granted=_granted(vm),
         unreadable=vm.unreadable,
         is_bounded=bool(vm.bounds.max.cpu and vm.bounds.max.mem),
+        # A VM that could not be read is a plain VirtualMachine, without the fields below.
         constraints=vm.constraints if isinstance(vm, ClusterVm) else UNCONSTRAINED,
         first_requests=vm.first_requests if isinstance(vm, ClusterVm) else None,
         after_restart=vm.after_restart,
@@ -142,10 +138,10 @@ def _limit(vm: VirtualMachine) -> Resources:
 
 def _first_requests(spec: JsonObject) -> Resources | None:
     """First requests of the VM's pods; None if they cannot be decoded."""
-    given = child(spec, "podResources", "requests")
-    if not given:
+    requests = child(spec, "podResources", "requests")
+    if not requests:
         return ZERO
-    cpu, mem = _read(cpu_from_wire, given.get("cpu", 0)), _read(mem_from_wire, given.get("memory", 0))
+    cpu, mem = _read(cpu_from_wire, requests.get("cpu", 0)), _read(mem_from_wire, requests.get("memory", 0))
     return None if cpu is None or mem is None else Resources(cpu, mem)
 
 
@@ -155,8 +151,11 @@ def _granted(vm: VirtualMachine) -> Resources:
     if annotated is None or not vm.enabled:
         return ZERO
     try:
+        # The agent that was granted it uses it without asking, under any later scheduler, so it counts as long as it
+        # stands on the VM (B.11).
         return decode_permit(annotated).at_most(_limit(vm))
     except ValueError:
+        # An unreadable grant may be anything up to the limit.
         return _limit(vm)
 
 
@@ -172,8 +171,9 @@ def _stays_because(vm: VirtualMachine) -> str | None:
 
 def _auto_migration(vm: VirtualMachine) -> bool | None:
     """The VM's migration opt-in, as a label or an annotation; an opt-out counts more."""
-    said = vm.labels.get(AUTO_MIGRATION), vm.annotations.get(AUTO_MIGRATION)
-    return False if "false" in said else True if "true" in said else None
+    choices = vm.labels.get(AUTO_MIGRATION), vm.annotations.get(AUTO_MIGRATION)
+    # An opt-out wins over an opt-in, wherever each of the two is written.
+    return False if "false" in choices else True if "true" in choices else None
 
 
 def _or_most(amount: Resources | None, vm: VirtualMachine, path: str) -> Resources | None:
@@ -189,9 +189,11 @@ def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
     ``use`` is the largest size that is named anywhere; what of ``bounds.max`` is zero has no bound.
     """
     guest, status, labels = child(obj, "spec", "guest"), child(obj, "status"), texts(obj, "metadata", "labels")
+    # The CRD's default.
     slot = _read(mem_from_wire, guest.get("memorySlotSize", "1Gi"))
     cpus = _sizes(cpu_from_wire, guest.get("cpus", {}), MilliCpu.cores(1))
     counts = _sizes(slot_count_from_wire, guest.get("memorySlots", {}), 1)
+    # One unreadable size may be the largest, so the rest does not bound the VM: zero below means no bound.
     mems = None if counts is None or slot is None else [slot * count for count in counts]
     high = Resources(max(cpus) if cpus else MilliCpu(0), max(mems) if mems else Bytes(0))
     has = Resources(
@@ -205,6 +207,7 @@ def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
         labels=labels,
         annotations=texts(obj, "metadata", "annotations"),
         bounds=Bounds(ZERO, high),
+        # A VM that cannot be read counts at the largest size that its object names anywhere, in its spec or its status.
         use=high.at_least(has),
         actual=None,
         slot_size=slot or DEFAULT_SLOT,
@@ -213,6 +216,7 @@ def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
         pod_ip=text(status, "podIP") or None,
         phase=text(status, "phase"),
         enabled=labels.get(LABEL_ENABLED) == "true",
+        # Its agent goes on with the permit once the VM can be read again, so it counts meanwhile.
         permit=_permit_at_most(obj, high),
         unreadable=reason,
     )
@@ -243,6 +247,7 @@ def _sizes(read: Callable[[str, WireQuantity], Q], given: object, default: Q) ->
 
 
 def _read(read: Callable[[str, WireQuantity], Q], quantity: object) -> Q | None:
+    # In Python a bool is an int; in the API true is no amount.
     if isinstance(quantity, bool) or not isinstance(quantity, int | float | str):
         return None
     try:

@@ -20,6 +20,7 @@ def read_namespace(obj: JsonObject) -> Labels:
 
 def read_claim(obj: JsonObject) -> str:
     """The name of the volume that the claim is bound to; empty if it is not bound."""
+    # Pods name claims and only volumes have a node affinity, so this is the link between the two.
     return text(obj, "spec", "volumeName")
 
 

@@ -1,14 +1,6 @@
 """The few writes that the scheduler makes: permits, requests, bindings, wake-ups, events, migrations; and reads first.
 
-Rules that hold here:
-
-- A permit is written only onto the VM (uid) and the version of it that it was decided for, and no two writes are
-  equal, so that each gives the VM another version: what was believed lost can therefore never land after something
-  newer, nor on a VM that replaced it.
-- A migration's name is chosen before it is created, and it is deleted by its uid: what became of either can be read.
-- A write is sent only while this process may write (``writing``), and takes no longer than that, at the API server
-  either.
-- Nothing is retried here: who asked knows whether it is still wanted.
+Nothing is retried here: who asked knows whether it is still wanted.
 """
 
 from __future__ import annotations
@@ -50,6 +42,9 @@ class ClusterWriter:
         """Writes the permit onto this version of the VM, 409 where it has changed; returns the new object."""
         writer = encode_writer(self.identity, order.revision, order.holders)
         metadata = {
+            # The UID and the version make this a 409 on a changed VM or on one that replaced it. No two writes are
+            # equal, since the writer's revision differs, so each gives the VM another version: a write that was
+            # believed lost cannot land after a newer one.
             "uid": vm.uid,
             "resourceVersion": vm.resource_version,
             "annotations": {ANNOTATION_PERMIT: encode_permit(order.permit), ANNOTATION_PERMIT_WRITER: writer},
@@ -69,6 +64,7 @@ class ClusterWriter:
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
+            # The UID makes binding a replaced pod of the same name a 409.
             "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
@@ -84,7 +80,9 @@ class ClusterWriter:
             **({} if order.cpu_limit is None else {"limits": {"cpu": order.cpu_limit.quantity()}}),
         }
         body = {
+            # Both are preconditions: the resize was decided for this version of this pod.
             "metadata": {"uid": order.uid, "resourceVersion": order.version},
+            # A strategic merge patch merges containers by name; a JSON merge patch would replace the whole list.
             "spec": {"containers": [{"name": RUNNER_CONTAINER, "resources": resources}]},
         }
         path = f"{pod_path(order.pod)}/resize"
@@ -92,6 +90,7 @@ class ClusterWriter:
 
     async def touch_node(self, node: str, stamp: str) -> None:
         """Wakes pods that wait for room: one that an extender rejected sleeps until something changes."""
+        # kube-scheduler moves unschedulable pods back into its queue when a node's annotations change.
         metadata = {"annotations": {ANNOTATION_ROOM_FREED: stamp}}
         await self._write(_patch(f"/api/v1/nodes/{quote(node, safe='')}", metadata))
 
@@ -101,6 +100,7 @@ class ClusterWriter:
 
     async def create_migration(self, order: MigrationOrder) -> JsonObject:
         """Creates a VirtualMachineMigration, 409 where its name is taken; returns the object."""
+        # The name was chosen by whoever ordered it, so that a create of unknown outcome can be read back.
         path = migrations_path(order.name.namespace)
         return await self._write(_call("POST", path, migration_body(order)))
 
@@ -110,10 +110,13 @@ class ClusterWriter:
 
     async def delete_migration(self, name: ObjectName, uid: str) -> None:
         """Deletes this very migration: cancels one that has not ended, and clears away one that has."""
+        # A new migration may have taken the name; only this UID is to go.
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         await self._write(_call("DELETE", migration_path(name), body))
 
     async def _write(self, call: ApiCall) -> JsonObject:
+        # A process that has lost its lease must not write: the call is refused here, or cut short to the time that is
+        # left.
         with self.writing(call) as limited:
             return await self.api.call(limited)
 

@@ -51,27 +51,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
-    found = credentials(options.kubeconfig, clock)
+    access = credentials(options.kubeconfig, clock)
     async with (
-        http_client(found, CONNECTIONS, NAME) as http,
+        http_client(access, CONNECTIONS, NAME) as http,
+        # Connections of its own: slow agents must not take those to the API server.
         httpx.AsyncClient(limits=CONNECTIONS, timeout=PATIENCE, trust_env=False) as around,
     ):
-        api = HttpApi(http, found.token)
+        api = HttpApi(http, access.token)
         agents = NodeAgentAddresses(api, options.agents_namespace, clock) if options.agents_namespace else None
-        tokens = tokens_of(options.explain_token, api, found.token, clock)
+        tokens = tokens_of(options.explain_token, api, access.token, clock)
         sources = HttpSources(around, options.scheduler, options.groups, agents, tokens)
         async with _history(options) as history:
             dashboard = assemble(options.title, api, sources, clock, ApiJudge(api), history, options.labels)
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(dashboard.run())]
+                # A Prometheus records already.
                 if options.history is not None and not options.prometheus:
                     looks = ClusterLooks(api, dashboard.sources, clock, dashboard.telemetry)
                     bounds = RetentionBounds.of_volume(options.history_volume)
                     recorder = Recorder(options.history, looks, clock, labels=options.labels, bounds=bounds)
                     background += [tasks.create_task(looks.run()), tasks.create_task(recorder.run())]
+                # Returns on a signal. The task group would then wait for the background tasks for ever, so they are
+                # cancelled.
                 await serve(_listeners(options, dashboard), stop)
-                for each in background:
-                    each.cancel()
+                for task in background:
+                    task.cancel()
 
 
 @asynccontextmanager

@@ -58,20 +58,24 @@ class Accounts:
         async with self._turns:
             try:
                 path = VIRTUAL_MACHINES.path(name.namespace, name.name)
+                # First of all: without the VM there is no agent to ask, and no UID of its events.
                 vm = dict(await self.api.call(ApiCall("GET", path, TIMEOUT)))
             except ApiError:
                 return None
-            asked = self.sources.of_scheduler(f"/explain/{escaped(name.namespace)}/{escaped(name.name)}")
-            agent, scheduler, events = await asyncio.gather(self.sources.of_vm(vm), asked, self._events(vm))
+            from_scheduler = self.sources.of_scheduler(f"/explain/{escaped(name.namespace)}/{escaped(name.name)}")
+            agent, scheduler, events = await asyncio.gather(self.sources.of_vm(vm), from_scheduler, self._events(vm))
         if scheduler is not None and sight.namespaces is not None:
-            scheduler = {key: said for key, said in scheduler.items() if key in OF_THE_VM_ALONE}
-        told = list(story(vm, agent, scheduler, events or ()))
-        return {"story": told, "agent": agent, "scheduler": scheduler, "warnings": events is not None}
+            # For readers of some namespaces: the rest may name VMs of others.
+            scheduler = {key: report for key, report in scheduler.items() if key in OF_THE_VM_ALONE}
+        sentences = list(story(vm, agent, scheduler, events or ()))
+        return {"story": sentences, "agent": agent, "scheduler": scheduler, "warnings": events is not None}
 
     async def _events(self, vm: Json) -> list[Json] | None:
         """The events about a VM; None if they are not read, or cannot be."""
+        # On a cluster the API is asked with the page's own rights, which are not the reader's.
         if not self.reads_events:
             return None
+        # By UID: a VM of the same name may have been there before.
         path, about = EVENTS.path(name_of(vm).namespace), {"fieldSelector": f"involvedObject.uid={uid_of(vm)}"}
         try:
             return items(await self.api.call(ApiCall("GET", path, TIMEOUT, about)), "items")
@@ -93,6 +97,7 @@ class Accounts:
                 spans = await self.history.vm_series(name, period, max(SECOND, seconds * SECOND // POINTS))
                 decisions = await self.history.decisions(name, period, MOST_DECISIONS)
                 moves = await self.history.moves(name, period, MOST_MOVES)
+        # A history that cannot be read is shown as an empty one; the rest of the page works.
         except HistoryError:
             return past([], [])
         return past(spans, decisions, moves)

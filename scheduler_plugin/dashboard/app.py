@@ -26,7 +26,7 @@ from scheduler_plugin.history.ports import History
 
 @dataclass(slots=True)
 class Dashboard:
-    """One page's program: what to keep running, and what to serve. What agents answer to ``sources`` the page hears."""
+    """The page's program: background tasks and application. What agents answer to ``sources`` reaches the page."""
 
     api: KubernetesApi
     sources: Sources
@@ -69,10 +69,13 @@ def assemble(  # noqa: PLR0913, PLR0917 - each is a part of its own
     telemetry = DashboardTelemetry()
     fleet = Fleet(sources, clock, telemetry)
     readers = Readers(fleet.journal, secrets.token_hex(32), clock, telemetry)
+    # Each needs the other, so one of the two is set afterwards.
     fleet.on_news = readers.stir
     doorman = SignIn(fleet, clock, telemetry, judge)
+    # All that ask agents go through it, so that the page learns of an agent's trouble whoever asked.
     overheard = Overheard(sources, fleet.hear)
     reports = CostReports(history, sources, clock, labels)
+    # With a judge the API is asked with the program's rights, so events are left out.
     accounts = Accounts(api, overheard, clock, reports, history, reads_events=judge is None)
     app = page_app(title, doorman, readers, accounts)
     return Dashboard(api, overheard, fleet, readers, doorman, accounts, telemetry, app)

@@ -1,12 +1,4 @@
-"""Costs from the history, computed once for all readers and kept for a while.
-
-Rules that hold here:
-
-- What readers may see differs, what is computed for them does not: each period is asked of the history once, and again
-  only after many times as long as the answer took. More readers cost the history nothing.
-- A reader waits for the history's answer about their own period only.
-- Bills are made in a thread: ten thousand VMs take a second, and events go on meanwhile.
-"""
+"""Costs from the history, computed once for all readers and kept for a while."""
 
 from __future__ import annotations
 
@@ -48,20 +40,24 @@ class CostReports:
 
     async def of(self, sight: VisibilityFilter, seconds: int, by: str, only: str) -> Json | None:
         """The costs of the last ``seconds`` by ``by``, or of one name of that kind; None for another period or kind."""
-        if seconds not in SPANS or by not in {*KEYS, *(f"{LABEL}{each}" for each in self.labels)}:
+        if seconds not in SPANS or by not in {*KEYS, *(f"{LABEL}{label}" for label in self.labels)}:
             return None
         if self.history is None:
             return NOT_KEPT
         try:
+            # One lock for each period, so that readers of a short one do not wait for the answer about a month.
             async with self._asking[seconds]:
                 until, material = await self._material(self.history, seconds)
         except HistoryError:
             return NOT_KEPT
+        # The sight is part of the key: no reader gets a bill made for another's.
         key = seconds, until, sight, by, only
         async with self._billing:
             if key not in self._bills:
-                found = await asyncio.to_thread(costs, material, sight, by, only)
-                self._bills[key] = {**found, "labels": list(self.labels)}
+                # Ten thousand VMs take a second, and events go on meanwhile.
+                document = await asyncio.to_thread(costs, material, sight, by, only)
+                self._bills[key] = {**document, "labels": list(self.labels)}
+                # Keys come from readers, who must not fill the memory.
                 if len(self._bills) > MOST_BILLS:
                     self._bills.popitem(last=False)
             return self._bills[key]
@@ -69,15 +65,17 @@ class CostReports:
     async def _material(self, history: History, seconds: int) -> tuple[Instant, Material]:
         """Inputs of the bills, and how long they are kept. Raises ``HistoryError``."""
         began = self.clock.now()
-        known = self._materials.get(seconds)
-        if known is not None and began < known[0]:
-            return known
+        previous = self._materials.get(seconds)
+        if previous is not None and began < previous[0]:
+            return previous
         now = round(self.clock.wall() * SECOND)
         period = Period(now - seconds * SECOND, now)
         ranking, whose = prices_in(await self.sources.of_scheduler("/settings"))
         prices, usages = await priced_usage(history, period, ranking)
         material = Material(period, usages, await history.high_needs(period, HIGH), prices, whose)
+        # Counted from the end, or a slow answer would be out of date as soon as it is there.
         ended = self.clock.now()
-        kept = Instant(ended + max(KEPT, Seconds(_TIMES * (ended - began))))
-        self._materials[seconds] = kept, material
-        return kept, material
+        # The longer the history takes to answer, the more rarely it is asked, however many readers there are.
+        valid_until = Instant(ended + max(KEPT, Seconds(_TIMES * (ended - began))))
+        self._materials[seconds] = valid_until, material
+        return valid_until, material

@@ -1,11 +1,6 @@
-"""Who may come in: the cookie of a session, a one-time link on one machine, a token on a cluster.
+"""Sign-in: the cookie of a session, a one-time link on one machine, a token on a cluster.
 
-Rules that hold here:
-
-- Without a session there is nothing but the page's own files.
-- A session by token is judged again every half minute, once for all its pages; while the API server does not answer, it
-  ends.
-- Sign-ins are judged ``SIGNING`` at a time, so that a flood of them does not hold up the sessions that there are.
+Without a session there is nothing but the page's own files.
 """
 
 from __future__ import annotations
@@ -29,6 +24,7 @@ COOKIE: Final = "autoscale-session"
 LONGEST_TOKEN: Final = 16 * 1024
 SECRET: Final = 32
 """Bytes."""
+# Half of the judge's turns, so that a flood of sign-ins leaves the other half to sessions that are renewed.
 SIGNING: Final = AT_ONCE // 2
 _DIGITS: Final = 5
 """Of a port."""
@@ -56,6 +52,7 @@ class SignIn:
     on_link: Callable[[str], None] = lambda _: None
     sessions: Sessions = field(default_factory=Sessions)
     _signing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SIGNING))
+    # Weak: a lock goes once no page of its session waits for it.
     _renewing: WeakValueDictionary[bytes, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     @property
@@ -77,9 +74,10 @@ class SignIn:
         if visitor is None:
             return None
         secret = secrets.token_urlsafe(SECRET)
-        kept = "" if self.judge is None else token
+        # A link is void once used, so there is nothing to judge again.
+        kept_token = "" if self.judge is None else token
         now = self.clock.now()
-        self.sessions.begin(secret, visitor.sight, now, token=kept, who=visitor.who, asked_to=visitor.asked_to)
+        self.sessions.begin(secret, visitor.sight, now, token=kept_token, who=visitor.who, asked_to=visitor.asked_to)
         return secret
 
     async def find(self, cookie: str) -> Session | None:
@@ -89,14 +87,15 @@ class SignIn:
 
     async def renewed(self, session: Session) -> Session | None:
         """The session as it is now; None if it has ended."""
-        found = self._still(session)
-        if found is None or self.judge is None or not found.is_due(self.clock.now()):
-            return found
-        async with self._renewing.setdefault(found.key, asyncio.Lock()):
-            found = self._still(session)  # another page of it may have asked
-            if found is None or not found.is_due(self.clock.now()):
-                return found
-            return await self._judged_again(found, self.judge)
+        current = self._still(session)
+        if current is None or self.judge is None or not current.is_due(self.clock.now()):
+            return current
+        # Every page of a session comes here when it is due; one of them asks for all.
+        async with self._renewing.setdefault(current.key, asyncio.Lock()):
+            current = self._still(session)  # another page of it may have asked
+            if current is None or not current.is_due(self.clock.now()):
+                return current
+            return await self._judged_again(current, self.judge)
 
     def _still(self, session: Session) -> Session | None:
         return self.sessions.still(session, self.clock.now())
@@ -106,6 +105,7 @@ class SignIn:
             before = Visitor(found.who, found.sight, found.asked_to)
             visitor = await judge.visitor(found.token, self.fleet.namespaces, before)
         except (ApiError, TimeoutError):
+            # No answer is no permission: the session ends.
             visitor = None
         if visitor is None:
             self.sessions.end(found)
@@ -113,6 +113,7 @@ class SignIn:
         return self.sessions.checked(found, visitor.sight, self.clock.now(), visitor.asked_to)
 
     async def _judged(self, token: str) -> Visitor | None:
+        # Such a text can be no token, so the API server is not asked.
         if not 0 < len(token) <= LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             return None
         if self.judge is not None:
@@ -120,4 +121,5 @@ class SignIn:
         if not self.sessions.take_link(token):
             return None
         self.offer_link()
+        # On one machine whoever can read the link may see the whole fleet.
         return Visitor("", ALL)

@@ -31,11 +31,12 @@ class PageFile:
 
 def page_files(folder: Path = STATIC) -> dict[str, PageFile]:
     """All files below ``folder`` by their path in it, and the tables of states."""
-    found = {STATES: _file(script(), ".js")}
+    files = {STATES: _file(script(), ".js")}
     for path in sorted(folder.rglob("*")):
+        # A type that is not listed is not served, such as an editor's backup.
         if path.suffix in TYPES:
-            found[path.relative_to(folder).as_posix()] = _file(path.read_bytes(), path.suffix)
-    return found
+            files[path.relative_to(folder).as_posix()] = _file(path.read_bytes(), path.suffix)
+    return files
 
 
 def _file(body: bytes, suffix: str) -> PageFile:

@@ -1,11 +1,4 @@
-"""The fleet as it is now: informers and the scheduler's word, kept as rows in a journal.
-
-Rules that hold here:
-
-- Sizes and permits come by watches, within milliseconds; reservations and denials with the next look at the scheduler.
-- A scheduler or an API server that does not answer changes no number: the page says that they are old.
-- Nothing is asked more often because more people look.
-"""
+"""The fleet as it is now: informers and the scheduler's reports, kept as rows in a journal."""
 
 from __future__ import annotations
 
@@ -68,6 +61,7 @@ class Fleet:
         self._troubles: dict[str, str] = {}
         self._said: StandingRow | None = None
         self._silent = 0
+        # Other kinds may be missing or forbidden; without VMs there is no page.
         self._unlisted = {VIRTUAL_MACHINES.plural}
         self._informers: dict[Resource, FactInformer[Row]] = {
             VIRTUAL_MACHINES: self._informer(VIRTUAL_MACHINES, VM, vm_row, telemetry),
@@ -103,6 +97,7 @@ class Fleet:
     def hear(self, vm: ObjectName, account: Json | None) -> None:
         """Store the answer of a VM's agent; None if it did not answer: then its earlier answer no longer counts."""
         key, trouble = str(vm), "" if account is None else trouble_in(account)
+        # Of a VM that is gone nothing is kept; its agent's answer may arrive late.
         if trouble == self._troubles.get(key, "") or self.journal.get(VM, key) is None:
             return
         if trouble:
@@ -114,15 +109,20 @@ class Fleet:
 
     async def look(self) -> None:
         """One look at the scheduler."""
-        found = await self._sources.of_scheduler("/nodes")
-        self._said = standing_row(found)
+        # Sizes and permits come by watches within milliseconds; reservations and denials only from here.
+        answer = await self._sources.of_scheduler("/nodes")
+        # A scheduler that does not answer changes no number: the page says that they are old.
+        self._said = standing_row(answer)
         self._notice_silence()
         news = self._stand()
-        if found is not None:
-            nodes, said = await asyncio.to_thread(lambda: (node_rows(found), words(found)))
+        if answer is not None:
+            # Decoding the pods of a large fleet would hold up the events.
+            nodes, reports = await asyncio.to_thread(lambda: (node_rows(answer), words(answer)))
             news = self.journal.replace(NODE, nodes) or news
-            changed, self._words = differing(self._words, said), said
-            news = self._renew([*changed, *self._mute(said)]) or news
+            # Only these rows can have changed by it: laying all of them over again is slow.
+            changed, self._words = differing(self._words, reports), reports
+            news = self._renew([*changed, *self._mute(reports)]) or news
+        # Time alone makes these news: nothing else tells when a VM has waited for a minute.
         news = self._renew(self._waiting.long(self._clock.now())) or news
         if news:
             self.on_news()
@@ -130,6 +130,7 @@ class Fleet:
     def _mute(self, said: Mapping[str, SchedulerReport]) -> list[str]:
         """The VMs whose agents have been silent for long. Who leads again has heard no agent at first."""
         now = self._clock.now()
+        # A VM that the scheduler does not mention counts from the start when it does again.
         for key in self._silent_agents.keys - said.keys():
             self._silent_agents.see(key, now, is_so=False)
         for key, word in said.items():
@@ -139,28 +140,32 @@ class Fleet:
     def _renew(self, keys: Iterable[str]) -> bool:
         """Overlay the rows of these VMs with the present state. Return True if they changed."""
         rows = [row for key in keys if isinstance(row := self.journal.get(VM, key), VmRow)]
+        # A list, as ``any`` over a generator would stop at the first change.
         news = [self.journal.put(VM, self._laid_over(row)) for row in rows]
         return any(news)
 
     def _laid_over(self, row: VmRow) -> VmRow:
-        now, said = self._clock.now(), said_of(row, self._words.get(row.key))
+        now, stated = self._clock.now(), said_of(row, self._words.get(row.key))
         trouble = SILENT if self._silent_agents.is_long(row.key, now) else self._troubles.get(row.key, "")
-        return vm_stated(msgspec.structs.replace(said, waiting=self._waiting.is_long(row.key, now), trouble=trouble))
+        return vm_stated(msgspec.structs.replace(stated, waiting=self._waiting.is_long(row.key, now), trouble=trouble))
 
     async def _look_for_ever(self) -> None:
         while True:
             begun = self._clock.now()
             await self.look()
+            # One look serves all readers: nothing is asked more often because more people look.
             await self._clock.sleep(_pause(begun, self._clock.now()))
 
     def _notice_silence(self) -> None:
         if all(self._informers[kind].is_answered for kind in WATCHED):
             self._silent = 0
+        # Since when, for people: wall-clock time, and only the first look that saw it.
         elif not self._silent:
             self._silent = round(self._clock.wall())
 
     def _stand(self) -> bool:
         """Tells how everything stands, once the scheduler has been looked at; whether that is news."""
+        # Nothing is claimed about the scheduler before it has been asked.
         if self._said is None:
             return False
         row = msgspec.structs.replace(self._said, listed=not self._unlisted, silent=self._silent)
@@ -174,6 +179,7 @@ class Fleet:
             self.on_news()
 
     def _changed(self, rows: str, change: FactChange[Row]) -> None:
+        # A deleted object has its key in its last fact.
         row = change.after if change.after is not None else change.before
         if row is None:
             return

@@ -1,11 +1,4 @@
-"""What every answer of the page says to the browser, and which hosts it answers to.
-
-Rules that hold here:
-
-- Nothing is loaded from elsewhere, nothing inline runs, and no other page may frame this one.
-- On one machine only the names of that machine are answered: a foreign name that leads here is an attack (DNS
-  rebinding).
-"""
+"""Security headers of every response of the page, and the hosts that it answers to."""
 
 from __future__ import annotations
 
@@ -17,6 +10,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY: Final = (
+    # Nothing is loaded from elsewhere, nothing inline runs, and no other page may frame this one.
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
@@ -46,9 +40,11 @@ class SafeHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
+                # By default what a session sees stays out of every cache; the page's own files say otherwise.
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
+        # A foreign name that leads to this machine is an attack (DNS rebinding).
         if self._hosts is not None and host_of(scope) not in self._hosts:
             await PlainTextResponse("this host name is not answered\n", 421)(scope, receive, sending)
             return
@@ -57,10 +53,12 @@ class SafeHeaders:
 
 def host_of(scope: Scope) -> str:
     """The name in the ``Host`` header, without its port; empty if there is not exactly one."""
-    given = [value for name, value in scope["headers"] if name == b"host"]
-    if len(given) != 1:
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    # With two of them a proxy may have judged by the other one.
+    if len(hosts) != 1:
         return ""
-    host: str = given[0].decode("latin-1").lower()
+    host: str = hosts[0].decode("latin-1").lower()
+    # An IPv6 address has colons of its own.
     if host.startswith("["):
         name, closed, _ = host[1:].partition("]")
         return name if closed else ""

@@ -22,17 +22,18 @@ _LEAST_VOLUME: Final = 16 * 1024**2
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The flags as they were given. Ends the program with 2 where they are malformed."""
-    found = parser()
-    options = found.parse_args(arguments)
+    flags = parser()
+    options = flags.parse_args(arguments)
     if (options.certificate is None) != (options.key is None):
-        found.error("--certificate and --key go together: without both the page would be plain HTTP")
+        flags.error("--certificate and --key go together: without both the page would be plain HTTP")
     if options.labels and options.prometheus:
-        found.error("--label goes with --history: a Prometheus does not know the labels of VMs")
+        flags.error("--label goes with --history: a Prometheus does not know the labels of VMs")
     return options
 
 
 def _url(given: str) -> str:
     try:
+        # Empty means that the program is not asked.
         return given and server_url(given)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
@@ -40,40 +41,40 @@ def _url(given: str) -> str:
 
 def _bytes(given: str) -> int:
     try:
-        found = Bytes.parse(given).value
+        size = Bytes.parse(given).value
     except QuantityError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if found < _LEAST_VOLUME:
+    if size < _LEAST_VOLUME:
         raise argparse.ArgumentTypeError(f"expected at least 16Mi, got {given!r}")
-    return found
+    return size
 
 
 def parser() -> argparse.ArgumentParser:
     """All flags, with their defaults."""
-    found = argparse.ArgumentParser(prog="autoscale-dashboard", description=DESCRIPTION)
-    add_kubeconfig(found)
-    add_explain_token(found)
+    flags = argparse.ArgumentParser(prog="autoscale-dashboard", description=DESCRIPTION)
+    add_kubeconfig(flags)
+    add_explain_token(flags)
     where = "where the page is (default: %(default)s)"
-    found.add_argument("--listen", default="0.0.0.0:10290", metavar="HOST:PORT", help=where)
+    flags.add_argument("--listen", default="0.0.0.0:10290", metavar="HOST:PORT", help=where)
     probes = "where /metrics /healthz /readyz are (default: %(default)s)"
-    found.add_argument("--metrics-listen", default="0.0.0.0:10289", metavar="HOST:PORT", help=probes)
+    flags.add_argument("--metrics-listen", default="0.0.0.0:10289", metavar="HOST:PORT", help=probes)
     scheduler = "where the scheduler explains itself (default: %(default)s)"
     usual = "http://autoscaling-scheduler:10297"
-    found.add_argument("--scheduler", default=usual, type=_url, metavar="URL", help=scheduler)
+    flags.add_argument("--scheduler", default=usual, type=_url, metavar="URL", help=scheduler)
     groups = "where the groups' program explains itself (default: it is not asked)"
-    found.add_argument("--groups", default="", type=_url, metavar="URL", help=groups)
+    flags.add_argument("--groups", default="", type=_url, metavar="URL", help=groups)
     agents = "the namespace of the agents that run on each node (default: each VM's agent is in its pod)"
-    found.add_argument("--agents-namespace", default="", metavar="NAMESPACE", help=agents)
+    flags.add_argument("--agents-namespace", default="", metavar="NAMESPACE", help=agents)
     history = "where what was is kept: charts, decisions and costs (default: it is not)"
-    found.add_argument("--history", type=Path, metavar="FILE", help=history)
+    flags.add_argument("--history", type=Path, metavar="FILE", help=history)
     size = "the volume that --history is on: the file takes a third of it at most, and no more than 1Gi (default: 3Gi)"
-    found.add_argument("--history-volume", default="3Gi", type=_bytes, metavar="SIZE", help=size)
+    flags.add_argument("--history-volume", default="3Gi", type=_bytes, metavar="SIZE", help=size)
     label = "a label of VMs whose value is kept too, and by which costs can be seen; may be repeated"
-    found.add_argument("--label", action="append", default=[], metavar="KEY", dest="labels", help=label)
+    flags.add_argument("--label", action="append", default=[], metavar="KEY", dest="labels", help=label)
     prometheus = "a Prometheus that has what was; nothing is recorded then"
-    found.add_argument("--prometheus", default="", type=_url, metavar="URL", help=prometheus)
-    found.add_argument("--title", default="", help="what the cluster is called on the page")
+    flags.add_argument("--prometheus", default="", type=_url, metavar="URL", help=prometheus)
+    flags.add_argument("--title", default="", help="what the cluster is called on the page")
     for name, what in (("certificate", "certificate chain"), ("key", "key")):
-        found.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"the {what} for HTTPS (default: HTTP)")
-    add_log_level(found)
-    return found
+        flags.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"the {what} for HTTPS (default: HTTP)")
+    add_log_level(flags)
+    return flags

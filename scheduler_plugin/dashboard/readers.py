@@ -1,12 +1,4 @@
-"""Open pages: each gets a snapshot and then what changed, as fast as it reads and no faster.
-
-Rules that hold here:
-
-- Changes of one moment are sent together, at most every ``TICK``. A reader that is slow skips to what is newest.
-- A reader costs its revision and one frame. There are at most ``MOST`` of them, and ``MOST_OF_ONE`` of one person, so
-  that no person takes all places. One that takes nothing is cut off by its listener.
-- A reader whose session has ended gets no more frames; one that may see more or less than before begins again.
-"""
+"""Open pages: each gets a snapshot and then what changed, as fast as it reads and no faster."""
 
 from __future__ import annotations
 
@@ -25,6 +17,7 @@ from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 TICK: Final = Seconds(0.2)
 BEAT: Final = Seconds(10.0)
 MOST: Final = 64
+# Of one person, so that nobody takes all places.
 MOST_OF_ONE: Final = 16
 SHARED: Final = 16
 """Frames that are kept for readers who have seen the same."""
@@ -40,6 +33,7 @@ class Readers:
         self.journal, self.epoch = journal, epoch
         self._open: Counter[bytes] = Counter()
         self._clock, self._telemetry = clock, telemetry
+        # Two events: news sets the first at any time, the second lets readers go on once a tick.
         self._stir, self._turn = asyncio.Event(), asyncio.Event()
         self._frames: OrderedDict[tuple[int | None, int, VisibilityFilter], tuple[bytes, int]] = OrderedDict()
 
@@ -61,6 +55,7 @@ class Readers:
         while True:
             await self._stir.wait()
             self._stir.clear()
+            # A new event for the next turn: clearing the old one could miss readers that have not woken up yet.
             self._turn.set()
             self._turn = asyncio.Event()
             await self._clock.sleep(TICK)
@@ -74,21 +69,24 @@ class Readers:
             return
         self._open[person] += 1
         self._telemetry.readers.inc()
-        seen, before, silent_since = None, None, self._clock.now()
+        revision, before, silent_since = None, None, self._clock.now()
         try:
             while (sight := await sees()) is not None:
+                # Taken before the frame is made: news that comes meanwhile sets this very event.
                 turn = self._turn
+                # Whoever may see more or less than before begins again with a snapshot.
                 if sight != before:
-                    seen = revision_in(last_id, f"{self.epoch}{sight.tag}")
+                    revision = revision_in(last_id, f"{self.epoch}{sight.tag}")
                     before, last_id = sight, ""
-                frame, seen = self._next(sight, seen)
+                frame, revision = self._next(sight, revision)
                 if not frame and self._clock.now() - silent_since >= BEAT:
                     frame = HEARTBEAT
                 if frame:
                     self._telemetry.sent.inc(len(frame))
                     yield frame
                     silent_since = self._clock.now()
-                if seen == self.journal.revision:
+                # A slow reader may be behind after its frame was sent; then it goes on at once, to what is newest.
+                if revision == self.journal.revision:
                     await self._clock.wait(turn, Instant(silent_since + BEAT))
         finally:
             self._open -= Counter((person,))  # forgets people who read no more
@@ -96,9 +94,11 @@ class Readers:
 
     def _next(self, sight: VisibilityFilter, seen: int | None) -> tuple[bytes, int]:
         """The next frame, made once for all readers that stand alike."""
+        # Readers with the same rights who have seen the same get the same bytes.
         key = seen, self.journal.revision, sight
         if key not in self._frames:
             self._frames[key] = next_frame(self.journal, f"{self.epoch}{sight.tag}", sight, seen)
+            # The oldest: readers that are in step ask for the newest.
             if len(self._frames) > SHARED:
                 self._frames.popitem(last=False)
         return self._frames[key]

@@ -1,12 +1,6 @@
 """The API server's word on who signs in and what it may list.
 
-Rules that hold here:
-
-- TokenReview says who it is; SubjectAccessReview says whether it may list VMs: of all namespaces, or of each by itself.
-- At most ``AT_ONCE`` sign-ins are judged at a time; one that waits longer than ``PATIENCE`` gets 503.
-- No answer is no permission.
-- However many namespaces there are, ``AT_A_TIME`` of them are asked about each time, in turn: who may list one of
-  thousands comes in at once, and sees the others within a few renewals.
+No answer is no permission.
 """
 
 from __future__ import annotations
@@ -60,25 +54,30 @@ class ApiJudge:
 
     async def visitor(self, token: str, namespaces: Iterable[str], before: Visitor | None = None) -> Visitor | None:
         """See ``AccessReviewer``."""
+        # A sign-in that waits too long for its turn gets a 503.
         async with asyncio.timeout(PATIENCE), self._turns:
             user = user_in(await self._review(TOKEN_REVIEWS.path(), token_review(token)))
             if user is None:
                 return None
             who = text(user, "username")
+            # All namespaces at once, which is one question instead of thousands.
             if await self._may_list(user, ""):
                 return Visitor(who, ALL)
             return await self._of_namespaces(user, sorted(namespaces), before or Visitor(who, NOTHING))
 
     async def _of_namespaces(self, user: JsonObject, names: list[str], before: Visitor) -> Visitor | None:
         """Asks about the next namespaces, and about more of them until one is allowed."""
-        seen, after, left = (before.sight.namespaces or frozenset()) & set(names), before.asked_to, len(names)
+        visible, after, left = (before.sight.namespaces or frozenset()) & set(names), before.asked_to, len(names)
         while left:
-            asked = in_turn(names, after)[: min(AT_A_TIME, left)]
-            allowed = await asyncio.gather(*(self._may_list(user, each) for each in asked))
-            seen = seen.difference(asked).union(each for each, may in zip(asked, allowed, strict=True) if may)
-            after, left = asked[-1], left - len(asked)
-            if seen:
-                return Visitor(text(user, "username"), VisibilityFilter(seen), after)
+            # In turn: who may list one of thousands comes in at once, and sees the others within a few renewals.
+            batch = in_turn(names, after)[: min(AT_A_TIME, left)]
+            allowed = await asyncio.gather(*(self._may_list(user, name) for name in batch))
+            # Rights that were taken away go with the answer that says so.
+            visible = visible.difference(batch).union(name for name, may in zip(batch, allowed, strict=True) if may)
+            # The next renewal goes on from here.
+            after, left = batch[-1], left - len(batch)
+            if visible:
+                return Visitor(text(user, "username"), VisibilityFilter(visible), after)
         return None
 
     async def _may_list(self, user: JsonObject, namespace: str) -> bool:

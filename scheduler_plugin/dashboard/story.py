@@ -1,4 +1,4 @@
-"""Why a VM has its size, in sentences: from its object, its agent's account, the scheduler's, and its warnings.
+"""Sentences that explain a VM's size: from its object, its agent's account, the scheduler's, and its warnings.
 
 The same words wherever people ask: ``autoscale explain`` and the page.
 """
@@ -20,7 +20,7 @@ _LARGEST: Final = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Why the agent and the scheduler did not answer; empty if that is not known."""
+    """Reasons why the agent and the scheduler did not answer; empty if unknown."""
 
     agent: str = ""
     scheduler: str = ""
@@ -45,12 +45,13 @@ def story(
         yield from _of_problems(scheduler)
         yield from _of_mobility(scheduler)
         yield from _of_migrations(scheduler)
-        yield from (f"Room is being made for it: {said}." for said in _texts(scheduler, "makingRoom"))
+        yield from (f"Room is being made for it: {room}." for room in _texts(scheduler, "makingRoom"))
         for pod in items(scheduler, "pods"):
             yield from _of_scheduler(pod)
 
 
 def _no_agent(vm: Json, reason: str) -> str:
+    # Such a VM has no agent; that is no fault.
     if labels_of(vm).get(LABEL_ENABLED) != "true":
         return f"The VM is not enabled for autoscaling: it has no label {LABEL_ENABLED}=true."
     return f"Its agent does not answer: {reason or 'it may be starting'}"
@@ -58,6 +59,7 @@ def _no_agent(vm: Json, reason: str) -> str:
 
 def _of_problems(scheduler: Json) -> Iterator[str]:
     problems = scheduler.get("problems")
+    # Answers come from other programs, maybe of another release: a field of another type is left out.
     for problem in problems if isinstance(problems, list) else ():
         yield f"  Problem: {problem}"
 
@@ -76,23 +78,25 @@ def _of_mobility(scheduler: Json) -> Iterator[str]:
 
 def _of_migrations(scheduler: Json) -> Iterator[str]:
     """The reasons why unfinished migrations wait."""
-    for each in items(scheduler, "migrations"):
-        problem, phase = text(each, "problem"), text(each, "phase")
+    for migration in items(scheduler, "migrations"):
+        problem, phase = text(migration, "problem"), text(migration, "phase")
+        # A migration that has ended waits for nothing, whatever its last condition says.
         if problem and phase not in ("Failed", "Succeeded"):
-            yield f"Migration {text(each, 'name')} is {phase} for {_ago(each, 'seenForSeconds')}: {problem}"
+            yield f"Migration {text(migration, 'name')} is {phase} for {_ago(migration, 'seenForSeconds')}: {problem}"
 
 
 def warnings_about(vm: Json, events: Sequence[Json]) -> list[Json]:
     """The latest warnings about ``vm``, the newest last (pure)."""
-    of_vm = [each for each in events if text(each, "involvedObject", "uid") == uid_of(vm)]
-    said = [each for each in of_vm if text(each, "type") == "Warning"]
-    return sorted(said, key=lambda each: text(each, "lastTimestamp"))[-_WARNINGS:]
+    # By UID: events of an earlier VM of the name may still be there.
+    of_vm = [event for event in events if text(event, "involvedObject", "uid") == uid_of(vm)]
+    warnings = [event for event in of_vm if text(event, "type") == "Warning"]
+    return sorted(warnings, key=lambda event: text(event, "lastTimestamp"))[-_WARNINGS:]
 
 
 def _of_warnings(vm: Json, events: Sequence[Json]) -> Iterator[str]:
-    for each in warnings_about(vm, events):
-        times = f" ({whole(each, 'count')} times)" if whole(each, "count") > 1 else ""
-        yield f"  Warning of {text(each, 'lastTimestamp')}: {text(each, 'reason')}: {text(each, 'message')}{times}"
+    for event in warnings_about(vm, events):
+        times = f" ({whole(event, 'count')} times)" if whole(event, "count") > 1 else ""
+        yield f"  Warning of {text(event, 'lastTimestamp')}: {text(event, 'reason')}: {text(event, 'message')}{times}"
 
 
 def _of_object(vm: Json) -> Iterator[str]:
@@ -165,6 +169,7 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
     because = ", ".join(f"{source} {_size(child(floors, source))}" for source in floors)
     yield f"  It reserves {_size(child(pod, 'reserved'))}" + (f", the most of: {because}." if because else ".")
     denied = child(pod, "denied")
+    # The scheduler reports a denial of nothing as zeros.
     if text(denied, "cpu") not in {"", "0"} or text(denied, "mem") not in {"", "0"}:
         why = f" because {text(pod, 'deniedBy')}" if text(pod, "deniedBy") else ""
         yield f"  It denies {_size(denied)}{why}, for {_ago(pod, 'deniedForSeconds')}."
@@ -173,6 +178,7 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
     if requests := child(pod, "requests"):
         yield f"  Its pod requests {_size(requests)} for the guest."
     if problem := text(pod, "requestsProblem"):
+        # Only the first letter: ``capitalize`` would lower the names in it.
         yield f"  {problem[:1].upper()}{problem[1:]}."
     yield f"  The node has {_size(child(pod, 'nodeTotal'))} for VMs; {_size(child(pod, 'nodeReserved'))} are reserved."
     if flag(pod, "migrating"):
@@ -180,8 +186,8 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
 
 
 def _texts(source: Json, key: str) -> Iterator[str]:
-    found = source.get(key)
-    yield from (each for each in found if isinstance(each, str)) if isinstance(found, list) else ()
+    values = source.get(key)
+    yield from (line for line in values if isinstance(line, str)) if isinstance(values, list) else ()
 
 
 def _size(amounts: Json) -> str:
@@ -194,24 +200,26 @@ def _memory(quantity: str) -> str:
         amount = Bytes.parse(quantity)
     except QuantityError:
         return quantity
+    # A need in bytes has ten digits, which nobody reads.
     return quantity if amount.value % _MIB == 0 or amount.value < _MIB else f"{amount.value / _MIB:.0f}Mi"
 
 
 def _real(value: object) -> float | None:
     """A number; None if it is none, or none that a program of ours says."""
+    # A number of another program may be huge, and formatting it would fill the line.
     return float(value) if isinstance(value, (int, float)) and abs(value) < _LARGEST else None
 
 
 def _number(value: object) -> str:
-    found = _real(value)
-    return "?" if found is None else f"{found:.2f}"
+    number = _real(value)
+    return "?" if number is None else f"{number:.2f}"
 
 
 def _ago(source: Json, key: str) -> str:
-    found = _real(source.get(key))
-    return "an unknown time" if found is None else f"{found:.0f} s"
+    seconds = _real(source.get(key))
+    return "an unknown time" if seconds is None else f"{seconds:.0f} s"
 
 
 def _share(source: Json, key: str) -> str:
-    found = _real(source.get(key))
-    return "?" if found is None else f"{found:.0%}"
+    share = _real(source.get(key))
+    return "?" if share is None else f"{share:.0%}"

@@ -1,4 +1,4 @@
-"""What the page's program tells at 3 a.m.: how many read it, who was turned away, and how its watches are doing."""
+"""Metrics and log of the page's program: open pages, refused sign-ins, and the state of its watches."""
 
 from __future__ import annotations
 

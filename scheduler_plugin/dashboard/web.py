@@ -1,4 +1,4 @@
-"""What the page's program answers: its files, the sign-in, the stream of events, and accounts of one object.
+"""The HTTP API of the page: its files, the sign-in, the stream of events, and accounts of one object.
 
 Rules that hold here:
 
@@ -60,13 +60,14 @@ def page_app(title: str, doorman: SignIn, readers: Readers, accounts: Accounts) 
 
 def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
     def answer(request: Request, name: str) -> Response:
-        found = files.get(name)
-        if found is None:
+        page_file = files.get(name)
+        if page_file is None:
             return JSONResponse({"error": "there is no such file"}, 404)
-        headers = {"ETag": found.etag, "Cache-Control": _ICON if name == "icon.svg" else "no-cache"}
-        if request.headers.get("if-none-match") == found.etag:
+        headers = {"ETag": page_file.etag, "Cache-Control": _ICON if name == "icon.svg" else "no-cache"}
+        # The page asks for its files again at each load, so that a new release shows at once.
+        if request.headers.get("if-none-match") == page_file.etag:
             return Response(status_code=304, headers=headers)
-        return Response(found.body, media_type=found.media_type, headers=headers)
+        return Response(page_file.body, media_type=page_file.media_type, headers=headers)
 
     @app.get("/")
     async def index(request: Request) -> Response:
@@ -80,8 +81,8 @@ def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
 def _add_sign_in(app: FastAPI, title: str, doorman: SignIn) -> None:
     @app.get("/api/session")
     async def session(request: Request) -> Response:
-        found = await _session(request, doorman)
-        return JSONResponse({"signedIn": found is not None, "way": doorman.way, "title": title if found else ""})
+        current = await _session(request, doorman)
+        return JSONResponse({"signedIn": current is not None, "way": doorman.way, "title": title if current else ""})
 
     @app.post("/api/session")
     async def sign_in(request: Request) -> Response:
@@ -104,9 +105,9 @@ def _add_sign_in(app: FastAPI, title: str, doorman: SignIn) -> None:
     async def sign_out(request: Request) -> Response:
         if not _is_own(request):
             return JSONResponse({"error": "expected a request of the page itself"}, 403)
-        found = await _session(request, doorman)
-        if found is not None:
-            doorman.sessions.end(found)
+        current = await _session(request, doorman)
+        if current is not None:
+            doorman.sessions.end(current)
         response = JSONResponse({"signedIn": False, "way": doorman.way, "title": ""})
         _set_cookie(response, request, "", 0)
         return response
@@ -122,11 +123,12 @@ def _add_events(app: FastAPI, doorman: SignIn, readers: Readers) -> None:
             return JSONResponse({"error": "too many pages are open: try again"}, 503, {"Retry-After": "5"})
 
         async def sees() -> VisibilityFilter | None:
-            found = await doorman.renewed(session)
-            return None if found is None else found.sight
+            current = await doorman.renewed(session)
+            return None if current is None else current.sight
 
         last_id = request.headers.get("last-event-id", after)  # a browser that connects again by itself knows better
         frames = readers.frames(sees, last_id, session.person)
+        # A proxy that buffers would hold events back; nginx is told so by this header.
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
@@ -135,8 +137,9 @@ def _add_accounts(app: FastAPI, doorman: SignIn, accounts: Accounts) -> None:
         session = await _session(request, doorman)
         if session is None:
             return JSONResponse(_SIGN_IN, 401)
-        found = await ask(session.sight)
-        return JSONResponse(_NOT_HERE, 404) if found is None else JSONResponse(found)
+        account = await ask(session.sight)
+        # The same answer for what is not there and for what the session may not see.
+        return JSONResponse(_NOT_HERE, 404) if account is None else JSONResponse(account)
 
     @app.get("/api/vms/{namespace}/{name}")
     async def vm(request: Request, namespace: Name, name: Name) -> Response:
@@ -167,6 +170,8 @@ def _is_https(request: Request) -> bool:
 def _set_cookie(response: Response, request: Request, secret: str, age: int) -> None:
     https = _is_https(request)
     name = _cookie(request)
+    # No path: below a path that a proxy takes away, a browser keeps the cookie to the addresses beside the one that set
+    # it.
     response.set_cookie(name, secret, max_age=age, path=None, httponly=True, samesite="strict", secure=https)
 
 
@@ -177,6 +182,7 @@ def _cookie(request: Request) -> str:
 async def _session(request: Request, doorman: SignIn) -> Session | None:
     session = await doorman.find(request.cookies.get(_cookie(request), ""))
     if session is not None:
+        # A connection without a session is held to tighter limits.
         authenticate(request)
     return session
 
@@ -185,6 +191,7 @@ def _is_own(request: Request) -> bool:
     """Return True if the page itself asks: a form of another site cannot send this, and a browser says whose request it
     is.
     """
+    # A form cannot send JSON, and another site's script would need a preflight.
     is_json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"
     return is_json and request.headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
 
@@ -193,6 +200,7 @@ async def _token_in(request: Request) -> str | None:
     body = bytearray()
     async for piece in request.stream():
         body += piece
+        # Counted while it arrives: nobody has signed in yet.
         if len(body) > LONGEST_BODY:
             return None
     try:

@@ -1,4 +1,4 @@
-"""Which node group the Cluster Autoscaler should grow: its gRPC expander, with our own prices (S2.8a).
+"""The Cluster Autoscaler's gRPC expander, which picks the node group to grow by our own prices (S2.8a).
 
 Rules that hold in this package:
 

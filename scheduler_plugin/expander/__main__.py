@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_as_json(chosen.log_level)
     try:
         asyncio.run(_until_signalled(chosen.config))
+    # RuntimeError is gRPC's for an address that is taken.
     except (FileRefusedError, CredentialsError, OSError, RuntimeError) as error:
         print(f"autoscale-expander: cannot start: {error}", file=sys.stderr)
         return 2

@@ -1,9 +1,6 @@
 """Puts the expander together and runs it until it has to stop.
 
-Rules that hold here:
-
-- Everything that runs belongs to one task group; when one part ends in an error, all of it ends.
-- New prices and failure rules are taken in while running; addresses and certificate paths need a restart.
+Everything that runs belongs to one task group; when one part ends in an error, all of it ends.
 """
 
 from __future__ import annotations
@@ -67,6 +64,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
         expander = Expander(ranked, Failures(settings.failures.rules()), telemetry, clock)
 
         def take(new: ExpanderSettings) -> None:
+            # Prices and failure rules apply at once. Addresses and certificate paths need a restart.
             size.fixed = new.cluster_nodes
             expander.judge = partial(judge, new.ranking, size.nodes)
             expander.failures.rules = new.failures.rules()
@@ -78,6 +76,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
                 tasks.append(group.create_task(file.follow(SettingsFollower(take, telemetry), clock)))
             try:
                 yield addresses
+            # Both tasks run for ever: the group would never end by itself.
             finally:
                 for task in tasks:
                     task.cancel()
@@ -85,12 +84,16 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
 
 def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) -> NodeApi | None:
     """Connection to the API of the cluster that we run in; None outside of one. Raises ``CredentialsError``."""
+    # Set by the kubelet in every pod, and nowhere else.
     if not environment.get("KUBERNETES_SERVICE_HOST"):
         return None
-    found = from_pod(environment, clock)
-    client = httpx.AsyncClient(base_url=found.server, verify=found.tls, timeout=10, trust_env=False)
+    credentials_of_pod = from_pod(environment, clock)
+    # trust_env would send the call through any HTTP_PROXY of the pod.
+    client = httpx.AsyncClient(
+        base_url=credentials_of_pod.server, verify=credentials_of_pod.tls, timeout=10, trust_env=False
+    )
     stack.push_async_callback(client.aclose)
-    return NodeApi(client, found.token)
+    return NodeApi(client, credentials_of_pod.token)
 
 
 async def _serve(
@@ -101,14 +104,16 @@ async def _serve(
     if settings.tls is None:
         port = server.add_insecure_port(settings.listen)
     else:
-        found = followed(settings.tls.files())
-        telemetry.watch_tls(found)
-        port = server.add_secure_port(settings.listen, credentials(found))
+        certificate = followed(settings.tls.files())
+        telemetry.watch_tls(certificate)
+        port = server.add_secure_port(settings.listen, credentials(certificate))
+    # Before the start, so that a failure further down stops it, too.
     stack.push_async_callback(server.stop, STOP_GRACE)
     await server.start()
     routes: Mapping[str, Route] = {
         "/metrics": lambda _: ProbeResponse(telemetry.page(), content_type=CONTENT_TYPE_PLAIN_0_0_4),
         "/healthz": lambda _: ProbeResponse(b"ok\n"),
+        # Ready as soon as it listens: without prices or a node count it still passes options on.
         "/readyz": lambda _: ProbeResponse(b"ok\n"),
     }
     host, metrics_port = host_and_port("metricsListen", settings.metrics_listen)

@@ -1,10 +1,4 @@
-"""How many nodes the cluster has, from the Kubernetes API: the preferred node size depends on it (S2.6).
-
-Rules that hold here:
-
-- One node is listed and the rest is taken from ``remainingItemCount``: the cost does not grow with the cluster.
-- A count that cannot be had changes nothing: the last one stays, or none, and then no node size is preferred.
-"""
+"""The number of the cluster's nodes, from the Kubernetes API: the preferred node size depends on it (S2.6)."""
 
 from __future__ import annotations
 
@@ -68,6 +62,7 @@ class ClusterSize:
             try:
                 self._counted = await self._count(self._api)
             except (httpx.HTTPError, OSError, ValueError, RecursionError) as error:
+                # The last count stays, or none, and then no node size is preferred.
                 what = {"nodes": self._counted, "reason": repr(error)}
                 _log.warning("cannot count the cluster's nodes, keeping what was counted last", extra=what)
                 await clock.sleep(RETRY)
@@ -75,8 +70,10 @@ class ClusterSize:
                 await clock.sleep(INTERVAL)
 
     async def _count(self, api: NodeApi) -> int:
+        # Asked for at each call: projected tokens change on disk.
         headers = {"Authorization": f"Bearer {api.token()}"}
         answer = await api.client.get(f"{NODES.path()}?limit=1", headers=headers)
         answer.raise_for_status()
         page = _DECODER.decode(answer.content)
+        # The cost does not grow with the cluster. The API server leaves the count out where nothing remains.
         return len(page.items) + (page.metadata.remaining_item_count or 0)

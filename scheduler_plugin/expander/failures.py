@@ -1,13 +1,6 @@
-"""Which node groups promised nodes that never came, judged only by who asks again (S2.8a).
+"""Memory of node groups that promised nodes which never came, judged by who asks again (S2.8a).
 
-Rules that hold here:
-
-- The autoscaler counts nodes that are on their way and does not ask for their pods again. So a choice has failed
-  when at least half of its pods are asked for again, ``grace`` or more after it; ``remember`` in silence is success.
-- A failed group is demoted for ``demote``, twice as long for each further failure in a row, at most ``longest``.
-- Where several groups tied, the autoscaler tried one of them and does not say which: they become suspects, and the next
-  tie with a suspect in it is answered with one group only, so that the next failure has a name.
-- Demotion only orders options. It never removes the last one.
+Demotion only orders options. It never removes the last one.
 """
 
 from __future__ import annotations
@@ -62,8 +55,10 @@ class Failures:
         asked_again = set(pods)
         for choice in self._open:
             age = now - choice.at
+            # The autoscaler counts nodes that are on their way and does not ask for their pods again.
             if age >= self.rules.grace and 2 * len(choice.pods & asked_again) >= len(choice.pods):
                 learnt.append(self._failed(choice, now))
+            # Silence for this long is success.
             elif age < self.rules.remember:
                 still_open.append(choice)
             else:
@@ -73,36 +68,44 @@ class Failures:
 
     def answered(self, groups: Sequence[str], pods: Collection[str], now: Instant) -> None:
         """Remembers that ``groups`` (tied, if several) were named for ``pods``."""
+        # Nobody could ask again for no pods, so the outcome would never be known.
         if not pods:
             return
         for group in groups:
+            # Also for groups that never failed: it breaks later ties.
             self._groups.setdefault(group, _Group()).chosen_at = now
         self._open = [*self._open, _Choice(now, tuple(groups), frozenset(pods))][-MOST_OPEN_CHOICES:]
 
     def demoted(self, group: str, now: Instant) -> bool:
         """Return True if ``group`` should come after every other at this moment."""
-        known = self._groups.get(group)
-        return known is not None and now < known.demoted_until
+        state = self._groups.get(group)
+        return state is not None and now < state.demoted_until
 
     def one_of(self, tied: Sequence[str], now: Instant) -> Sequence[str]:
         """``tied`` as it is, or one group of it where a suspect is among them: rather an unsuspected one, then the
         one that was named longest ago."""
-        known = {group: self._groups.get(group, _Group()) for group in tied}
-        if not any(now < group.suspect_until for group in known.values()):
+        states = {group: self._groups.get(group, _Group()) for group in tied}
+        # Without a suspect the autoscaler's own next expander breaks the tie.
+        if not any(now < group.suspect_until for group in states.values()):
             return tied
-        return [min(tied, key=lambda group: (now < known[group].suspect_until, known[group].chosen_at))]
+        # One group only, so that the next failure has a name: rather an unsuspected one, then the one that was named
+        # longest ago.
+        return [min(tied, key=lambda group: (now < states[group].suspect_until, states[group].chosen_at))]
 
     def _failed(self, choice: _Choice, now: Instant) -> str:
+        # The autoscaler tried one of them and does not say which.
         if len(choice.groups) > 1:
             for name in choice.groups:
                 self._groups[name].suspect_until = Instant(now + self.rules.demote)
             return f"one of {', '.join(choice.groups)} brought no nodes: they are tried one at a time now"
         group = self._groups[choice.groups[0]]
         group.failures += 1
+        # Twice as long for each further failure in a row. Without a spread: no rivals have to be kept apart.
         span = Backoff(self.rules.demote, self.rules.longest, spread=0.0).delay(group.failures, 0.0)
         group.demoted_until = Instant(now + span)
         return f"{choice.groups[0]} brought no nodes {group.failures} times in a row: it comes last for {span:g} s"
 
     def _worked(self, choice: _Choice) -> None:
         for name in choice.groups:
+            # A success forgives everything, suspicion included.
             self._groups.pop(name, None)

@@ -1,11 +1,6 @@
 """The protobuf messages of the Cluster Autoscaler's expander, described by one table (S2.8a).
 
-Rules that hold here:
-
-- Fields 2 (nodes) and 4 (pods) carry embedded messages in older releases, 3 and 5 carry the same messages as bytes in
-  newer ones. On the wire the two are alike, so all four are declared as bytes.
-- Of Pod and Node only the fields that a decision needs are declared; protobuf skips the rest.
-- Names are those of the wire; the Protocols are what type checkers see of the classes.
+Names are those of the wire; the Protocols are what type checkers see of the classes.
 """
 # ruff: noqa: N802, N803, N815 - names of the wire and of protobuf
 
@@ -23,6 +18,7 @@ _OF_KUBERNETES: Final = ("Pod", "PodSpec", "Container", "Requirements", "Quantit
 _MESSAGES: Final[dict[str, Fields]] = {
     "BestOptionsRequest": (
         ("options", 1, "many Option"),
+        # Older releases embed the messages here, newer ones carry their bytes in 3. On the wire the two are alike.
         ("nodeMap", 2, "map bytes"),
         ("nodeBytesMap", 3, "map bytes"),
     ),
@@ -31,10 +27,12 @@ _MESSAGES: Final[dict[str, Fields]] = {
         ("nodeGroupId", 1, "string"),
         ("nodeCount", 2, "int32"),
         ("debug", 3, "string"),
+        # Embedded in older releases, bytes in 5 in newer ones, as above.
         ("pod", 4, "many bytes"),
         ("podBytes", 5, "many bytes"),
     ),
     **{name: KUBERNETES[name] for name in _OF_KUBERNETES},
+    # Only the fields that a decision needs; protobuf skips the rest.
     "ObjectMeta": only("ObjectMeta", "name", "namespace", "uid", "labels"),
 }
 

@@ -1,4 +1,4 @@
-"""What the Cluster Autoscaler asks, as plain values: groups that could grow, by how many nodes, for which pods (S2.2).
+"""A question of the Cluster Autoscaler in plain values: groups that can grow, by how many nodes, for which pods (S2.2).
 
 The autoscaler has already obeyed group limits, node selectors and pods that do not fit: an option is possible as it is.
 """

@@ -1,10 +1,4 @@
-"""The gRPC face of the expander: bytes in, bytes out, and never an error that would stop a scale-up (S2.8a).
-
-Rules that hold here:
-
-- A question that cannot be read is refused as INVALID_ARGUMENT: the autoscaler then passes on every option.
-- Any other failure of ours is answered with every option that was offered, and told.
-"""
+"""The gRPC face of the expander: bytes in, bytes out, and never an error that would stop a scale-up (S2.8a)."""
 
 from __future__ import annotations
 
@@ -31,6 +25,7 @@ MOST_AT_ONCE: Final = 4
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
+    # With it a second process could listen on the same port unnoticed, and share the questions.
     ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", MOST_AT_ONCE),
     ("grpc.max_connection_idle_ms", 300_000),
@@ -61,8 +56,10 @@ class Expander:
             scale_up = decode_scale_up(question)
         except MalformedScaleUpError as error:
             self._telemetry.malformed(str(error))
+            # The autoscaler then passes on every option. ``abort`` raises.
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         try:
+            # Encoded within the try, too: whatever fails, the answer below has every option.
             verdict = choose(scale_up, self.judge(scale_up), self.failures, began)
             answer = _written(verdict.options, verdict.why)
         except Exception:  # noqa: BLE001 - a mistake of ours must not keep pods waiting: everything is passed on

@@ -1,10 +1,4 @@
-"""The expander's settings: one YAML file, taken whole or refused whole with the path of the bad field.
-
-Rules that hold here:
-
-- Unknown keys are errors: a misspelt setting must not be silently without effect.
-- Without ``tls`` the expander listens on loopback only, unless ``insecure`` says that this is meant.
-"""
+"""The expander's settings: one YAML file, taken whole or refused whole with the path of the bad field."""
 
 from __future__ import annotations
 
@@ -69,6 +63,7 @@ def parse_settings(text: str) -> ExpanderSettings:
         settings = msgspec.convert(read_yaml(text) or {}, ExpanderSettings)
         for path, address in (("listen", settings.listen), ("metricsListen", settings.metrics_listen)):
             host, _ = host_and_port(path, address)
+            # Plain text to other machines needs an explicit setting.
             if path == "listen" and not settings.tls and not settings.insecure and not _is_loopback(host):
                 raise ValueError("tls: expected a certificate and key, as listen is not loopback (or insecure: true)")
     except (ValueError, RecursionError) as error:
@@ -81,6 +76,7 @@ def host_and_port(path: str, address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"{path}: expected HOST:PORT, got {address!r}")
+    # IPv6 addresses have brackets only where a port follows.
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -88,4 +84,5 @@ def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
+        # A name that is resolved could lead anywhere.
         return host == "localhost"

@@ -1,4 +1,4 @@
-"""What the expander tells people: a line and a count for each answer, and how many nodes it believes there are."""
+"""Metrics and log of the expander: a line and a count for each answer, and the number of nodes it has counted."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class PriceExpanderTelemetry:
             ("outcome",),
             registry=self.registry,
         )
+        # So that the first of its kind shows as an increase.
         for outcome in ("chosen", "all", "malformed"):
             self._answers.labels(outcome)
         self._failures = Counter(
@@ -62,6 +63,7 @@ class PriceExpanderTelemetry:
 
     def watch_cluster_size(self, nodes: Callable[[], int | None]) -> None:
         """Shows the number of nodes in every scrape from now on."""
+        # Read at each scrape: the count changes on its own.
         self._nodes.set_function(lambda: float("nan") if (count := nodes()) is None else count)
 
     def watch_tls(self, followed: Followed) -> None:
@@ -70,6 +72,7 @@ class PriceExpanderTelemetry:
 
     def answered(self, scale_up: ScaleUp, verdict: Verdict, took: Seconds) -> None:
         """A question was answered."""
+        # All options passed on decide nothing: the autoscaler's next expander does.
         narrowed = len(verdict.options) < len(scale_up.options)
         self._answers.labels("chosen" if narrowed else "all").inc()
         self._seconds.observe(took)

@@ -18,12 +18,14 @@ def followed(parts: TlsParts) -> Followed:
 
 def credentials(found: Followed) -> grpc.ServerCredentials:
     """Server credentials that are asked for at each handshake. Raises ``TlsFilesError``."""
+    # With an authority configured a client has to show a certificate that it signed.
     demands = found.parts.authority is not None
     return grpc.dynamic_ssl_server_credentials(found.value(), found.value, require_client_authentication=demands)
 
 
 def _configuration(parts: TlsParts) -> grpc.ServerCertificateConfiguration:
     """TLS configuration. Raises ``OSError`` and ``ssl.SSLError`` if the files do not belong together."""
+    # gRPC does not check that key and certificate belong together; Python's ssl does.
     server_context(parts)
     certificate, key = ((path or Path()).read_bytes() for path in (parts.certificate, parts.key))
     authority = None if parts.authority is None else parts.authority.read_bytes()

@@ -1,11 +1,4 @@
-"""The expander's messages, both generations, to and from plain values (S2.8a).
-
-Rules that hold here:
-
-- The newer fields win where a message has both.
-- Equal pods arrive once per option, and equal amounts in most nodes: each is read once per request.
-- A group whose node or pods cannot be read is a problem of that group alone.
-"""
+"""The expander's messages, both generations, to and from plain values (S2.8a)."""
 
 from __future__ import annotations
 
@@ -50,6 +43,7 @@ def decode_scale_up(body: bytes) -> ScaleUp:
         raise MalformedScaleUpError(f"expected a BestOptionsRequest: {error}") from None
     reader = _Reader()
     options = tuple(reader.option(option) for option in request.options)
+    # A message may have both generations of a field; the newer one wins.
     shapes = reader.shapes(request.nodeBytesMap or request.nodeMap)
     return ScaleUp(options, shapes, reader.problems)
 
@@ -79,6 +73,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}
+        # Equal pods arrive once for each option, and equal amounts in most nodes: each is read once per request.
         self._pods: _Known[bytes, PodNeeds] = _Known(self._pod)
         self._cpu: _Known[str, MilliCpu] = _Known(MilliCpu.parse)
         self._bytes: _Known[str, Bytes] = _Known(Bytes.parse)
@@ -88,7 +83,9 @@ class _Reader:
         try:
             pods = tuple(map(self._pods.__getitem__, option.podBytes or option.pod))
         except (DecodeError, QuantityError) as error:
+            # A problem of this group alone: the others are still judged.
             self.problems[option.nodeGroupId] = f"a pod cannot be read: {error}"
+        # The field is signed on the wire.
         return ScaleUpOption(option.nodeGroupId, max(0, option.nodeCount), pods)
 
     def shapes(self, nodes: Mapping[str, bytes]) -> dict[str, NodeShape]:
@@ -108,6 +105,7 @@ class _Reader:
     def _pod(self, body: bytes) -> PodNeeds:
         pod = cast("PodMessage", _parse("Pod", body))
         meta = pod.metadata
+        # A pod without a UID still needs a name by which it is recognized when it is asked for again.
         return PodNeeds(meta.uid or f"{meta.namespace}/{meta.name}", self._needs(pod.spec))
 
     def _needs(self, spec: PodSpecMessage) -> Needs:
@@ -117,6 +115,7 @@ class _Reader:
         """
         sidecars, starting = NOTHING, NOTHING
         for container in spec.initContainers:
+            # Init containers run one after the other, beside the sidecars that were started before them.
             needs = _plus(sidecars, self._amounts(container.resources.requests))
             starting = _greater(starting, needs)
             if container.restartPolicy == "Always":
@@ -130,9 +129,9 @@ class _Reader:
     def _pod_level(self, given: Mapping[str, QuantityMessage], counted: Needs) -> Needs:
         if not given:
             return counted
-        said, resources = self._amounts(given).resources, counted.resources
-        cpu = said.cpu if "cpu" in given else resources.cpu
-        mem = said.mem if "memory" in given else resources.mem
+        pod_level, resources = self._amounts(given).resources, counted.resources
+        cpu = pod_level.cpu if "cpu" in given else resources.cpu
+        mem = pod_level.mem if "memory" in given else resources.mem
         return Needs(Resources(cpu, mem), counted.gpus, counted.storage_gb)
 
     def _amounts(self, amounts: Mapping[str, QuantityMessage]) -> Needs:
@@ -146,6 +145,7 @@ class _Reader:
             elif name == LOCAL_STORAGE:
                 storage = self._bytes[amounts[name].string]
             elif is_accelerator(name):
+                # Counts of devices are quantities, too.
                 gpus += self._bytes[amounts[name].string].value
         return Needs(Resources(cpu, mem), gpus, storage.value / GB)
 

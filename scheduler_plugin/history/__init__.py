@@ -1,1 +1,1 @@
-"""What was: sizes, needs, decisions and migrations of a fleet over time, kept for people. Losing it loses no safety."""
+"""The past of a fleet: sizes, needs, decisions and migrations over time, kept for people. Losing it loses no safety."""

@@ -1,4 +1,4 @@
-"""The port between what keeps a history and what asks it.
+"""The port between the stores of a history and those that query it.
 
 Rules that hold here:
 

@@ -1,4 +1,4 @@
-"""What VMs had in a period, and the prices of nodes at that time (S2.1, B.6).
+"""Reservation and usage of VMs in a period, and the prices of nodes at that time (S2.1, B.6).
 
 A node's name may be used again for a machine of another price. The history is then asked about the time before and
 after it, because a VM has one sum for all the time that it was on a node of that name.
@@ -26,7 +26,8 @@ async def priced_usage(history: History, period: Period, ranking: RankingConfig)
     nodes = await history.node_usage(period)
     parts = await _parts(history, period, nodes, ranking, MOST_PARTS)
     usages = [usage for part, _ in parts for usage in await history.usage(part)]
-    prices = [(part.since, prices_of(seen, ranking)) for part, seen in parts]
+    prices = [(part.since, prices_of(part_nodes, ranking)) for part, part_nodes in parts]
+    # One part has the prices that the list has anyway.
     return price_list(nodes, ranking, prices if len(prices) > 1 else ()), usages
 
 
@@ -40,10 +41,12 @@ async def _parts(
     changes = price_changes(nodes, ranking, period) if most > 1 else []
     if not changes:
         return [(period, nodes)]
+    # Every n-th change, rounded up, so that no more than ``most`` parts come out.
     cuts = changes[:: -(-len(changes) // (most - 1))]
     parts = [Period(since, until) for since, until in pairwise((period.since, *cuts, period.until))]
     return [
         piece
         for part in parts
+        # Asking about a part may show changes that overlapped before; the share of ``most`` bounds the recursion.
         for piece in await _parts(history, part, await history.node_usage(part), ranking, most // len(parts))
     ]

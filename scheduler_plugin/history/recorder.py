@@ -1,14 +1,4 @@
-"""Takes looks at a cluster and writes what changed into a store.
-
-Rules that hold here:
-
-- A look that fails, an agent that does not answer and a store that cannot be written are logged once and tried again:
-  the time until then is unknown in the history, and nothing else depends on it.
-- Few agents are asked at each look: those with news, then those that were asked longest ago.
-- Only a recorder that holds the store's lock writes it; another one waits until it is free.
-- Nothing is removed by a clock that has just been started or set: it may be wrong, and be right soon. While it shows a
-  time before what is stored nothing is written either.
-"""
+"""Takes looks at a cluster and writes what changed into a store."""
 
 from __future__ import annotations
 
@@ -84,6 +74,7 @@ class Recorder:
         self._interval, self._bounds = interval, bounds
         self._chronicle = HistoryLog(round(interval * SECOND), labels)
         self._store: SqliteStore | None = None
+        # One thread: SQLite's connection is used from one at a time, and the order of writes is kept.
         self._thread = ThreadPoolExecutor(1, "history")
         self._upkeep_at = Instant(0.0)
         self._looked: tuple[Instant, Millis] | None = None
@@ -97,20 +88,26 @@ class Recorder:
                 await self.record()
                 await self._clock.sleep(self._interval)
         finally:
+            # Cancelled or failed: the open spans are still worth writing.
             self._close()
 
     async def record(self) -> None:
         """Takes one look and writes what is new."""
         try:
+            # Only the holder of the store's lock writes it; another recorder tries again at each look.
             store = self._store or await self._opened()
             look = await self._source.look()
+            # After the look, as the file may be removed while it is under way.
             store = await self._there(store)
             await self._in_order(store, look.at)
+            # Few agents at each look: those with news, then those that were asked longest ago.
             answers = await self._answers(look)
             try:
                 await self._in_thread(lambda: store.write(self._chronicle.take(look, answers)))
             finally:
+                # Also after a failed write: on a full disk, upkeep is what makes room for the next one.
                 await self._tidied(store, look.at)
+        # Tried again at the next look: the time until then is unknown in the history, and nothing else depends on it.
         except (LookError, StoreError, ClockError) as error:
             self._note(str(error))
         else:
@@ -120,9 +117,11 @@ class Recorder:
         """Returns where what is seen now comes after what the history has; later times were of a clock that was wrong
         once it has stayed so for as long as upkeep waits. Raises ``ClockError`` until then.
         """
+        # Small steps back are normal where a clock is disciplined; spans leave such samples out.
         now, tolerance = self._clock.now(), GAP_INTERVALS * self._interval
         if self._latest is not None and at < self._latest - tolerance * SECOND:
             self._behind = now if self._behind is None else self._behind
+            # The clock may be wrong for a moment only, such as before NTP has set it after a boot.
             if now < self._behind + UPKEEP:
                 raise ClockError(f"the clock is {(self._latest - at) // SECOND} s before what the history has")
             LOG.warning("the clock was set back: what the history has of later times is removed")
@@ -132,6 +131,7 @@ class Recorder:
 
     async def _tidied(self, store: SqliteStore, at: Millis) -> None:
         """Upkeep where it is due; it may make the room that a batch had not."""
+        # Retention would remove all of the history by a clock that is years ahead, and may soon be right again.
         if self._was_set_ahead(at):
             self._upkeep_at = Instant(self._clock.now() + UPKEEP)
         if self._clock.now() >= self._upkeep_at:
@@ -142,6 +142,7 @@ class Recorder:
         """Return True if the clock shows another time than after the look before, or there was none."""
         now, before = self._clock.now(), self._looked
         self._looked = now, at
+        # At the first look there is nothing to compare with, so the clock counts as set.
         return before is None or at - before[1] > (now - before[0] + AHEAD) * SECOND
 
     async def _opened(self) -> SqliteStore:
@@ -149,6 +150,7 @@ class Recorder:
         store = await self._in_thread(lambda: SqliteStore(self._path, self._clock.wall, self._bounds))
         for note in store.notes:
             LOG.warning("history", extra={"note": note})
+        # The store's own last moment: a restarted recorder has seen no clock before.
         self._store, self._latest = store, await self._in_thread(store.latest)
         return store
 
@@ -157,6 +159,7 @@ class Recorder:
         if not await self._in_thread(store.is_gone):
             return store
         LOG.warning("the history's file was removed: a new one begins")
+        # First, so that a failure below opens the store again at the next look.
         self._store = None
         await self._in_thread(store.close)
         return await self._opened()
@@ -168,13 +171,14 @@ class Recorder:
             async with limit:
                 return name_of(vm), await self._source.account(vm)
 
-        found = await asyncio.gather(*(ask(vm) for vm in self._chronicle.asks(look, MOST_ASKED)))
-        return {vm: answer for vm, answer in found if answer is not None}
+        accounts = await asyncio.gather(*(ask(vm) for vm in self._chronicle.asks(look, MOST_ASKED)))
+        return {vm: answer for vm, answer in accounts if answer is not None}
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _note(self, trouble: str) -> None:
+        # Logged once for each trouble, not at every look.
         if trouble and trouble != self.trouble:
             LOG.warning("nothing is recorded until this ends", extra={"reason": trouble})
         elif self.trouble and not trouble:
@@ -184,6 +188,7 @@ class Recorder:
     def _close(self) -> None:
         """Writes the rest; on the way out the loop may wait for it."""
         if self._store is not None:
+            # The task is being cancelled, so it cannot await this.
             self._thread.submit(_ended, self._store, self._chronicle.end()).result()
         self._thread.shutdown()
 

@@ -40,13 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
+    # Settings that are refused at the start end the program; later ones only leave the old ones in force.
     file = FollowedFile(options.settings, parse_settings)
     settings = file.load()
-    found = credentials(options.kubeconfig, clock)
-    async with http_client(found, CONNECTIONS, NAME) as http:
+    access = credentials(options.kubeconfig, clock)
+    async with http_client(access, CONNECTIONS, NAME) as http:
+        # The Lease's holder: a restarted pod of the same name is another holder.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        program = assemble(HttpApi(http, found.token), clock, settings, identity, options.tls_folder)
-        watch_tls(program.telemetry.registry, [program.tls, *followed_by(found.tls)])
+        program = assemble(HttpApi(http, access.token), clock, settings, identity, options.tls_folder)
+        watch_tls(program.telemetry.registry, [program.tls, *followed_by(access.tls)])
         async with asyncio.TaskGroup() as tasks:
             follower = SettingsFollower(program.use, program.telemetry)
             background = [tasks.create_task(program.run()), tasks.create_task(file.follow(follower, clock))]
@@ -58,6 +60,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 async def _serve_webhook(address: str, program: InjectorProgram, stop: asyncio.Event) -> None:
     """Listens once there is a certificate: until then the API server makes pods without asking (``Ignore``)."""
+    # Without a certificate no handshake would succeed.
     await program.serves.wait()
     await serve([Listener("webhook", webhook_app(program.injector), address, program.tls, WEBHOOK_LIMITS)], stop)
 

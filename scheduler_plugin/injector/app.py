@@ -60,6 +60,7 @@ class InjectorProgram:
                 tasks.create_task(self._look_after_certificates())
                 tasks.create_task(self._learn_version())
         finally:
+            # So that another replica need not wait for the Lease to run out.
             await self.leadership.release()
 
     def use(self, settings: InjectorSettings) -> None:
@@ -69,6 +70,7 @@ class InjectorProgram:
     def led(self, leads: bool) -> None:
         """The Lease was gained or lost."""
         self.telemetry.leads(leads)
+        # A new holder looks at all certificates at once.
         self._wake.set()
 
     def standing(self) -> tuple[bool, str]:
@@ -82,9 +84,11 @@ class InjectorProgram:
     async def _look_after_certificates(self) -> None:
         pause = Seconds(longest_pause(self.settings.certificates.lives().certificate))
         while True:
+            # Before the turn: what happens during it makes another one due.
             self._wake.clear()
             trouble = await self._turn()
             self.telemetry.turned(trouble)
+            # Replicas that do not lead wait here for the leader to fill the Secret, so they look often until then.
             wait = pause if self.serves.is_set() and not trouble else min(RETRY, pause)
             await self.clock.wait(self._wake, Instant(self.clock.now() + wait))
 
@@ -94,6 +98,7 @@ class InjectorProgram:
             trouble = await self._certificates()
             if not self.own.file.exists():
                 return trouble or NO_CERTIFICATE
+            # Raises if certificate and key do not belong together: nothing is served then.
             self.tls.value()
         except (ApiError, NotLeadingError, MissingSecretError, OSError) as error:  # TlsFilesError is an OSError
             return str(error) or type(error).__name__
@@ -104,18 +109,22 @@ class InjectorProgram:
     async def _certificates(self) -> str:
         makes, trouble = self.settings.certificates.provider == "self", ""
         if self.leadership.leads and makes:
+            # Stored first and published then: what is trusted must already be kept.
             bundle, trouble = await self.keeper.turn()
             trouble = await self.publisher.publish(bundle) or trouble
         elif self.leadership.leads:
+            # cert-manager makes the certificates; we only tell everybody whom to trust.
             mounted = (self.folder / BUNDLE).read_bytes()
             bundle = await self.gathered.gather(mounted, await self.publisher.published())
             trouble = await self.publisher.publish(bundle) if bundle else NO_AUTHORITY
+        # Every replica serves the webhook, whether or not it leads.
         if makes:
             await self.own.fetch()
         return trouble
 
     async def _learn_version(self) -> None:
         """Asks until it is known that this Kubernetes can have native sidecars: it may be upgraded meanwhile."""
+        # A cluster is not downgraded, so once it is new enough it is not asked again.
         while self.injector.problem:
             try:
                 self.injector.problem = why_not(await self.api.call(ApiCall("GET", VERSION_PATH, TIMEOUT)))
@@ -142,6 +151,7 @@ def assemble(
         settings.certificates.lives(),
         telemetry.renewed,
     )
+    # One file with both parts is replaced at once; two files could be read between their replacements.
     files = folder / "own.pem", folder / "own.pem"
     if settings.certificates.provider == "files":
         files = folder / CERTIFICATE, folder / KEY
@@ -159,5 +169,6 @@ def assemble(
         server_tls(OWN, *files),
         folder,
     )
+    # Afterwards: each needs the other.
     leadership.on_change = program.led
     return program

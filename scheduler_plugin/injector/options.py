@@ -16,27 +16,27 @@ DESCRIPTION: Final = (
 
 def parser() -> argparse.ArgumentParser:
     """All flags, with their defaults."""
-    found = argparse.ArgumentParser(prog="autoscale-injector", description=DESCRIPTION)
-    found.add_argument(
+    flags = argparse.ArgumentParser(prog="autoscale-injector", description=DESCRIPTION)
+    flags.add_argument(
         "--settings", type=Path, required=True, metavar="FILE", help="settings; read again when the file changes"
     )
-    found.add_argument(
+    flags.add_argument(
         "--tls-folder",
         type=Path,
         required=True,
         metavar="FOLDER",
         help="where its own certificate is kept; with certificates.provider files, where it is mounted",
     )
-    add_kubeconfig(found)
+    add_kubeconfig(flags)
     for name, port, what in (
         ("webhook", 10293, "the API server asks /mutate, with TLS"),
         ("metrics", 10292, "/metrics /healthz /readyz"),
     ):
-        found.add_argument(
+        flags.add_argument(
             f"--listen-{name}",
             default=f"0.0.0.0:{port}",
             metavar="HOST:PORT",
             help=f"where {what} (default: %(default)s)",
         )
-    add_log_level(found)
-    return found
+    add_log_level(flags)
+    return flags

@@ -67,12 +67,14 @@ class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def lives(self) -> Lives:
         """The same as spans. Raises ``SettingsError``."""
         try:
-            found = Lives(parse_duration(self.authority_life), parse_duration(self.life))
+            lives = Lives(parse_duration(self.authority_life), parse_duration(self.life))
         except ValueError as error:
             raise SettingsError(f"certificates: {error}") from None
-        if not 10 <= found.certificate <= found.authority / 3:
+        # An authority signs in the second third of its life and is trusted in the third: what it signs must not outlive
+        # it.
+        if not 10 <= lives.certificate <= lives.authority / 3:
             raise SettingsError("certificates.life: expected 10s to a third of certificates.authorityLife")
-        return found
+        return lives
 
 
 class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -109,7 +111,7 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             agent.resources,
             agent.env,
             agent.security_context,
-            [each.name for each in agent.image_pull_secrets],
+            [pull_secret.name for pull_secret in agent.image_pull_secrets],
         )
 
     def terms(self) -> LeaseTerms:
@@ -118,6 +120,7 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         Every write is onto the version that was read, and what is created has one name.
         """
         lease = self.lease
+        # One renewal may fail without the Lease being lost.
         if lease.renew_seconds * 2 > lease.duration_seconds:
             raise SettingsError("lease.renewSeconds: expected at most half of lease.durationSeconds")
         name = ObjectName(self.namespace, lease.name)
@@ -132,15 +135,17 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     def all_secrets(self) -> list[str]:
         """Every Secret that may name an authority."""
-        return [self.secrets, *(each.secret for each in self.wanted())]
+        return [self.secrets, *(wanted_certificate.secret for wanted_certificate in self.wanted())]
 
     def secret(self, name: str) -> str:
         """The Secret of one certificate."""
         return f"{self.secrets}-{name}"
 
     def _server(self, name: str, services: tuple[str, ...]) -> Purpose:
+        # All names by which a client in the cluster may call the Service, from the shortest to the full one.
         suffixes = ("", f".{self.namespace}", f".{self.namespace}.svc", f".{self.namespace}.svc.{self.cluster_domain}")
         dns = [f"{service}{suffix}" for service in services for suffix in suffixes]
+        # The loopback names are for probes and for people who forward a port.
         return Purpose(f"autoscaling-{name}", (*dns, "localhost"), ("127.0.0.1", "::1"))
 
 
@@ -150,6 +155,7 @@ def parse_settings(text: str) -> InjectorSettings:
         settings = msgspec.convert(read_yaml(text) or {}, InjectorSettings)
     except (ValueError, RecursionError) as error:
         raise SettingsError(field_message(error)) from None
+    # Both raise: bad spans are refused with the file, not when they are first used.
     settings.certificates.lives()
     settings.terms()
     return settings

@@ -1,4 +1,4 @@
-"""What the injector tells people: what became of each pod it was asked about, and how its certificates fare.
+"""Metrics and log of the injector: the outcome of each review, and the state of its certificates.
 
 Labels are small fixed sets of words, never pods or VMs.
 """
@@ -57,6 +57,7 @@ class InjectorTelemetry:
     def turned(self, trouble: str) -> None:
         """All certificates were looked at; ``trouble`` says what went wrong, and is logged once."""
         self._turns.labels("failed" if trouble else "done").inc()
+        # A turn comes every few seconds; the same trouble is logged once.
         if trouble and trouble != self._trouble:
             LOG.warning("certificates could not be looked after, trying again", extra={"reason": trouble})
         self._trouble = trouble

@@ -27,12 +27,13 @@ def webhook_app(injector: Injector) -> HotPaths:
 
     async def mutate(request: HotRequest) -> HotResponse:
         try:
-            found = await injector.answer(request.body())
+            response = await injector.answer(request.body())
         except MalformedReviewError as error:
+            # The webhook fails open (``Ignore``): the API server creates the pod, and logs this.
             return _problem(f"expected an AdmissionReview of admission.k8s.io/v1: {error}", 400)
         except BodyError as error:
             return _problem(str(error), error.status)
-        return HotResponse(found)
+        return HotResponse(response)
 
     return HotPaths({MUTATE: HotPath(mutate, LONGEST_REVIEW)}, _nothing)
 

@@ -1,1 +1,1 @@
-"""What Prometheus hears of the scheduler, one file for each of its jobs."""
+"""The scheduler's metrics, one file for each of its jobs."""

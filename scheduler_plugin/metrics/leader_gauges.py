@@ -1,10 +1,4 @@
-"""Gauges of what only the leader knows (B.3).
-
-Rules that hold here:
-
-- They are on the page while this process leads, and only then: what a replica knew when it was deposed is no fact.
-- A term begins without what was set in an earlier one.
-"""
+"""Gauges of what only the leader knows (B.3)."""
 
 from __future__ import annotations
 
@@ -25,13 +19,16 @@ class LeaderGauges:
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
         """One more, before the first term. Children with ``labels`` are those of one term: look them up in each."""
+        # Registered only while this process leads: what a replica knew when it was deposed is no fact.
         made = Gauge(name, text, labels, registry=None)
         self._gauges.append(made)
+        # A gauge with labels loses its children; one without can only be set back.
         self._resets.append(made.clear if labels else partial(made.set, 0.0))
         return made
 
     def leads(self, leads: bool) -> None:
         """This process begins to lead, or leads no more."""
+        # Registering a gauge twice raises.
         if leads is self._leads:
             return
         self._leads = leads
@@ -40,4 +37,5 @@ class LeaderGauges:
                 self._registry.register(gauge)
             else:
                 self._registry.unregister(gauge)
+                # A term must not begin with what was set in an earlier one.
                 reset()

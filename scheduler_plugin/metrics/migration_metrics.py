@@ -1,4 +1,4 @@
-"""What Prometheus hears of migrations (S4.8, S4.12). Labels are few fixed words."""
+"""Metrics of migrations (S4.8, S4.12). Labels are few fixed words."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class MigrationMetrics:
 
     def __init__(self, registry: CollectorRegistry, of_leader: LeaderGauges) -> None:
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        # Only the leader knows these; counters and histograms keep what this process did.
         gauge = of_leader.gauge
         orders = "Migrations that were to be created, by what came of it"
         self.orders = counter("autoscale_scheduler_migration_orders", orders, ("outcome",))

@@ -17,6 +17,7 @@ class PodAddresses:
         if before is not None:
             for address in before.addresses:
                 self._at[address].pop(before.name, None)
+                # Addresses come and go for as long as the process runs; empty tables would pile up.
                 if not self._at[address]:
                     del self._at[address]
         if after is not None:
@@ -26,4 +27,5 @@ class PodAddresses:
     def only_pod_at(self, address: str) -> PodFacts | None:
         """The pod with that address; None if there is none, or more than one."""
         pods = self._at.get(address, {})
+        # A reused address may still stand on a pod that has ended: two owners prove nothing about either.
         return next(iter(pods.values())) if len(pods) == 1 else None

@@ -1,11 +1,4 @@
-"""How large a VM's pod boots its guest: its arguments have the VM's spec of the moment at which it was made.
-
-Rules that hold here:
-
-- Only our own controller's pods count, whose arguments are ``args``: the guests of NeonVM's pods boot with the least
-  memory of their VMs.
-- What cannot be read boots nothing.
-"""
+"""The size with which a VM's pod boots its guest: its arguments have the VM's spec as of its creation."""
 
 from __future__ import annotations
 
@@ -33,11 +26,13 @@ _SPEC: Final = msgspec.json.Decoder(_Spec)
 
 def boots_with(containers: list[Container]) -> Resources:
     """The size with which the guest of these containers boots; zero if they do not say it."""
-    runner = next((each for each in containers if each.name == RUNNER_CONTAINER), None)
+    # NeonVM's pods pass no such arguments: their guests boot with the least memory of the VM.
+    runner = next((container for container in containers if container.name == RUNNER_CONTAINER), None)
     words = [] if runner is None or not isinstance(runner.args, list) else runner.args
-    dump = value_of([each for each in words if isinstance(each, str)], SPEC_FLAG)
+    dump = value_of([word for word in words if isinstance(word, str)], SPEC_FLAG)
     if not dump:
         return ZERO
+    # Past the cache, or a few huge pods would fill the memory with their arguments.
     return _use.__wrapped__(dump) if len(dump) > _LONGEST_REMEMBERED else _use(dump)
 
 
@@ -45,6 +40,7 @@ def boots_with(containers: list[Container]) -> Resources:
 def _use(dump: str) -> Resources:
     try:
         guest = _SPEC.decode(unpacked(dump)).guest
+        # The parser wants a whole object; the dump has the guest's part only.
         return parse_virtual_machine({"metadata": {"namespace": "", "name": ""}, "spec": {"guest": guest}}).use
     except (ArgumentsError, InvalidObjectError, msgspec.DecodeError, ValueError, RecursionError):
         return ZERO

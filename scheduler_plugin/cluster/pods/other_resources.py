@@ -1,10 +1,4 @@
-"""Resources beside CPU and memory, as kube-scheduler counts them: devices, huge pages, local storage.
-
-Rules that hold here:
-
-- They are judged for targets of moves only; kube-scheduler itself refuses a pod a node that has too little.
-- An amount that cannot be read is left out. One of nothing asks for nothing.
-"""
+"""Resources beside CPU and memory, as kube-scheduler counts them: devices, huge pages, local storage."""
 
 from __future__ import annotations
 
@@ -22,34 +16,39 @@ LEDGERS: Final = frozenset({"cpu", "memory"})
 
 def other_resources(given: Amounts | None) -> Counter[str]:
     """Amounts of each resource that is not the ledger's, in whole units, rounded up as kube-scheduler does."""
-    found: Counter[str] = Counter()
+    amounts: Counter[str] = Counter()
     for name, amount in (given or {}).items():
         if name not in LEDGERS:
+            # kube-scheduler judges the real object and refuses a node that has too little.
             with suppress(ValueError):
-                found[name] = mem_from_wire(name, amount).value
-    return found
+                amounts[name] = mem_from_wire(name, amount).value
+    return amounts
 
 
 def other_requests(spec: PodSpec) -> tuple[tuple[str, int], ...]:
     """The pod's requests for them, by name: most pods have none, and cost one look at each container."""
     inits: Sequence[Container] = spec.initContainers or ()
+    # The usual case, by one look at each container: the sums below are slow.
     if not (_ask(spec.containers) or _ask(inits)):
         return ()
     running: Counter[str] = Counter()
-    for each in spec.containers:
-        running += _requests(each)
+    for init in spec.containers:
+        running += _requests(init)
     sidecars: Counter[str] = Counter()
     starting: Counter[str] = Counter()
-    for each in inits:
-        needed = sidecars + _requests(each)
+    for init in inits:
+        needed = sidecars + _requests(init)
+        # For Counters this is the maximum of each resource: init containers run one after the other.
         starting |= needed
-        sidecars = needed if each.restartPolicy == "Always" else sidecars
+        # An init container that always restarts is a sidecar: it goes on running beside all that start after it.
+        sidecars = needed if init.restartPolicy == "Always" else sidecars
+    # Adding Counters drops what is zero: an amount of nothing asks for nothing.
     return tuple(sorted(((running + sidecars) | starting).items()))
 
 
 def _ask(containers: Sequence[Container]) -> bool:
-    for each in containers:
-        requests = None if each.resources is None else each.resources.requests
+    for container in containers:
+        requests = None if container.resources is None else container.resources.requests
         if requests and not requests.keys() <= LEDGERS:
             return True
     return False

@@ -1,8 +1,6 @@
 """Pods of the Kubernetes API into facts for the ledger. Nothing else looks inside a pod.
 
-Rules that hold here:
-
-- A pod runs a VM only where the VM, or a migration as its controller, owns it by UID. Labels alone prove nothing.
+A pod runs a VM only where the VM, or a migration as its controller, owns it by UID. Labels alone prove nothing.
 """
 
 from __future__ import annotations
@@ -32,23 +30,26 @@ TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 def read_pod(obj: JsonObject) -> PodFacts:
     """A Pod. Raises ``ValueError``."""
     try:
-        found = msgspec.convert(obj, Pod)
-        facts = pod_facts(found)
+        pod = msgspec.convert(obj, Pod)
+        facts = pod_facts(pod)
     except (ValueError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
-    is_leaving, asks = bool(text(obj, "metadata", "deletionTimestamp")), other_requests(found.spec)
+    # Other pods' constraints see a pod until it is gone, but in another way while it is being deleted.
+    is_leaving, asks = bool(text(obj, "metadata", "deletionTimestamp")), other_requests(pod.spec)
     traits = pod_traits(texts(obj, "metadata", "labels"), child(obj, "spec"), is_leaving=is_leaving, asks=asks)
+    # Copying is slow, and most pods are plain.
     return facts if traits is PLAIN_POD and not is_leaving else replace(facts, traits=traits, is_leaving=is_leaving)
 
 
 def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:
     """A Pod that cannot be read for ``reason``, as far as it can: what it needs is not known. Never raises."""
     name = name_of(obj)
-    owners = [_owner_at_most(each) for each in items(obj, "metadata", "ownerReferences")]
+    owners = [_owner_at_most(owner) for owner in items(obj, "metadata", "ownerReferences")]
     meta = PodMetadata(name.name, name.namespace, uid_of(obj), texts(obj, "metadata", "labels"), owners)
     spec = PodSpec(nodeName=text(obj, "spec", "nodeName"), schedulerName=text(obj, "spec", "schedulerName"))
-    known = pod_facts(Pod(meta, spec, PodStatus(text(obj, "status", "phase"))))
-    return replace(known, unreadable=reason, has_runner=True)
+    facts = pod_facts(Pod(meta, spec, PodStatus(text(obj, "status", "phase"))))
+    # The containers were not read, so whether one of them is the runner is unknown.
+    return replace(facts, unreadable=reason, has_runner=True)
 
 
 def _owner_at_most(obj: JsonObject) -> Owner:
@@ -72,14 +73,17 @@ def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
         scheduler=found.spec.schedulerName or "",
         vm_uid=vm_uid,
         migration_uid=migration_uid,
+        # Only a VM's pod has a part beside its guest.
         around=ZERO if vm is None else around,
         unschedulable="" if found.spec.nodeName else _unschedulable(status),
         deferred=deferred(found, status, requests) if vm is None else ZERO,
         asks_room=vm is None and (meta.labels or {}).get(LABEL_MAKE_ROOM) == "true",
         traits=traits,
-        has_runner=vm is None or any(each.name == RUNNER_CONTAINER for each in found.spec.containers),
+        has_runner=vm is None or any(container.name == RUNNER_CONTAINER for container in found.spec.containers),
         runner=None if vm is None else runner_requests(meta, found.spec, status),
+        # The guest of a migration's target does not boot: it arrives at the size that it has.
         boots_with=ZERO if vm is None or migration is not None else boots_with(found.spec.containers),
+        # A pod on the host's network has its node's address, which it shares with others.
         addresses=() if found.spec.hostNetwork else _addresses(status),
     )
 
@@ -88,8 +92,9 @@ def _addresses(status: PodStatus) -> tuple[str, ...]:
     """One for each family; the API says the first of them twice."""
     if status.phase in TERMINAL:
         return ()
-    said = (status.podIP, *(each.ip for each in status.podIPs or ()))
-    return tuple(dict.fromkeys(address for address in said if address))
+    # Dual-stack: podIPs has one for each family, and the first of them is podIP again.
+    addresses = (status.podIP, *(ip.ip for ip in status.podIPs or ()))
+    return tuple(dict.fromkeys(address for address in addresses if address))
 
 
 def _unschedulable(status: PodStatus) -> str:
@@ -106,9 +111,17 @@ def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, 
     A target is the migration's until that has succeeded, and then the VM's; until then its label says which VM. The
     source of a migration has it as an owner too, but not as its controller.
     """
-    owners = [each for each in meta.ownerReferences or () if each.apiVersion.partition("/")[0] in ("", VM_GROUP)]
+    # By group: another group may have a kind of the same name. The group is empty where the owner was read without its
+    # apiVersion.
+    owners = [
+        reference
+        for reference in meta.ownerReferences or ()
+        if reference.apiVersion.partition("/")[0] in ("", VM_GROUP)
+    ]
     for owner in owners:
+        # The source has the migration as an owner, too, but not as its controller.
         if owner.kind == MIGRATION_KIND and owner.controller:
+            # The VM owns the target only once the migration has succeeded; until then its label says which VM.
             vm = (meta.labels or {}).get(LABEL_VM_NAME)
             migration = ObjectName(meta.namespace, owner.name)
             return ObjectName(meta.namespace, vm) if vm else None, "", migration, owner.uid

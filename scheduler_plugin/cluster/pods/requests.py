@@ -1,15 +1,10 @@
-"""What the containers of a pod come to, and what of it may be changed in place.
+"""The requests of a pod as kube-scheduler counts them, and the part that may be changed in place.
 
 Rules that hold here:
 
 - A pod's requests are counted as kube-scheduler counts them: the larger of all containers together (sidecars, that is
   init containers that restart always, included) and of each init container with the sidecars started before it; plus
   the overhead. A request on the pod itself replaces the sum of its containers. Missing requests count as nothing.
-- A container that is resized in place counts with the largest of what it asks for, what the kubelet has allocated and
-  what it actually has; what it asks for is left out once the kubelet has said that it is infeasible. What the kubelet
-  said of an earlier wish does not count.
-  What the kubelet has deferred is counted, and told apart in a pod without a VM.
-- The guest's container is the one named ``neonvm-runner``; in a VM's pod without one the first counts as it.
 - An amount is read as Kubernetes reads it; one that cannot be read raises ``ValueError`` with the path of the field.
 """
 
@@ -51,25 +46,32 @@ def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> Runn
     limits would need both changed. Limits are the operator's, but for the CPU limit that we wrote: a container that
     has some is left as it is. So is one that its kubelet would restart: that ends the guest.
     """
-    found = next((each for each in spec.containers if each.name == RUNNER_CONTAINER), None)
-    if found is None or status.qosClass != BURSTABLE or spec.resources is not None:
+    runner = next((container for container in spec.containers if container.name == RUNNER_CONTAINER), None)
+    # A pod keeps its class of service for life: one without requests cannot be given some, and a guaranteed one would
+    # need its limits changed, too.
+    if runner is None or status.qosClass != BURSTABLE or spec.resources is not None:
         return None
-    resources = found.resources or ContainerResources()
+    resources = runner.resources or ContainerResources()
     limits = resources.limits or {}
+    # Limits are the operator's, but for the CPU limit that we wrote ourselves.
     ours = limited_by(SCHEDULER_NAME, meta.managedFields or ()) & {"cpu"}
     if (limits.keys() & {"cpu", "memory"}) - ours:
         return None
-    if any(each.restartPolicy == RESTART for each in found.resizePolicy or ()):
+    # A kubelet that restarts the container to resize it ends the guest.
+    if any(policy.restartPolicy == RESTART for policy in runner.resizePolicy or ()):
         return None
-    held = next((each for each in status.containerStatuses or () if each.name == found.name), Held())
-    allocated, asked = held.allocatedResources, resources.requests or {}
+    status_of_runner = next(
+        (container for container in status.containerStatuses or () if container.name == runner.name), Held()
+    )
+    allocated, requests = status_of_runner.allocatedResources, resources.requests or {}
     written = resized_by(SCHEDULER_NAME, meta.managedFields or ())
     return RunnerRequests(
-        asked=_amounts("requests of the guest's container", asked),
+        asked=_amounts("requests of the guest's container", requests),
         allocated=None if allocated is None else _amounts("status: allocatedResources", allocated),
         problem=_resize_problem(meta, status),
         version=meta.resourceVersion,
-        by_us=_amounts("requests by us", {name: amount for name, amount in asked.items() if name in written}),
+        by_us=_amounts("requests by us", {name: amount for name, amount in requests.items() if name in written}),
+        # 0 is a kubelet that does not report the generation: its status has to be believed.
         is_seen=not 0 < status.observedGeneration < meta.generation,
         cpu_limit=cpu_from_wire("limits of the guest's container", limits["cpu"]) if "cpu" in limits else None,
     )
@@ -77,7 +79,11 @@ def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> Runn
 
 def _resize_problem(meta: Metadata, status: PodStatus) -> str:
     """The kubelet's objection to the present requests."""
-    verdicts = (f"{each.reason}: {each.message or ''}" for each in _verdicts(meta, status) if each.status == "True")
+    verdicts = (
+        f"{condition.reason}: {condition.message or ''}"
+        for condition in _verdicts(meta, status)
+        if condition.status == "True"
+    )
     return next(verdicts, "")
 
 
@@ -85,50 +91,59 @@ def deferred(found: Pod, status: PodStatus, requests: Resources) -> Resources:
     """The part of ``requests`` that the kubelet grants only once others have left the node."""
     if not _resize_is(DEFERRED, found.metadata, status):
         return ZERO
+    # Without the wish: what the containers have now is what the kubelet has granted already.
     has, _ = _held(found.spec, status, is_feasible=False)
     return requests.minus_or_zero(has)
 
 
 def _resize_is(reason: str, meta: Metadata, status: PodStatus) -> bool:
-    return any(each.reason == reason for each in _verdicts(meta, status))
+    return any(condition.reason == reason for condition in _verdicts(meta, status))
 
 
 def _verdicts(meta: Metadata, status: PodStatus) -> Iterator[Condition]:
     """The kubelet's verdicts on the present requests; those on earlier ones do not count."""
-    for each in status.conditions or ():
-        if each.type == RESIZE_PENDING and (not each.observedGeneration or each.observedGeneration >= meta.generation):
-            yield each
+    for condition in status.conditions or ():
+        # A verdict on an earlier wish does not count. Older kubelets do not say which wish they judged.
+        if condition.type == RESIZE_PENDING and (
+            not condition.observedGeneration or condition.observedGeneration >= meta.generation
+        ):
+            yield condition
 
 
 def counted(meta: Metadata, spec: PodSpec, status: PodStatus) -> tuple[Resources, Resources]:
     """The requests that kube-scheduler counts for the pod, and the part of them outside the guest's container."""
+    # What the kubelet has called infeasible never happens on this node, so kube-scheduler leaves it out.
     return _held(spec, status, is_feasible=not _resize_is(INFEASIBLE, meta, status))
 
 
 def _held(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
     """As ``counted``, with or without requests beyond what each container has."""
-    held = {each.name: each for each in status.containerStatuses or ()}
+    statuses = {container.name: container for container in status.containerStatuses or ()}
     sizes = [
-        _size(f"spec.containers[{index}]", each, held.get(each.name), is_feasible=is_feasible)
-        for index, each in enumerate(spec.containers)
+        _size(f"spec.containers[{index}]", container, statuses.get(container.name), is_feasible=is_feasible)
+        for index, container in enumerate(spec.containers)
     ]
     sidecars, starting = _init_sizes(spec, status, is_feasible=is_feasible)
+    # Init containers run before the others, so the larger of the two phases counts, not their sum.
     counted = (Resources.sum(sizes) + sidecars).at_least(starting)
     counted = _pod_level(spec, status, counted, is_feasible=is_feasible)
     overhead = _amounts("spec.overhead", spec.overhead)
-    runner = next((index for index, each in enumerate(spec.containers) if each.name == RUNNER_CONTAINER), 0)
+    # In a VM's pod without a container of that name the first one counts as the guest's.
+    runner = next((index for index, container in enumerate(spec.containers) if container.name == RUNNER_CONTAINER), 0)
     beside = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
     return counted + overhead, beside + sidecars + overhead
 
 
 def _init_sizes(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
     """The sum of all sidecars, and the greatest need of any moment during start."""
-    held = {each.name: each for each in status.initContainerStatuses or ()}
+    statuses = {container.name: container for container in status.initContainerStatuses or ()}
     sidecars, starting = ZERO, ZERO
     for index, init in enumerate(spec.initContainers or ()):
         is_sidecar = init.restartPolicy == "Always"
-        kept = held.get(init.name) if is_sidecar else None
-        size = _size(f"spec.initContainers[{index}]", init, kept, is_feasible=is_feasible)
+        # Only sidecars can be resized in place; ordinary init containers have ended by the time of a resize.
+        sidecar_status = statuses.get(init.name) if is_sidecar else None
+        size = _size(f"spec.initContainers[{index}]", init, sidecar_status, is_feasible=is_feasible)
+        # An init container runs beside the sidecars that were started before it.
         starting = starting.at_least(sidecars + size)
         if is_sidecar:
             sidecars = sidecars + size
@@ -136,13 +151,15 @@ def _init_sizes(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple
 
 
 def _size(path: str, container: Container, held: Held | None, *, is_feasible: bool) -> Resources:
-    asked = (
+    requests = (
         ZERO if container.resources is None else _amounts(f"{path}.resources.requests", container.resources.requests)
     )
+    # A container that has not started, or a kubelet without in-place resize, reports neither.
     if held is None or (held.resources is None and not held.allocatedResources):
-        return asked
+        return requests
     has = _has(f"status of {container.name}", held.allocatedResources, held.resources)
-    return asked.at_least(has) if is_feasible else has
+    # While a resize is under way the container may use the larger of wish, allocation and actual size.
+    return requests.at_least(has) if is_feasible else has
 
 
 def _has(path: str, allocated: Amounts | None, actual: Requests | None) -> Resources:
@@ -154,12 +171,13 @@ def _pod_level(spec: PodSpec, status: PodStatus, counted: Resources, *, is_feasi
     """A request on the pod itself replaces what its containers come to."""
     if spec.resources is None or not spec.resources.requests:
         return counted
-    given = spec.resources.requests
-    said = _amounts("spec.resources.requests", given)
+    requests = spec.resources.requests
+    size = _amounts("spec.resources.requests", requests)
     if status.resources is not None or status.allocatedResources:
         has = _has("status", status.allocatedResources, status.resources)
-        said = said.at_least(has) if is_feasible else has
-    return Resources(said.cpu if "cpu" in given else counted.cpu, said.mem if "memory" in given else counted.mem)
+        size = size.at_least(has) if is_feasible else has
+    # A request on the pod replaces the sum for the resources that it names, and only for those.
+    return Resources(size.cpu if "cpu" in requests else counted.cpu, size.mem if "memory" in requests else counted.mem)
 
 
 def _amounts(path: str, given: Amounts | None) -> Resources:

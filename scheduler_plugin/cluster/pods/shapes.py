@@ -72,6 +72,7 @@ class Container(msgspec.Struct, frozen=True):
     resources: ContainerResources | None = None
     resizePolicy: Annotated[list[ResizePolicy], msgspec.Meta(max_length=MOST_PARTS)] | None = None  # noqa: N815 - the name in the API
     restartPolicy: str | None = None  # noqa: N815 - the name in the API
+    # Untyped: a container whose arguments are malformed is still counted.
     args: object = None
 
 
@@ -97,6 +98,7 @@ class Condition(msgspec.Struct, frozen=True):
     status: str = ""
     reason: str | None = None
     message: str | None = None
+    # 0 where the kubelet is too old to report it.
     observedGeneration: int = 0  # noqa: N815 - the name in the API
 
 

@@ -1,9 +1,4 @@
-"""Pods from their JSON text: a line of a watch, and what kube-scheduler sends.
-
-Rules that hold here:
-
-- What comes out is what ``reading.read_pod`` makes of the same object. What cannot be read so is left to it.
-"""
+"""Pods from their JSON text: a line of a watch, and what kube-scheduler sends."""
 
 from __future__ import annotations
 
@@ -46,7 +41,9 @@ class _WatchedPod(Pod, frozen=True):
 
 
 class _WatchedEvent(msgspec.Struct, frozen=True):
+    # Any other type fails to decode, which leaves the line to the general path.
     type: Literal["ADDED", "MODIFIED"]
+    # ``object`` is a builtin.
     found: _WatchedPod = msgspec.field(name="object")
 
 
@@ -79,11 +76,11 @@ class AskedPod(msgspec.Struct, frozen=True, gc=False):
 def asked_pod(body: bytes | msgspec.Raw) -> AskedPod | None:
     """The pod in question, without its needs, which are known for this version. None if it cannot be decoded."""
     try:
-        found = _ASKED.decode(body)
+        pod = _ASKED.decode(body)
     except (ValueError, RecursionError):
         return None
-    meta = found.metadata
-    return AskedPod(ObjectName(meta.namespace, meta.name), meta.uid, meta.resourceVersion, prefers(found.spec))
+    meta = pod.metadata
+    return AskedPod(ObjectName(meta.namespace, meta.name), meta.uid, meta.resourceVersion, prefers(pod.spec))
 
 
 def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
@@ -97,12 +94,14 @@ def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
 def watched_pod(line: bytes) -> Watched[PodFacts] | None:
     """A Pod that appeared or changed, by a line of a watch; None if it is another line, or cannot be read."""
     try:
-        found = _WATCHED.decode(line).found
-        meta, spec = found.metadata, found.spec
+        # The result must equal that of read_pod for the same object: the two paths are used for one cache.
+        pod = _WATCHED.decode(line).found
+        meta, spec = pod.metadata, pod.spec
         ports = [port for container in spec.containers for port in container.ports or ()]
         is_leaving, asks = bool(meta.deletionTimestamp), other_requests(spec)
         traits = placed_traits(meta.labels or {}, spec, ports, is_leaving=is_leaving, asks=asks)
-        facts = pod_facts(found, traits)
+        facts = pod_facts(pod, traits)
+        # Copied only for pods that are being deleted: most lines are not about one.
         facts = replace(facts, is_leaving=True) if is_leaving else facts
     except (ValueError, RecursionError):
         return None

@@ -1,19 +1,9 @@
 """One kind of object kept in step with the API: list, watch, resume, list again (level-triggered).
 
-Rules that hold here:
-
-- No object is a reason to stop, also one that cannot be read (see ``known``).
-- The next list makes up for what a watch missed: the difference between known and listed objects goes to the
-  handler as if it had been watched. Losing an event therefore only delays. A list never removes what is younger than
-  itself.
-- After 410, or a line that is no event, the resource version is worthless: list again. After anything else, resume,
-  but not from a version that the store has not reached: it was restored, and such a watch would stay silent.
-- Lists and reads are consistent: they show all that was known before they were asked for. A list that is older than
-  that, or that shows an object older than it was or one that was gone, proves that the store was restored, also where
-  its revision was raised above all earlier ones (``etcdutl snapshot restore --bump-revision``). Then versions that
-  were known mean nothing any more, and everything is read again.
-- A kind that a cluster may lack (404 for its list) counts as listed and empty, and is looked for now and then.
-- No failure ends ``run``; consecutive failures wait longer, spread by chance, and as long as the server asks.
+Lists and reads are consistent: they show all that was known before they were asked for. A list that is older than that,
+or that shows an object older than it was or one that was gone, proves that the store was restored, also where its
+revision was raised above all earlier ones (``etcdutl snapshot restore --bump-revision``). Then versions that were known
+mean nothing any more, and everything is read again.
 """
 
 from __future__ import annotations
@@ -104,8 +94,10 @@ class FactInformer(KnownFacts[F]):
 
         ``run`` must be running.
         """
+        # A list that is already under way may have been begun before the last write.
         wanted = self._list_again()
         while self._taken < wanted:
+            # Several may wait, so the event is cleared by each before it looks again.
             self._listed.clear()
             await self._listed.wait()
 
@@ -114,9 +106,11 @@ class FactInformer(KnownFacts[F]):
 
         Raises ``ApiError``: also if the object is older than it was known to be, because the store was restored.
         """
-        known, gone = self._versions.get(name, 0), frozenset(self._gone)
+        # Taken before the answer is awaited: the watch may deliver newer versions meanwhile, which prove nothing.
+        newest, gone = self._versions.get(name, 0), frozenset(self._gone)
         obj = await answer
-        if 0 < number(version_of(obj)) < known or uid_of(obj) in gone:
+        # Reads are consistent, so an older object, or one that was gone, means a restored store.
+        if 0 < number(version_of(obj)) < newest or uid_of(obj) in gone:
             self.report.watch_restored(self.kind.name)
             self.read_again()
             self.on_restored()
@@ -132,6 +126,7 @@ class FactInformer(KnownFacts[F]):
         """Asks for a list that is begun from now on; ``_taken`` reaches the number once it has been taken in."""
         self._wanted += 1
         if self._interruption is not None and not self._interruption.expired():
+            # A deadline of now breaks off the watch, which would otherwise hold up the list until it ends by itself.
             self._interruption.reschedule(asyncio.get_running_loop().time())
         return self._wanted
 
@@ -142,6 +137,7 @@ class FactInformer(KnownFacts[F]):
                 self._interruption = interruption
                 await work
         except TimeoutError:
+            # A time-out of the work itself, not of the interruption.
             if not interruption.expired():
                 raise
         finally:
@@ -149,9 +145,11 @@ class FactInformer(KnownFacts[F]):
 
     async def _round(self, api: KubernetesApi, clock: Clock, on_synced: Callable[[], None]) -> None:
         try:
+            # A watch that resumes from a version which a restored store has not reached yet would stay silent.
             if self._resumes and not self._must_list:
                 await self._look_at_store(api)
             if self._must_list:
+                # Before the list is sent: a refresh asked for while it runs needs another one.
                 self._begun = self._wanted
                 await self._list(api)
                 self._synced(on_synced)
@@ -161,14 +159,18 @@ class FactInformer(KnownFacts[F]):
             if isinstance(error, ApiRefusedError):
                 if self._must_list and self.kind.can_do_without(error.kind):
                     self._go_missing(on_synced)
+                    # A kind that the cluster lacks counts as listed and empty, and is looked for now and then.
                     await clock.sleep(MISSING_RETRY)
                     return
+                # A 410 makes the version worthless: the next round lists. After any other failure the watch resumes.
                 self._cursor.refused(error.refusal)
             self.is_answered = False
+            # No failure ends the loop.
             self._failures += 1
             if self._failures >= LIST_AFTER:
                 self._cursor = Cursor()
             self.report.watch_failed(self.kind.name, error)
+            # Spread by chance, so that not all watches come back at once to a server that has just restarted.
             wait = self._retries.failed(clock.jitter())
             await clock.sleep(Seconds(wait + heeded(error.retry_after)))
 
@@ -189,6 +191,7 @@ class FactInformer(KnownFacts[F]):
     def _go_missing(self, on_synced: Callable[[], None]) -> None:
         self.is_answered = True
         if self.is_missing:
+            # Callers have been given the empty list already; only those that wait for a refresh go on.
             self._synced(lambda: None)
             return
         self.is_missing = True
@@ -197,26 +200,30 @@ class FactInformer(KnownFacts[F]):
         self._synced(on_synced)
 
     async def _list(self, api: KubernetesApi) -> None:
-        seen, gone, anew = set[ObjectName](), frozenset(self._gone), self._cursor.must_list
+        listed, gone, reads_all = set[ObjectName](), frozenset(self._gone), self._cursor.must_list
         rest = ""
         while True:
             page = await self._page(api, {"continue": rest} if rest else {})
+            # Versions are compared with what was known before the list was asked for.
             if self._is_restored(page, gone):
                 self._go_back()
-                seen, gone, rest = set(), frozenset(), ""  # what this list has shown so far was not believed
+                listed, gone, rest = set(), frozenset(), ""  # what this list has shown so far was not believed
                 continue
-            seen |= await self._take(page, anew=anew)
+            listed |= await self._take(page, anew=reads_all)
             rest = page.rest
             if not rest:
                 break
         self._cursor.listed(page.version)
         self.newest = number(page.version)
-        self.forget_unlisted(seen, self.newest)
+        # The difference between known and listed objects reaches the handler as if it had been watched. Objects younger
+        # than the list stay.
+        self.forget_unlisted(listed, self.newest)
         self.is_missing = False
-        self.report.watch_listed(self.kind.name, len(seen))
+        self.report.watch_listed(self.kind.name, len(listed))
 
     async def _look_at_store(self, api: KubernetesApi) -> None:
         """A watch ends with its server, and the one that comes next may have an older store."""
+        # One object is enough to learn the version of the store.
         page = await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query={"limit": "1"}))
         if number(page.version) < number(self._cursor.version) or self._is_restored(page, frozenset(self._gone)):
             self._cursor = Cursor()
@@ -226,10 +233,10 @@ class FactInformer(KnownFacts[F]):
         for.
         """
         by = number(page.version)
-        shown = [(name_of(each), uid_of(each), version_of(each)) for each in page.objects]
-        shown += [(each.name, each.uid, each.version) for each in page.unreadable]
+        versions = [(name_of(obj), uid_of(obj), version_of(obj)) for obj in page.objects]
+        versions += [(unreadable.name, unreadable.uid, unreadable.version) for unreadable in page.unreadable]
         return by < self.newest or any(
-            uid in gone or self.is_older(name, number(version), by) for name, uid, version in shown
+            uid in gone or self.is_older(name, number(version), by) for name, uid, version in versions
         )
 
     async def _page(self, api: KubernetesApi, query: Mapping[str, str]) -> Page:
@@ -240,18 +247,21 @@ class FactInformer(KnownFacts[F]):
             except PageTooLargeError:
                 if self._page_size == 1:
                     raise
+                # Kept for later lists, too: the objects of this kind are large.
                 self._page_size = max(1, self._page_size // 4)
 
     async def _take(self, page: Page, *, anew: bool) -> set[ObjectName]:
         for count, obj in enumerate(page.objects, start=1):
             self.learn(obj, anew=anew)
             if count % AT_ONCE == 0:
+                # Decoding a page of pods takes long enough to delay the answers to agents.
                 await asyncio.sleep(0)
-        for found in page.unreadable:
-            self.learn_unreadable(found, _identity(found))
-        return {*map(name_of, page.objects), *(found.name for found in page.unreadable)}
+        for unreadable in page.unreadable:
+            self.learn_unreadable(unreadable, _identity(unreadable))
+        return {*map(name_of, page.objects), *(unreadable.name for unreadable in page.unreadable)}
 
     async def _watch(self, api: KubernetesApi, clock: Clock) -> None:
+        # Spread, so that the watches of all kinds do not end at the same moment.
         times = WatchTimes.spread(clock.jitter(), WATCH_SPAN)
         query = watch_query(self._cursor.version or "", times)
         began, self.is_answered = clock.now(), True
@@ -262,11 +272,13 @@ class FactInformer(KnownFacts[F]):
                 self._failures = 0
                 self._retries.succeeded()
                 self.report.watch_heard(self.kind.name)
+        # Raised only to be backed off from; such a server would be asked in a tight loop.
         if clock.now() - began < SHORTEST_WATCH:
             raise ApiUnknownError(f"the server ended the watch of {self.kind.name} at once")
 
     async def _line(self, line: bytes) -> None:
         read = self.kind.read_line
+        # The fast path reads usual lines in one pass; everything else, errors included, is left to the general one.
         watched = None if read is None or len(line) >= LONG_LINE else read(line)
         if watched is None:
             await self._any_line(line)
@@ -290,15 +302,19 @@ class FactInformer(KnownFacts[F]):
         self.newest = max(self.newest, number(event.version))
 
     def _require_younger(self, version: str) -> None:
+        # A watch never goes back in time, unless it is served from a restored store.
         if 0 < number(version) < number(self._cursor.version):
             self._cursor = Cursor()
             raise ApiUnknownError(f"watch of {self.kind.name}: version {version} is older than the watch itself")
 
     def _event(self, event: WatchEvent) -> None:
         if event.type == "DELETED":
+            # A DELETED event may lack the version of the deletion; then the newest that the watch has reached bounds
+            # it.
             self.forget_at(event.name, number(event.version or self._cursor.version))
         elif event.unreadable is not None:
             self.learn_unreadable(event.unreadable, _identity(event.unreadable))
+        # A bookmark carries a version and no object worth reading.
         elif event.type != "BOOKMARK":
             self.learn(event.object)
 

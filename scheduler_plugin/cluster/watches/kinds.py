@@ -80,6 +80,7 @@ class Kind(Generic[F]):
 
     def can_do_without(self, refusal: RefusalKind) -> bool:
         """Return True if a list that is refused so counts as empty."""
+        # A role may lack rights on extras. A 404 on a list means that the CRD is not installed.
         if refusal is RefusalKind.FORBIDDEN:
             return self.may_be_forbidden
         return self.is_optional and refusal is RefusalKind.NOT_FOUND

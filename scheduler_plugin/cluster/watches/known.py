@@ -1,16 +1,4 @@
-"""What is known of the objects of one kind: facts by name, each from the newest version that was seen.
-
-Rules that hold here:
-
-- Objects are turned into facts as they arrive, one by one, and only facts are kept. An object that cannot be read is
-  reported once per version and kept as its maximum (``Kind.at_most``); a kind without such a fact keeps
-  what was known before.
-- One version of an object is read once while the watch lasts: what a write's answer or a watch has told is in the next
-  list, too. A list that follows a watch that could not be resumed reads everything again: the same version may have
-  other content (the defaults of a changed CRD, a restored store).
-- What was read on its own may be newer than what a watch or list says next: an older version of an object never
-  replaces a newer one, and one that is gone does not come back.
-"""
+"""Cache of the objects of one kind: facts by name, each from the newest version that was seen."""
 
 from __future__ import annotations
 
@@ -52,12 +40,16 @@ class KnownFacts(Generic[F]):
         Returns its fact; its maximum where it cannot be read, None if the kind has no such fact.
         """
         name, uid, version = name_of(obj), uid_of(obj), version_of(obj)
-        known = self.at_version(name, version)
-        if known is not None and self._uids[name] == uid and not anew:
-            return known
+        # A write's answer is often seen again in the watch and in the next list; one version is read once. After a
+        # watch that could not be resumed even the same version may have other content: a changed CRD has other
+        # defaults.
+        current = self.at_version(name, version)
+        if current is not None and self._uids[name] == uid and not anew:
+            return current
         try:
             fact = self.kind.read(obj)
         except ValueError as error:
+            # It is reported once per version and kept at its maximum.
             return self.learn_unreadable(Unreadable(name, uid, version, str(error)), obj)
         self.learn_fact(name, uid, version, fact)
         return fact
@@ -80,11 +72,13 @@ class KnownFacts(Generic[F]):
 
     def forget(self, name: ObjectName, version: int = 0) -> None:
         """Takes note that the object is gone, and what is no newer than ``version`` with it."""
-        known = self._versions.pop(name, 0)
+        newest = self._versions.pop(name, 0)
         uid = self._uids.pop(name, "")
         if uid:
-            self._gone[uid] = max(known, version, self.newest)
+            # Only deletions seen by a watch have a version; the others happened no later than the newest one seen.
+            self._gone[uid] = max(newest, version, self.newest)
             if len(self._gone) > REMEMBERED_GONE:
+                # Dicts keep the order of insertion: this is the oldest.
                 del self._gone[next(iter(self._gone))]
         self._now_readable(name)
         before = self.facts.pop(name, None)
@@ -98,6 +92,7 @@ class KnownFacts(Generic[F]):
         if self._is_news(found.name, found.uid, found.version):
             before = self.unreadable.get(found.name)
             self.unreadable[found.name] = found
+            # Every list shows it again; it is reported once per version.
             if before is None or (before.uid, before.version) != (found.uid, found.version):
                 self.report.object_unreadable(self.kind.name, found)
                 self.report.unreadable_objects(self.kind.name, len(self.unreadable))
@@ -108,6 +103,8 @@ class KnownFacts(Generic[F]):
     def _is_news(self, name: ObjectName, uid: str, version: str) -> bool:
         """Return True if nothing newer is known, the end of this very object included; remembers the version."""
         age = number(version)
+        # A read on its own may overtake the watch: an older version never replaces a newer one, and what is gone stays
+        # gone.
         if age < self._versions.get(name, 0) or age <= self._gone.get(uid, -1):
             return False
         self._versions[name], self._uids[name] = age, uid
@@ -115,10 +112,12 @@ class KnownFacts(Generic[F]):
 
     def is_older(self, name: ObjectName, version: int, by: int) -> bool:
         """Return True if a read at version ``by`` shows the object older than it was already known to be."""
+        # A read at ``by`` must show every version up to ``by``; a known one that is newer proves nothing.
         return 0 < version < self._versions.get(name, 0) <= by
 
     def forget_all(self) -> None:
         """The cluster lacks the kind."""
+        # An unreadable object of a kind without a maximum has no fact.
         for name in self.facts.keys() | self.unreadable.keys():
             self.forget(name)
 
@@ -144,6 +143,7 @@ class KnownFacts(Generic[F]):
 
     def _put(self, name: ObjectName, fact: F) -> None:
         before = self.facts.get(name)
+        # Status updates often change nothing that the facts keep; followers need not hear of those.
         if fact == before:
             return
         self.facts[name] = fact

@@ -1,1 +1,1 @@
-"""What the page shows, and to whom: pure."""
+"""The rows that the page shows, and the rights of its readers: pure."""

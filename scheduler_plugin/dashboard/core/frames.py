@@ -1,11 +1,4 @@
-"""Changes as server-sent events. Pure.
-
-Rules that hold here:
-
-- An event's id is the revision, sealed with the epoch, which is secret: a revision counts what happens in namespaces
-  that its reader may not see. An id of another process or sight says nothing here, and its reader begins again.
-- A snapshot names the columns of each kind once; rows are arrays. Data is one line of JSON: no text can end an event.
-"""
+"""Changes as server-sent events. Pure."""
 
 from __future__ import annotations
 
@@ -41,6 +34,8 @@ _SIZE: Final = 8
 
 def event_id(epoch: str, revision: int) -> str:
     """The id of an event: two of them do not say how much happened between them."""
+    # A revision counts what happens in namespaces that its reader may not see, so it is encrypted; the seal makes ids
+    # of another process or sight recognizable.
     number = revision.to_bytes(_SIZE, "big")
     seal = _keyed(epoch, b"seal", number)
     return (seal + _mixed(number, _keyed(epoch, b"body", seal))).hex()
@@ -53,10 +48,12 @@ def revision_in(last_id: str, epoch: str) -> int | None:
     (7, None, None)
     """
     try:
+        # It comes from the browser: anything may be in it.
         sealed = bytes.fromhex(last_id[:LONGEST_ID])
     except ValueError:
         return None
     seal, body = sealed[:_SIZE], sealed[_SIZE:]
+    # Shorter or longer ones would fail in the XOR below.
     if len(body) != _SIZE:
         return None
     number = _mixed(body, _keyed(epoch, b"body", seal))
@@ -80,6 +77,7 @@ def next_frame(journal: Journal, epoch: str, sight: VisibilityFilter, seen: int 
     if change is None:
         return _frame("snapshot", epoch, sight.change(journal.everything()), COLUMNS), journal.revision
     visible = sight.change(change)
+    # The reader's revision moves on all the same, or it would look at these changes again.
     if not visible.rows and not visible.gone:
         return b"", change.revision
     return _frame("diff", epoch, visible, None), change.revision
@@ -93,7 +91,9 @@ def _frame(event: str, epoch: str, change: Change, columns: Mapping[str, tuple[s
     for kind, key, _ in change.gone:
         gone.setdefault(kind, []).append(key)
     data: dict[str, object] = {"rows": rows, "gone": gone}
+    # Once in the snapshot: rows are arrays, which saves the names in each of them.
     if columns is not None:
         data["columns"] = columns
     body = msgspec.json.encode(data)
+    # The data is one line of JSON, so no text of the cluster can end the event.
     return b"event: %s\nid: %s\ndata: %s\n\n" % (event.encode(), event_id(epoch, change.revision).encode(), body)

@@ -1,11 +1,4 @@
-"""All rows with the revision at which each changed last: what a reader has missed since any revision. Pure.
-
-Rules that hold here:
-
-- A reader is a number: the revision that it has seen. One that is slow gets what is newest, once, and costs nothing.
-- A row that is equal to what it was is no change.
-- Rows that are gone are remembered up to a bound; who has missed more gets everything again.
-"""
+"""All rows with the revision at which each changed last: what a reader has missed since any revision. Pure."""
 
 from __future__ import annotations
 
@@ -44,10 +37,12 @@ class Journal:
     def put(self, kind: str, row: Row) -> bool:
         """A row as it is now; whether that is news."""
         key = kind, row.key
-        known = self._rows.get(key)
-        if known is not None and known[1] == row:
+        previous = self._rows.get(key)
+        # Most updates of an object change nothing that the page shows.
+        if previous is not None and previous[1] == row:
             return False
         self.revision += 1
+        # Taken out first, so that it goes to the end: rows are in the order of their changes.
         self._rows.pop(key, None)
         self._gone.pop(key, None)
         self._rows[key] = self.revision, row
@@ -55,13 +50,14 @@ class Journal:
 
     def remove(self, kind: str, key: str) -> bool:
         """A row is gone; whether that is news."""
-        known = self._rows.pop((kind, key), None)
-        if known is None:
+        previous = self._rows.pop((kind, key), None)
+        if previous is None:
             return False
         self.revision += 1
-        self._gone[kind, key] = self.revision, known[1].namespace
+        self._gone[kind, key] = self.revision, previous[1].namespace
         if len(self._gone) > self.most_gone:
             oldest = next(iter(self._gone))
+            # A reader before this revision has missed a removal and gets everything again.
             self._forgotten = self._gone.pop(oldest)[0]
         return True
 
@@ -73,12 +69,12 @@ class Journal:
 
     def get(self, kind: str, key: str) -> Row | None:
         """One row; None if there is none."""
-        known = self._rows.get((kind, key))
-        return None if known is None else known[1]
+        current = self._rows.get((kind, key))
+        return None if current is None else current[1]
 
     def of(self, kind: str) -> Mapping[str, Row]:
         """All rows of a kind by key."""
-        return {key: row for (each, key), (_, row) in self._rows.items() if each == kind}
+        return {key: row for (row_kind, key), (_, row) in self._rows.items() if row_kind == kind}
 
     def everything(self) -> Change:
         """All rows."""
@@ -86,10 +82,12 @@ class Journal:
 
     def since(self, revision: int) -> Change | None:
         """Changes after ``revision``; None if they are no longer known, or never were."""
+        # A revision ahead of ours is of another process.
         if revision < self._forgotten or revision > self.revision:
             return None
         rows: list[tuple[str, Row]] = []
         for (kind, _), (at, row) in reversed(self._rows.items()):
+            # All before it in the order changed even earlier.
             if at <= revision:
                 break
             rows.append((kind, row))

@@ -1,4 +1,4 @@
-"""What has been so for so long that people should know. Pure.
+"""Conditions that have lasted for so long that people should know. Pure.
 
 It counts from when it is first seen to be so: no calendar of another machine is asked, and what stops begins again.
 """
@@ -27,6 +27,7 @@ class Lasting:
     def see(self, key: str, now: Instant, *, is_so: bool) -> None:
         """Update the VM's state now."""
         if is_so:
+            # The first time counts.
             self._since.setdefault(key, now)
         else:
             self._since.pop(key, None)

@@ -1,10 +1,6 @@
-"""What VMs cost, as far as a reader may see them: the bill of ``autoscale cost`` for the page. Pure.
+"""Costs of VMs, as far as a reader may see them: the bill of ``autoscale cost`` for the page. Pure.
 
-Rules that hold here:
-
-- A bill is made of the VMs that the reader sees, so that no sum reveals another one.
-- Keys of the price table are shown to readers of the whole fleet only.
-- Lines that are too many to show are left out with their number; the total has them.
+Lines that are too many to show are left out with their number; the total has them.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from scheduler_plugin.history.costs.prices import PriceList
 from scheduler_plugin.history.costs.rendering import document
 from scheduler_plugin.history.ports import Period, Usage
 
-SPANS: Final = frozenset(each // SECOND for each in (15 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY))
+SPANS: Final = frozenset(span // SECOND for span in (15 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY))
 """Seconds that a reader may ask for: few, because each is computed once for all."""
 HIGH: Final = 0.995
 """The share of the time that the second fixed size covers, as in ``autoscale cost``."""
@@ -51,13 +47,15 @@ def costs(material: Material, sight: VisibilityFilter, by: str, only: str = "", 
 
     Raises ``ValueError`` for another ``by``.
     """
-    seen = [each for each in material.usages if sight.sees(each.facts.vm.namespace)]
-    found = document(bill(seen, material.high, material.prices, key_of(by), material.period, only=only), by)
-    lines = items(found, "lines")
+    # Before anything is summed, so that no sum reveals a VM that the reader does not see.
+    visible = [usage for usage in material.usages if sight.sees(usage.facts.vm.namespace)]
+    bill_json = document(bill(visible, material.high, material.prices, key_of(by), material.period, only=only), by)
+    lines = items(bill_json, "lines")
     others = max(0, len(lines) - most)
+    # Keys of the price table name machines of the whole fleet.
     if sight.namespaces is not None:
-        found["unusedPrices"] = []
-    return {**found, "kept": True, "lines": lines[:most], "others": others, "prices": material.prices_from}
+        bill_json["unusedPrices"] = []
+    return {**bill_json, "kept": True, "lines": lines[:most], "others": others, "prices": material.prices_from}
 
 
 def prices_in(settings: Json | None) -> tuple[RankingConfig, str]:
@@ -68,9 +66,10 @@ def prices_in(settings: Json | None) -> tuple[RankingConfig, str]:
     """
     ranking = child(settings or {}, "ranking")
     prices = child(ranking, "prices")
-    asked = {"cpu": prices.get("cpu"), "memGib": prices.get("mem_gib")}
+    stated = {"cpu": prices.get("cpu"), "memGib": prices.get("mem_gib")}
     try:
-        table = parse_ranking({"prices": asked, "nodePrices": child(ranking, "node_prices")})
+        table = parse_ranking({"prices": stated, "nodePrices": child(ranking, "node_prices")})
+    # The scheduler may be of another release; people see which prices were used.
     except RankingConfigError:
         return RankingConfig(), PUBLISHED
     return table, PUBLISHED if table == RankingConfig() else OWN

@@ -1,4 +1,4 @@
-"""What a history knows of a VM, as a chart needs it. Pure."""
+"""The history of a VM, as a chart needs it. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ def past(spans: Sequence[Span], decisions: Sequence[DecisionRecord], moves: Sequ
     """
     rows = _with_gaps(spans)
     values = [[None if span is None else span.mean(column) for _, span in rows] for column in _COLUMNS]
-    said = [
-        {"at": each.at / SECOND, "by": each.by, "said": list(each.said), "denied": each.denied} for each in decisions
+    decision_rows = [
+        {"at": decision.at / SECOND, "by": decision.by, "said": list(decision.said), "denied": decision.denied}
+        for decision in decisions
     ]
     return {
         "at": [at / SECOND for at, _ in rows],
         "columns": dict(zip(_COLUMNS, values, strict=True)),
-        "decisions": said,
-        "moves": [_moved(each) for each in moves],
+        "decisions": decision_rows,
+        "moves": [_moved(move) for move in moves],
     }
 
 
@@ -48,8 +49,10 @@ def _with_gaps(spans: Sequence[Span]) -> list[tuple[int, Span | None]]:
     rows: list[tuple[int, Span | None]] = []
     for span in spans:
         if rows and span.since > rows[-1][0]:
+            # A null one millisecond on breaks the chart's line.
             rows.append((rows[-1][0] + 1, None))
         if not rows or rows[-1][1] is None:
             rows.append((span.since, span))
+        # At both of its ends, so that a mean is drawn as a level.
         rows.append((span.until, span))
     return rows

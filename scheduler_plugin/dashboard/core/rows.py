@@ -1,10 +1,6 @@
 """The rows that a page shows, read from objects of the API and from the scheduler's ``/nodes``. Pure.
 
-Rules that hold here:
-
-- CPU is in milli-vCPUs and memory in MiB, rounded up; -1 is an amount that is not known.
-- An object that cannot be read still has a row, which says so: nothing that exists is left out.
-- Every text comes from the cluster as it is, cut where it is long. The page shows it as text and never as markup.
+Every text comes from the cluster as it is, cut where it is long. The page shows it as text and never as markup.
 """
 
 from __future__ import annotations
@@ -140,6 +136,7 @@ def pair(found: Resources | None) -> Pair:
     >>> pair(Resources.parse("1500m", "2Gi"))
     (1500, 2048)
     """
+    # Rounded up: a VM with memory must not be shown with none.
     return NOTHING if found is None else (found.cpu.value, -(-found.mem.value // _MIB))
 
 
@@ -149,8 +146,8 @@ def pair_at(source: JsonObject, *path: str) -> Pair:
     >>> pair_at({"free": {"cpu": "2", "mem": "4Gi"}}, "free")
     (2000, 4096)
     """
-    found = child(source, *path)
-    return _pair_of(text(found, "cpu"), text(found, "mem"))
+    amounts = child(source, *path)
+    return _pair_of(text(amounts, "cpu"), text(amounts, "mem"))
 
 
 @lru_cache(maxsize=8192)
@@ -178,6 +175,7 @@ def _vm_row(vm: VirtualMachine, obj: JsonObject) -> VmRow:
         vm.name.namespace,
         node=shortened(vm.node or ""),
         group=vm.labels.get(LABEL_GROUP, ""),
+        # A VM that its controller has not seen yet has no status.
         phase=shortened(vm.phase or PENDING),
         use=pair(vm.use),
         least=pair(vm.bounds.min),
@@ -185,7 +183,7 @@ def _vm_row(vm: VirtualMachine, obj: JsonObject) -> VmRow:
         actual=pair(vm.actual),
         permit=pair(vm.permit),
         enabled=vm.enabled,
-        booting=any(text(each, "reason") == BOOTING for each in items(obj, "status", "conditions")),
+        booting=any(text(condition, "reason") == BOOTING for condition in items(obj, "status", "conditions")),
         problem=shortened("; ".join(vm.problems)),
     )
 
@@ -220,9 +218,9 @@ def group_row(kind: str, obj: JsonObject) -> GroupRow:
     """A VirtualMachineGroup, Hvpa or Tortoise, by what its status says."""
     name, status = name_of(obj), child(obj, "status")
     conditions = items(status, "conditions")
-    bad = [each for each in conditions if text(each, "status") == "False" and text(each, "message")]
-    said = status.get("explanation")
-    because = " ".join(each for each in said if isinstance(each, str)) if isinstance(said, list) else ""
+    bad = [condition for condition in conditions if text(condition, "status") == "False" and text(condition, "message")]
+    explanation = status.get("explanation")
+    because = " ".join(line for line in explanation if isinstance(line, str)) if isinstance(explanation, list) else ""
     return GroupRow(
         f"{kind}/{name}",
         name.namespace,
@@ -236,8 +234,9 @@ def group_row(kind: str, obj: JsonObject) -> GroupRow:
 
 
 def _whole(source: JsonObject, key: str) -> int:
-    found = source.get(key)
-    return found if isinstance(found, int) and not isinstance(found, bool) else UNKNOWN
+    number = source.get(key)
+    # A bool is an int in Python.
+    return number if isinstance(number, int) and not isinstance(number, bool) else UNKNOWN
 
 
 def standing_row(nodes: JsonObject | None) -> StandingRow:
@@ -251,6 +250,7 @@ def standing_row(nodes: JsonObject | None) -> StandingRow:
         heard=True,
         ready=flag(nodes, "ready"),
         leader=text(nodes, "leader"),
+        # A number that is missing is -1 here.
         waiting=max(0, waiting),
         unreadable=len(unreadable),
         idle=text(nodes, "migrationsIdle"),
@@ -279,17 +279,17 @@ def node_rows(nodes: JsonObject) -> list[NodeRow]:
 
 def node_stated(row: NodeRow) -> NodeRow:
     """The row with what of it stands out."""
-    found = {STUCK: row.stuck, PRESSED: max(row.excess) > 0, CLOSED: not row.open}
-    return msgspec.structs.replace(row, state=worst(NODE_STATES, found) or CALM)
+    true_states = {STUCK: row.stuck, PRESSED: max(row.excess) > 0, CLOSED: not row.open}
+    return msgspec.structs.replace(row, state=worst(NODE_STATES, true_states) or CALM)
 
 
 def vm_stated(row: VmRow) -> VmRow:
     """The row with what of it stands out."""
-    found = {
+    true_states = {
         UNHEALTHY: row.problem or row.phase == FAILED,
         WAITING: row.waiting,
         DENIED: max(row.denied) > 0,
         TROUBLE: row.trouble,
         MOVING: row.migrating or row.phase in _MIGRATING,
     }
-    return msgspec.structs.replace(row, state=worst(VM_STATES, found) or CALM)
+    return msgspec.structs.replace(row, state=worst(VM_STATES, true_states) or CALM)

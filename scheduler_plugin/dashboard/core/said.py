@@ -1,4 +1,4 @@
-"""What the scheduler and agents say of VMs, laid over the rows that their objects make. Pure."""
+"""Reports of the scheduler and of agents, laid over the rows of VMs. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SchedulerReport(msgspec.Struct, frozen=True):
 
 def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
     """The scheduler's report of each VM. While a VM migrates it has two pods: the larger amounts count."""
-    found: dict[str, SchedulerReport] = {}
+    reports: dict[str, SchedulerReport] = {}
     for node in items(nodes, "nodes"):
         for pod in items(node, "pods"):
             vm = text(pod, "vm")
@@ -29,8 +29,9 @@ def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
                 word = SchedulerReport(
                     pair_at(pod, "reserved"), pair_at(pod, "denied"), flag(pod, "migrating"), flag(pod, "agentSilent")
                 )
-                found[vm] = _together((found[vm], word)) if vm in found else word
-    return found
+                # A VM that migrates has two pods; the larger amounts count.
+                reports[vm] = _together((reports[vm], word)) if vm in reports else word
+    return reports
 
 
 def trouble_in(account: JsonObject) -> str:
@@ -39,8 +40,8 @@ def trouble_in(account: JsonObject) -> str:
     >>> trouble_in({"troubles": [{"with": "metrics", "reason": "no answer", "since_seconds": 7.0}]})
     'its agent has trouble with metrics: no answer'
     """
-    said = troubles_in(account)
-    return shortened(f"its agent has trouble with {'; '.join(said)}") if said else ""
+    troubles = troubles_in(account)
+    return shortened(f"its agent has trouble with {'; '.join(troubles)}") if troubles else ""
 
 
 def troubles_in(account: JsonObject) -> list[str]:
@@ -50,7 +51,8 @@ def troubles_in(account: JsonObject) -> list[str]:
     ['guest: no answer']
     """
     return [
-        f"{text(each, 'with_') or text(each, 'with')}: {text(each, 'reason')}" for each in items(account, "troubles")
+        f"{text(trouble, 'with_') or text(trouble, 'with')}: {text(trouble, 'reason')}"
+        for trouble in items(account, "troubles")
     ]
 
 
@@ -60,14 +62,17 @@ def differing(before: Mapping[str, SchedulerReport], now: Mapping[str, Scheduler
 
 
 def _together(said: Sequence[SchedulerReport]) -> SchedulerReport:
-    reserved, denied = ([getattr(each, name) for each in said] for name in ("reserved", "denied"))
+    reserved, denied = ([getattr(report, name) for report in said] for name in ("reserved", "denied"))
     return SchedulerReport(
-        _larger(reserved), _larger(denied), any(each.migrating for each in said), any(each.silent for each in said)
+        _larger(reserved),
+        _larger(denied),
+        any(report.migrating for report in said),
+        any(report.silent for report in said),
     )
 
 
 def _larger(pairs: Sequence[Pair]) -> Pair:
-    return max(each[0] for each in pairs), max(each[1] for each in pairs)
+    return max(amounts[0] for amounts in pairs), max(amounts[1] for amounts in pairs)
 
 
 def said_of(row: VmRow, word: SchedulerReport | None) -> VmRow:
@@ -77,6 +82,9 @@ def said_of(row: VmRow, word: SchedulerReport | None) -> VmRow:
     reservation is shown.
     """
     if word is None:
+        # What the scheduler said earlier must not stay on the row.
         return msgspec.structs.replace(row, reserved=NOTHING, denied=ZERO, migrating=False)
+    # Permits come sooner than the scheduler's next word, and what is permitted or used is reserved: no smaller
+    # reservation is shown.
     reserved = _larger((word.reserved, row.permit, row.use))
     return msgspec.structs.replace(row, reserved=reserved, denied=word.denied, migrating=word.migrating)

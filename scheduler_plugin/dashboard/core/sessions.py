@@ -1,12 +1,4 @@
-"""Who is signed in: one-time links, and sessions that end. Pure.
-
-Rules that hold here:
-
-- Secrets are kept as hashes and compared in constant time; a link opens one session and is void then.
-- A session ends when it has not been checked for ``CHECKED_FOR`` seconds and the check fails, or after ``LASTS``.
-- There are at most ``MOST`` sessions, and ``MOST_OF_ONE`` of one person; the oldest go first. A person who signs in
-  again and again ends sessions of their own.
-"""
+"""Sign-in state: one-time links, and sessions that end. Pure."""
 
 from __future__ import annotations
 
@@ -19,6 +11,7 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 
 LASTS: Final = Seconds(12 * 3600.0)
+# A check is due after this time; a session whose check fails ends.
 CHECKED_FOR: Final = Seconds(30.0)
 MOST: Final = 256
 MOST_OF_ONE: Final = 16
@@ -41,6 +34,7 @@ class Session:
     @property
     def person(self) -> bytes:
         """The session's person; on one machine each browser counts as a person."""
+        # On one machine nobody has a name, and one browser must not end the sessions of another.
         return self.who.encode() or self.key
 
     def is_due(self, now: Instant) -> bool:
@@ -62,8 +56,10 @@ class Sessions:
 
     def take_link(self, secret: str) -> bool:
         """Return True if ``secret`` is that of the open link, which is void then."""
+        # In constant time, so that timing does not reveal a prefix of the hash.
         matches = bool(self._link) and hmac.compare_digest(self._link, hashed(secret))
         if matches:
+            # A link opens one session.
             self._link = b""
         return matches
 
@@ -73,7 +69,8 @@ class Sessions:
         """A new session, known by ``secret``."""
         session = Session(hashed(secret), sight, now, now, token, who, asked_to)
         self._open[session.key] = session
-        own = [key for key, each in self._open.items() if each.person == session.person]
+        own = [key for key, other in self._open.items() if other.person == session.person]
+        # A person who signs in again and again ends sessions of their own, not of others. The oldest go first.
         if len(own) > MOST_OF_ONE:
             del self._open[own[0]]
         elif len(self._open) > self.most:
@@ -83,6 +80,7 @@ class Sessions:
     def find(self, secret: str, now: Instant) -> Session | None:
         """The session that a cookie names; None if there is none, or it has ended."""
         session = self._open.get(hashed(secret)) if secret else None
+        # A session ends after LASTS however often it was checked.
         if session is not None and now - session.begun >= LASTS:
             self.end(session)
             return None
@@ -90,11 +88,12 @@ class Sessions:
 
     def still(self, session: Session, now: Instant) -> Session | None:
         """The session as it is now; None if it has ended."""
-        found = self._open.get(session.key)
-        return found if found is not None and now - found.begun < LASTS else None
+        current = self._open.get(session.key)
+        return current if current is not None and now - current.begun < LASTS else None
 
     def checked(self, session: Session, sight: VisibilityFilter, now: Instant, asked_to: str = "") -> Session | None:
         """The API server was asked again, and this is what it allows now; None if the session ended meanwhile."""
+        # The person signed out while the API server was asked.
         if session.key not in self._open:
             return None
         renewed = self._open[session.key] = replace(session, sight=sight, checked=now, asked_to=asked_to)
@@ -107,4 +106,5 @@ class Sessions:
 
 def hashed(secret: str) -> bytes:
     """The stored hash of a secret."""
+    # Secrets are random and long, so a plain hash is enough: nothing can be guessed.
     return hashlib.sha256(secret.encode()).digest()

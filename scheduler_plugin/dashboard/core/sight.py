@@ -1,10 +1,4 @@
-"""What one reader may see. Pure.
-
-Rules that hold here:
-
-- A namespace that a reader may not list does not exist for it: no row, name or count, no sentence that may name one.
-- Nodes are shown with their sums, so that what others hold is an amount without a name.
-"""
+"""The rights of one reader. Pure."""
 
 from __future__ import annotations
 
@@ -37,13 +31,16 @@ class VisibilityFilter:
 
     def row(self, row: Row) -> Row | None:
         """The row as the reader sees it; None if it does not."""
+        # A namespace that the reader may not list does not exist for it: no row, name or count.
         if row.namespace:
             return row if self.sees(row.namespace) else None
         if self.namespaces is None:
             return row
         if isinstance(row, NodeRow):
+            # The sums stay: an amount without a name. The reason why it is stuck may name VMs.
             return node_stated(msgspec.structs.replace(row, stuck=""))
         if isinstance(row, StandingRow):
+            # Counts and sentences about the whole cluster.
             return msgspec.structs.replace(row, waiting=0, unreadable=0, idle="", leader="")
         return None
 
@@ -51,8 +48,9 @@ class VisibilityFilter:
         """The change as the reader sees it."""
         if self.namespaces is None:
             return change
-        rows = [(kind, seen) for kind, row in change.rows if (seen := self.row(row)) is not None]
-        gone = [each for each in change.gone if not each[2] or self.sees(each[2])]
+        rows = [(kind, visible) for kind, row in change.rows if (visible := self.row(row)) is not None]
+        # The last part is the namespace.
+        gone = [removed for removed in change.gone if not removed[2] or self.sees(removed[2])]
         return Change(change.revision, rows, gone)
 
 

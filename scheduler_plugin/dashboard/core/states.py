@@ -1,9 +1,6 @@
-"""What of a VM or a node stands out, in words: one table for the page, ``autoscale top`` and the documents. Pure.
+"""States of VMs and nodes that stand out, in words: one table for the page, ``autoscale top`` and the documents. Pure.
 
-Rules that hold here:
-
-- The worst stands first. Of all that is true of a VM or a node one state is shown: the first.
-- The page gets the tables as a module of its own (``script``), so that no word is written twice.
+The page gets the tables as a module of its own (``script``), so that no word is written twice.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ WAITING: Final = VmState("waiting", "◌", "the VM has been pending for a minute
 DENIED: Final = VmState("denied", "▲", "the VM asked for more than it got")
 TROUBLE: Final = VmState("trouble", "!", "its agent says that something is wrong, or is not heard")
 MOVING: Final = VmState("moving", "⇢", "a migration of the VM is under way")
+# The worst first: of all that is true of a VM one state is shown.
 VM_STATES: Final = (UNHEALTHY, WAITING, DENIED, TROUBLE, MOVING)
 
 STUCK: Final = VmState("stuck", "▲", "VMs should leave the node and cannot")
@@ -45,13 +43,14 @@ def worst(states: tuple[VmState, ...], true: Mapping[VmState, object]) -> str:
     >>> worst(VM_STATES, {MOVING: True, DENIED: True, UNHEALTHY: False})
     'denied'
     """
-    return next((each.word for each in states if true.get(each)), "")
+    return next((state.word for state in states if true.get(state)), "")
 
 
 def script() -> bytes:
     """The tables as a module of JavaScript."""
     tables = {"VM_STATES": VM_STATES, "NODE_STATES": NODE_STATES}
+    # Made of the tables, so that no word is written twice.
     return b"".join(
-        b"export const %s = %s;\n" % (name.encode(), msgspec.json.encode([each._asdict() for each in states]))
+        b"export const %s = %s;\n" % (name.encode(), msgspec.json.encode([state._asdict() for state in states]))
         for name, states in tables.items()
     )

@@ -1,4 +1,4 @@
-"""What a migration waits for, in words: the same on the page and in the terminal."""
+"""Reasons why a migration waits: the same on the page and in the terminal."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ def wait_of(migration: JsonObject) -> str:
     phase = text(status, "phase")
     if phase not in {"", _PENDING}:
         return ""
-    if said := next((message for each in items(status, "conditions") if (message := text(each, "message"))), ""):
-        return said
+    if reason := next(
+        (message for condition in items(status, "conditions") if (message := text(condition, "message"))), ""
+    ):
+        return reason
     if not phase:
         return "waiting for neonvm-controller to take the migration up"
+    # With a target node nothing is missing any more.
     return "" if text(status, "targetNode") else "waiting for a node that takes the target pod"

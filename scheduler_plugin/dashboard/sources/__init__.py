@@ -1,1 +1,1 @@
-"""What the page asks: the scheduler, the groups' program, agents, and the cluster for its history."""
+"""Sources of the page: the scheduler, the groups' program, agents, and the cluster for its history."""

@@ -43,6 +43,7 @@ class ClusterLooks:
                 for listed in self._listed.values():
                     await listed.wait()
         except TimeoutError:
+            # The recorder tries again: a list may take long in a large cluster, or the rights may be missing.
             unread = [kind.plural for kind, listed in self._listed.items() if not listed.is_set()]
             raise LookError(f"not read yet: {', '.join(unread)}") from None
         return ClusterSample(
@@ -60,6 +61,7 @@ class ClusterLooks:
 
 def _informer(kind: Resource, report: WatchReport) -> FactInformer[JsonObject]:
     is_optional = kind is not VIRTUAL_MACHINES
+    # Of nodes only names and labels are needed; their status is large and changes often.
     read = partial(kept, names_only=kind is NODES)
     watched = Kind(kind.plural, kind.path(), read, is_optional=is_optional, may_be_forbidden=is_optional)
     return FactInformer(watched, lambda _: None, report)

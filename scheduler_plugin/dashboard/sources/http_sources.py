@@ -1,10 +1,6 @@
-"""What the page asks beside the API: the scheduler, and the agents of VMs.
+"""HTTP clients of the page: for the scheduler, and for the agents of VMs.
 
-Rules that hold here:
-
-- What cannot be had is None, and the page shows the rest.
-- An agent's address is what a VM's status says: it is an IP address, or it is not asked. Its answer is small and names
-  its VM, or it is not taken.
+What cannot be had is None, and the page shows the rest.
 """
 
 from __future__ import annotations
@@ -71,21 +67,24 @@ class HttpSources:
         name, node = name_of(vm), text(vm, "status", "node")
         if self._agents is not None and node and (address := await self._agents.address(node)):
             path = f"/explain/{escaped(name.namespace)}/{escaped(name.name)}"
-            if (found := await self._of_agent(address, path, name, self._agents.namespace)) is not None:
-                return found
+            if (account := await self._of_agent(address, path, name, self._agents.namespace)) is not None:
+                return account
         return await self._of_agent(text(vm, "status", "podIP"), "/explain", name, name.namespace)
 
     async def _of_agent(self, address: str, path: str, vm: ObjectName, namespace: str) -> Json | None:
         try:
+            # The address is what a VM's status says: anything but an IP address could lead elsewhere.
             host = url_host(address)
         except ValueError:
             return None
         url = f"http://{host}:{AGENT_PORT}{path}"
-        found = await self._json(url, audience_of_agents(namespace), LONGEST_OF_AGENT)
-        return found if found is not None and text(found, "vm") == str(vm) else None
+        account = await self._json(url, audience_of_agents(namespace), LONGEST_OF_AGENT)
+        # An address may have gone to another VM's pod meanwhile.
+        return account if account is not None and text(account, "vm") == str(vm) else None
 
     async def _json(self, url: str, audience: str, longest: int = LONGEST_ANSWER) -> Json | None:
         try:
+            # The client's own time-outs bound each read, not the whole: an agent could send a byte at a time.
             async with asyncio.timeout(PATIENCE):
                 headers = {**_AS_IT_IS, **shown(await self._tokens(audience))}
                 async with self._http.stream("GET", url, headers=headers) as answer:
@@ -102,6 +101,7 @@ _AS_IT_IS: Final = {"Accept-Encoding": "identity"}
 async def _body(answer: httpx.Response, longest: int) -> bytes | None:
     """The whole body; None if it has more than ``longest`` bytes."""
     body = bytearray()
+    # Raw: decoded pieces could be of any size.
     async for piece in answer.aiter_raw():
         body += piece
         if len(body) > longest:

@@ -1,4 +1,4 @@
-"""Where the agents of nodes are: by the pods of one namespace, listed again at most every few seconds."""
+"""Addresses of the agents of nodes: by the pods of one namespace, listed again at most every few seconds."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ class NodeAgentAddresses:
             return self._known.get(node, "")
 
     async def _list(self) -> None:
+        # Before the call: a list that fails is not repeated for each VM that is looked at.
         self._until = Instant(self.clock.now() + KEPT)
         query = {"labelSelector": SELECTOR}
         try:
-            found = await self.api.call(ApiCall("GET", PODS.path(self.namespace), TIMEOUT, query))
+            answer = await self.api.call(ApiCall("GET", PODS.path(self.namespace), TIMEOUT, query))
         except ApiError:
             return
-        running = (each for each in items(found, "items") if text(each, "status", "phase") == "Running")
-        self._known = {text(each, "spec", "nodeName"): text(each, "status", "podIP") for each in running}
+        # A pod that has ended keeps its address in its status.
+        running = (pod for pod in items(answer, "items") if text(pod, "status", "phase") == "Running")
+        self._known = {text(pod, "spec", "nodeName"): text(pod, "status", "podIP") for pod in running}

@@ -9,7 +9,7 @@ from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 
 Hears = Callable[[ObjectName, Json | None], None]
-"""Is told what the agent of a VM has answered; None if it has not."""
+"""Receiver of the answer of a VM's agent; None if it did not answer."""
 
 
 class Overheard:
@@ -28,6 +28,6 @@ class Overheard:
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
         """See ``Sources``."""
-        found = await self._sources.of_vm(vm)
-        self._hears(name_of(vm), found)
-        return found
+        account = await self._sources.of_vm(vm)
+        self._hears(name_of(vm), account)
+        return account

@@ -1,4 +1,4 @@
-"""What a history holds, and what is made of it: samples, spans, integrals, coarser spans. Pure.
+"""The data model of a history: samples, spans, integrals, coarser spans. Pure.
 
 Rules that hold here:
 

@@ -1,11 +1,4 @@
-"""What an agent says of its VM (``/explain``), as far as a history keeps it, and when that is a new decision.
-
-Rules that hold here:
-
-- A decision is new when the size, the permit, the denial or the orders differ, or when the sentence says something else
-  than other numbers.
-- Sentences are texts of other programs: they are cut, never interpreted.
-"""
+"""An agent's account of its VM (``/explain``), as far as a history keeps it, and the test for a new decision."""
 
 from __future__ import annotations
 
@@ -42,6 +35,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     @property
     def gist(self) -> tuple[object, ...]:
         """Key by which a decision differs from the last."""
+        # The sentence changes with every measurement, so only its words count; the numbers that matter stand beside it.
         words = _NUMBERS.sub("#", self.said[0]) if self.said else ""
         return self.size, self.permit, self.denied, self.migrating, words
 
@@ -80,8 +74,9 @@ def _sentences(found: JsonObject) -> tuple[str, ...]:
         f"{text(part, 'name')} needs {text(part, 'need')}: {text(part, 'because')}" for part in items(found, "parts")
     ]
     guard = text(found, "shrink_guard")
-    said = [headline, *parts, *([f"Policy: {guard}"] if guard else [])]
-    return tuple(sentence[:_LONGEST] for sentence in said if sentence)[:_MOST_SENTENCES]
+    sentences = [headline, *parts, *([f"Policy: {guard}"] if guard else [])]
+    # Texts of other programs: they are cut, never interpreted.
+    return tuple(sentence[:_LONGEST] for sentence in sentences if sentence)[:_MOST_SENTENCES]
 
 
 def _size(amounts: JsonObject) -> Size | None:
@@ -92,8 +87,10 @@ def _size(amounts: JsonObject) -> Size | None:
 
 
 def _cores(value: object) -> Amount | None:
+    # In Python a bool is an int, and NaN fails the comparison.
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < _MOST_CORES:
         return None
+    # Rounded first, or 0.1 would come out as 101 milli-vCPUs in some sums of floats.
     return ceil(round(value * 1000, 6))
 
 

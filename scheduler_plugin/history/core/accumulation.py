@@ -1,11 +1,4 @@
-"""Samples become spans: each sample holds until the next one, unless that comes too late.
-
-Rules that hold here:
-
-- A span is closed when the facts change, when an amount changes after it has lasted ``fine``, or after ``heartbeat``.
-- Samples further apart than ``gap`` leave a gap: what lies between is unknown.
-- A sample that is not later than the one before is left out. Where the clock was set back, ``rewind`` begins again.
-"""
+"""Samples become spans: each sample holds until the next one, unless that comes too late."""
 
 from __future__ import annotations
 
@@ -22,7 +15,11 @@ F = TypeVar("F", bound=Hashable)
 
 
 class SpanPace(msgspec.Struct, frozen=True, gc=False):
-    """Resolution of spans, in milliseconds: see the head of the module."""
+    """Resolution of spans, in milliseconds.
+
+    A span is closed when the facts change, when an amount changes after it has lasted ``fine``, or after ``heartbeat``.
+    Samples further apart than ``gap`` leave a gap.
+    """
 
     fine: Millis
     heartbeat: Millis
@@ -60,6 +57,7 @@ class _Open(Generic[F]):
 
     def closed(self, until: Millis) -> Span | None:
         """The span until then; None if it has no length."""
+        # The amounts since the last change are not among the parts yet.
         if until > self.changed:
             self.parts.append(held(self.changed, until, self.amounts))
         return joined(self.parts) if self.parts else None
@@ -76,30 +74,35 @@ class Accumulation(Generic[F]):
 
     def take(self, key: Hashable, at: Millis, facts: F, amounts: Row, pace: SpanPace) -> tuple[F, Span] | None:
         """Takes a sample; the span that it closes, if any."""
-        known = self._open.get(key)
-        if known is None:
+        current = self._open.get(key)
+        if current is None:
             self._open[key] = _Open(facts, amounts, at, at, at)
             return None
-        if at <= known.latest:
+        # A clock that was corrected by a little; ``rewind`` is for one that was set back.
+        if at <= current.latest:
             return None
-        is_gap = at - known.latest > pace.gap
-        until = known.latest if is_gap else at
-        is_same = amounts == known.amounts
-        lasted = at - known.begun
-        ends = is_gap or facts != known.facts or lasted >= pace.heartbeat or (not is_same and lasted >= pace.fine)
+        is_gap = at - current.latest > pace.gap
+        # What lies within a gap is unknown, so the span ends with the last sample before it.
+        until = current.latest if is_gap else at
+        is_same = amounts == current.amounts
+        lasted = at - current.begun
+        # After a heartbeat also an unchanged span is written, so that a crash loses little.
+        ends = is_gap or facts != current.facts or lasted >= pace.heartbeat or (not is_same and lasted >= pace.fine)
         if ends:
             self._open[key] = _Open(facts, amounts, at, at, at)
-            span = known.closed(until)
-            return None if span is None else (known.facts, span)
-        known.latest = at
+            span = current.closed(until)
+            return None if span is None else (current.facts, span)
+        current.latest = at
         if not is_same:
-            known.parts.append(held(known.changed, at, known.amounts))
-            known.amounts, known.changed = amounts, at
+            # A change within ``fine`` stays in the same span, whose integral remains exact.
+            current.parts.append(held(current.changed, at, current.amounts))
+            current.amounts, current.changed = amounts, at
         return None
 
     def expired(self, now: Millis, pace: SpanPace) -> Iterator[tuple[F, Span]]:
         """Closes the spans of objects that have not been seen for longer than the gap."""
-        for key in [key for key, each in self._open.items() if now - each.latest > pace.gap]:
+        # A list: ``_end`` removes the key.
+        for key in [key for key, span in self._open.items() if now - span.latest > pace.gap]:
             yield from self._end(key)
 
     def end(self) -> Iterator[tuple[F, Span]]:
@@ -112,7 +115,7 @@ class Accumulation(Generic[F]):
         self._open.clear()
 
     def _end(self, key: Hashable) -> Iterator[tuple[F, Span]]:
-        known = self._open.pop(key)
-        span = known.closed(known.latest)
+        last = self._open.pop(key)
+        span = last.closed(last.latest)
         if span is not None:
-            yield known.facts, span
+            yield last.facts, span

@@ -1,4 +1,4 @@
-"""What is written down together."""
+"""Records that are written in one transaction."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Looks become batches: what a recorder remembers from one look to the next.
-
-Rules that hold here:
-
-- Of a look only what changed is written, and what has not been written for a heartbeat.
-- The scheduler's decisions are seen in its permits and denials, an agent's in its account.
-"""
+"""Looks become batches: the state of a recorder between two looks."""
 
 from __future__ import annotations
 
@@ -50,29 +44,33 @@ class HistoryLog:
 
     def rewind(self) -> None:
         """Begins again: the clock was set back, and what comes now is earlier than what was seen."""
-        for each in (self._vms, self._nodes):
-            each.rewind()
-        for kept in (self._accounts, self._asked, self._moves):
-            kept.clear()
+        for accumulation in (self._vms, self._nodes):
+            accumulation.rewind()
+        for memory in (self._accounts, self._asked, self._moves):
+            memory.clear()
 
     def asks(self, look: ClusterSample, most: int) -> list[JsonObject]:
         """The VMs whose agents are to be asked for their account, at most ``most``."""
-        known = {name_of(vm): vm for vm in look.vms}
-        chosen = next_asked(known, self._news, self._asked, most)
-        self._asked = {vm: at for vm, at in self._asked.items() if vm in known} | dict.fromkeys(chosen, look.at)
-        return [known[vm] for vm in chosen]
+        vms = {name_of(vm): vm for vm in look.vms}
+        chosen = next_asked(vms, self._news, self._asked, most)
+        # Counted as asked whether or not an answer comes: a silent agent must not take the turns of others.
+        self._asked = {vm: at for vm, at in self._asked.items() if vm in vms} | dict.fromkeys(chosen, look.at)
+        return [vms[vm] for vm in chosen]
 
     def take(self, look: ClusterSample, answers: Mapping[ObjectName, JsonObject]) -> Batch:
         """The records to write for a sample and the agents' answers."""
         batch = Batch()
         for vm, answer in answers.items():
+            # Before the samples, which take needs and use from these accounts.
             self._told(vm, read_account(look.at, answer), batch)
+        # Whoever had news has been asked for this look; the samples below find the next ones.
         self._news = set()
         for sample, standing in self._reader.samples(look, self._accounts, look.at - ACCOUNT_LASTS):
             self._seen(sample, standing, batch)
         for node in node_samples(look):
             closed = self._nodes.take(node.facts.node, node.at, node.facts, node.amounts, self._pace)
             batch.nodes += [] if closed is None else [closed]
+        # After the samples, so that only objects that this look lacks can expire.
         batch.vms += self._vms.expired(look.at, self._pace)
         batch.nodes += self._nodes.expired(look.at, self._pace)
         self._moved(look, batch)
@@ -100,13 +98,17 @@ class HistoryLog:
             return
         before = self._standings.get(vm)
         self._standings[vm] = standing
+        # Without a status before there is nothing to have been decided since; a restart is no decision.
         if before is not None and before != standing:
+            # Its agent is likely to have an explanation, so it is asked first at the next look.
             self._news.add(vm)
             batch.decisions += _of_scheduler(sample, before, standing)
 
     def _moved(self, look: ClusterSample, batch: Batch) -> None:
-        named = {(name_of(each), uid_of(each)): each for each in look.migrations}
-        moves = {key: read_move(look.at, each, self._moves.get(key)) for key, each in named.items()}
+        # By UID, too: a name may be used again once its migration is deleted.
+        named = {(name_of(migration), uid_of(migration)): migration for migration in look.migrations}
+        moves = {key: read_move(look.at, migration, self._moves.get(key)) for key, migration in named.items()}
+        # ``read_move`` returns the same object for a migration that has ended.
         batch.moves += [move for key, move in moves.items() if self._moves.get(key) is not move]
         self._moves = moves
 
@@ -121,18 +123,24 @@ class HistoryLog:
 
 def _of_scheduler(sample: VmSample, before: VmStatus, standing: VmStatus) -> list[DecisionRecord]:
     """Decisions of the scheduler between two samples."""
-    said = []
+    sentences = []
+    # The scheduler keeps no sentences: its decisions show in its permits and denials.
     if standing.permit is not None and standing.permit != before.permit:
-        said.append(f"It permits {standing.permit.resources}.")
+        sentences.append(f"It permits {standing.permit.resources}.")
     if standing.denied != before.denied:
-        said.append(f"It denies {standing.denied.resources}." if any_of(standing.denied) else "It denies nothing more.")
+        sentences.append(
+            f"It denies {standing.denied.resources}." if any_of(standing.denied) else "It denies nothing more."
+        )
     if standing.migrating != before.migrating:
-        said.append("The VM is being migrated." if standing.migrating else "The VM is not being migrated any more.")
-    if not said:
+        sentences.append(
+            "The VM is being migrated." if standing.migrating else "The VM is not being migrated any more."
+        )
+    if not sentences:
         return []
+    # The columns begin with the size.
     cpu, mem = sample.amounts[:2]
     size = None if cpu is None or mem is None else Size(cpu, mem)
-    return [DecisionRecord(sample.at, sample.facts.vm, "scheduler", tuple(said), size, any_of(standing.denied))]
+    return [DecisionRecord(sample.at, sample.facts.vm, "scheduler", tuple(sentences), size, any_of(standing.denied))]
 
 
 def any_of(size: Size) -> bool:

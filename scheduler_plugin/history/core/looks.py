@@ -1,12 +1,4 @@
-"""What a look at a cluster shows, as samples: objects of the API, the scheduler's ``/nodes``, accounts of agents.
-
-Rules that hold here:
-
-- What cannot be read is None, and a VM that cannot be read has no sample: nothing is guessed.
-- ``need`` is the goal of the agent's account; without a fresh one it is not known: what the VM has is what the policy
-  in force made of its need.
-- Reading a VM costs more than all else, so one whose version has not changed is not read again.
-"""
+"""Looks at a cluster as samples: objects of the API, the scheduler's ``/nodes``, accounts of agents."""
 
 from __future__ import annotations
 
@@ -67,18 +59,19 @@ def keys_of_nodes(nodes: Iterable[JsonObject]) -> dict[str, tuple[str, ...]]:
     >>> keys_of_nodes([{"metadata": {"name": "n1", "labels": {"node.kubernetes.io/instance-type": "m5"}}}])
     {'n1': ('m5',)}
     """
-    found = {name_of(node).name: price_keys(labels_of(node)) for node in nodes}
-    return {node: keys for node, keys in found.items() if keys}
+    keys_by_node = {name_of(node).name: price_keys(labels_of(node)) for node in nodes}
+    return {node: keys for node, keys in keys_by_node.items() if keys}
 
 
 def standings(nodes: JsonObject | None) -> dict[str, VmStatus]:
     """By VM (``namespace/name``), from the scheduler's ``/nodes``; what cannot be read is left out."""
-    found: dict[str, VmStatus] = {}
+    by_vm: dict[str, VmStatus] = {}
     for pod in (pod for node in items(nodes or {}, "nodes") for pod in items(node, "pods")):
         vm, standing = text(pod, "vm"), _standing(pod)
         if vm and standing is not None:
-            found[vm] = _together(found[vm], standing) if vm in found else standing
-    return found
+            # A VM that migrates has a pod on each of two nodes.
+            by_vm[vm] = _together(by_vm[vm], standing) if vm in by_vm else standing
+    return by_vm
 
 
 def _standing(pod: Json) -> VmStatus | None:
@@ -90,6 +83,7 @@ def _standing(pod: Json) -> VmStatus | None:
 
 def _together(one: VmStatus, other: VmStatus) -> VmStatus:
     return VmStatus(
+        # Both nodes reserve for it, but it is denied and permitted once.
         Size(one.reserved.cpu + other.reserved.cpu, one.reserved.mem + other.reserved.mem),
         one.permit or other.permit,
         Size(max(one.denied.cpu, other.denied.cpu), max(one.denied.mem, other.denied.mem)),
@@ -103,9 +97,9 @@ def size_at(source: JsonObject, *path: str) -> Size | None:
     >>> size_at({"permit": {"cpu": "2", "mem": "4Mi"}}, "permit")
     Size(cpu=2000, mem=4096)
     """
-    found = child(source, *path)
+    amounts = child(source, *path)
     try:
-        return Size.of(Resources.parse(text(found, "cpu"), text(found, "mem")))
+        return Size.of(Resources.parse(text(amounts, "cpu"), text(amounts, "mem")))
     except QuantityError:
         return None
 
@@ -122,21 +116,25 @@ class VmReader:
     ) -> Iterator[tuple[VmSample, VmStatus | None]]:
         """Each VM that can be read, with what the scheduler says of it. Accounts before ``oldest`` do not count."""
         of_scheduler = standings(look.nodes)
-        seen: dict[ObjectName, tuple[str, tuple[VmRecord, Size]]] = {}
+        current: dict[ObjectName, tuple[str, tuple[VmRecord, Size]]] = {}
         for obj in look.vms:
             name, version = name_of(obj), version_of(obj)
-            known = self._known.get(name)
-            found = known[1] if known is not None and version and known[0] == version else self._read(obj)
-            if found is not None:
-                seen[name] = version, found
+            previous = self._known.get(name)
+            # Parsing costs more than all else, so one whose version has not changed is not read again.
+            parsed = previous[1] if previous is not None and version and previous[0] == version else self._read(obj)
+            if parsed is not None:
+                current[name] = version, parsed
                 standing, account = of_scheduler.get(str(name)), accounts.get(name)
+                # An old account is no guess at the present need: without a fresh one it is unknown.
                 fresh = account if account is not None and account.at >= oldest else None
-                yield VmSample(look.at, found[0], _amounts(found[1], standing, fresh)), standing
-        self._known = seen
+                yield VmSample(look.at, parsed[0], _amounts(parsed[1], standing, fresh)), standing
+        # Replaced, not updated: VMs that are gone leave nothing behind.
+        self._known = current
 
     def _read(self, obj: JsonObject) -> tuple[VmRecord, Size] | None:
         try:
             vm = parse_virtual_machine(obj)
+        # A VM that cannot be read has no sample: nothing is guessed.
         except InvalidObjectError:
             return None
         labels = tuple((key, vm.labels[key][:_LONGEST_LABEL]) for key in self._labels if key in vm.labels)
@@ -151,6 +149,7 @@ def _amounts(size: Size, standing: VmStatus | None, account: Account | None) -> 
     permit, reserved = (None, None) if standing is None else (standing.permit, standing.reserved)
     pairs = (size, need, permit, reserved)
     used = (None, None) if account is None else (account.used_cpu, account.used_mem)
+    # In the order of VM_COLUMNS.
     amounts: list[int | None] = []
     for pair in pairs:
         amounts += (None, None) if pair is None else (pair.cpu, pair.mem)
@@ -162,6 +161,7 @@ def node_samples(look: ClusterSample) -> Iterator[NodeSample]:
     for node in items(look.nodes or {}, "nodes"):
         name = text(node, "name")
         total, reserved = size_at(node, "total"), size_at(node, "reserved")
+        # A node without these amounts would count as an empty one.
         if not name or total is None or reserved is None:
             continue
         uses = [size for size in (size_at(pod, "use") for pod in items(node, "pods")) if size is not None]

@@ -23,8 +23,10 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
     ('d/db', 'Running', 5, 9)
     """
     name, phase = name_of(migration), _said(migration, "status", "phase") or "Pending"
+    # The end stays where it was first seen, and the same object tells that nothing is new.
     if before is not None and before.phase in ENDED and before.phase == phase:
         return before
+    # Creation is the truest begin, unless the API server's clock is ahead of ours.
     began = min([at, *_times([text(migration, "metadata", "creationTimestamp")])])
     annotations, downtime = annotations_of(migration), whole(migration, "status", "info", "downtimeMs")
     since = began if before is None else before.since
@@ -32,11 +34,13 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
         name=name,
         vm=ObjectName(name.namespace, _said(migration, "spec", "vmName")),
         source=_said(migration, "status", "sourceNode"),
+        # The status names the target only once its pod is there; the order has it from the start.
         target=_said(migration, "status", "targetNode") or shortened(annotations.get(ANNOTATION_TARGET_NODE, "")),
         phase=phase,
         since=since,
         until=_ended(migration, since, at) if phase in ENDED else at,
         reason=shortened(annotations.get(ANNOTATION_REASON, "")),
+        # Zero is a real downtime, so a missing field has to be told from it.
         downtime=downtime if "downtimeMs" in child(migration, "status", "info") else None,
     )
 
@@ -47,9 +51,10 @@ def _said(migration: JsonObject, *path: str) -> str:
 
 def _ended(migration: JsonObject, since: Millis, seen: Millis) -> Millis:
     """The time when its conditions last changed, if they say it: a recorder may see it much later."""
-    changed = _times(text(each, "lastTransitionTime") for each in items(migration, "status", "conditions"))
+    changed = _times(text(condition, "lastTransitionTime") for condition in items(migration, "status", "conditions"))
+    # Clocks differ: an end never lies before the begin, nor after the moment when it was seen.
     return min(seen, max([since, *changed])) if changed else seen
 
 
 def _times(texts: Iterable[str]) -> list[Millis]:
-    return [int(found * SECOND) for found in map(parse_timestamp, texts) if found is not None]
+    return [int(moment * SECOND) for moment in map(parse_timestamp, texts) if moment is not None]

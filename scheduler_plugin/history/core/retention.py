@@ -1,11 +1,6 @@
-"""How long a history stays fine, when it is made coarser, and what goes first where it is too large.
+"""Retention of a history: when spans are made coarser, and what goes first where the store is too large.
 
-Rules that hold here:
-
-- Spans are fine for hours, five minutes long for days, an hour long for weeks; then they go.
-- Where the store is above its bounds horizons are halved until it is not: those of the fine spans first, so that a
-  large fleet still has its weeks.
-- A VM whose agent says ever more costs the decisions of that VM, and no other's.
+Spans are fine for hours, five minutes long for days, an hour long for weeks; then they go.
 """
 
 from __future__ import annotations
@@ -48,6 +43,7 @@ class RetentionBounds(msgspec.Struct, frozen=True, gc=False):
         >>> RetentionBounds.of_volume(10**12) == RetentionBounds()
         True
         """
+        # The volume has to hold the journal and a damaged file that was set aside, too.
         return cls(most_bytes=min(cls().most_bytes, size // _PARTS))
 
 
@@ -82,14 +78,17 @@ def folds(now: Millis, halvings: int = 0) -> tuple[Fold, ...]:
     >>> folds(100 * DAY, halvings=6)[2].before == 100 * DAY - 35 * DAY // 2
     True
     """
-    found = []
+    folds_due = []
     for number, tier in enumerate(TIERS):
         is_last = number + 1 == len(TIERS)
         width = TIERS[number if is_last else number + 1].width
+        # The fine spans go first, so that a large fleet still has its weeks.
         halved = max(0, halvings - FINE_FIRST) if is_last else halvings
+        # Never less than ``least``: people look at the last minutes most of all.
         horizon = now - max(tier.keep >> halved, tier.least)
-        found.append(Fold(number, horizon // width * width))
-    return tuple(found)
+        # At a multiple of the next width, or one coarse span would be made in two halves.
+        folds_due.append(Fold(number, horizon // width * width))
+    return tuple(folds_due)
 
 
 def next_halvings(halvings: int, used_bytes: int, rows: int, bounds: RetentionBounds) -> int:
@@ -103,5 +102,6 @@ def next_halvings(halvings: int, used_bytes: int, rows: int, bounds: RetentionBo
     """
     if used_bytes > bounds.most_bytes or rows > bounds.most_rows:
         return min(halvings + 1, MOST_HALVINGS)
+    # Half empty, not just below the bound: otherwise the horizons would change with every upkeep.
     is_half_empty = 2 * used_bytes < bounds.most_bytes and 2 * rows < bounds.most_rows
     return max(0, halvings - 1) if is_half_empty else halvings

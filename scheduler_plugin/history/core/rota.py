@@ -1,4 +1,4 @@
-"""Whose agent is asked at a look: those with news first, then those that were asked longest ago, this many at most."""
+"""The choice of agents to ask at a look: those with news first, then those that were asked longest ago."""
 
 from __future__ import annotations
 
@@ -17,4 +17,5 @@ def next_asked(
     >>> [vm.name for vm in next_asked([a, b, c], {c}, {a: 5, b: 3, c: 9}, 2)]
     ['c', 'b']
     """
+    # By name last, so that equal ones take turns in a fixed order.
     return sorted(vms, key=lambda vm: (vm not in news, asked.get(vm, 0), vm))[:most]

@@ -1,9 +1,6 @@
-"""What is seen of VMs and nodes at one moment, and what happened to them.
+"""Samples of VMs and nodes at one moment, and records of decisions and migrations.
 
-Rules that hold here:
-
-- A sample is a row of amounts in the order of its columns; None is an amount that was not seen.
-- Whose a sample is, and where, changes seldom: it stands apart in ``VmRecord`` and ``NodeRecord``.
+A sample is a row of amounts in the order of its columns; None is an amount that was not seen.
 """
 
 from __future__ import annotations
@@ -88,6 +85,7 @@ class Size(msgspec.Struct, frozen=True, gc=False):
         >>> Size.of(Resources.parse("1500m", "2Gi"))
         Size(cpu=1500, mem=2097152)
         """
+        # Rounded up, as no VM with memory may seem to have none.
         return cls(resources.cpu.value, -(-resources.mem.value // 1024))
 
     @property
@@ -126,6 +124,7 @@ class NodeRecord(msgspec.Struct, frozen=True, gc=False):
         >>> NodeRecord.of("n1", ("pool", "m5"))
         NodeRecord(node='n1', machine='m5', groups=('pool',))
         """
+        # The instance type is the least specific key, so it is the last.
         return cls(node, keys[-1], tuple(keys[:-1])) if keys else cls(node)
 
     @property
@@ -138,6 +137,7 @@ class VmSample(msgspec.Struct, frozen=True, gc=False):
     """A VM at one moment; ``amounts`` in the order of ``VM_COLUMNS``."""
 
     at: Millis
+    # Apart from the amounts, since it seldom changes.
     facts: VmRecord
     amounts: Row
 

@@ -1,4 +1,4 @@
-"""What an amount did not exceed in a share of the time."""
+"""The amount that was not exceeded in a share of the time."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def weighted_share(levels: Iterable[tuple[Amount, Millis]], share: float) -> Amo
     0
     """
     ranked = sorted(levels)
+    # Above 1 the loop would run past the greatest amount.
     left = min(1.0, share) * sum(lasted for _, lasted in ranked)
     for amount, lasted in ranked:
         left -= lasted

@@ -1,10 +1,6 @@
 """A stretch of time as a history keeps it: how long each amount was known, its integral and its greatest value.
 
-Rules that hold here:
-
-- Joining spans adds integrals and known times, so that no sum ever changes; spans are joined by when they begin.
-- The mean of a column is over the time in which it was known.
-- An amount is at most ``MOST``, so that an hour of it fits into a column of SQLite whatever an object says.
+The mean of a column is over the time in which it was known.
 """
 
 from __future__ import annotations
@@ -67,14 +63,16 @@ def held(since: Millis, until: Millis, amounts: Row) -> Span:
     Span(since=0, until=10, seen=10, known=(10, 0), sums=(40, 0), peaks=(4, 0))
     """
     lasted = until - since
-    known = [None if amount is None else min(MOST, amount) for amount in amounts]
+    # An hour of MOST fits into a column of SQLite, whatever an object says.
+    bounded = [None if amount is None else min(MOST, amount) for amount in amounts]
     return Span(
         since,
         until,
         lasted,
-        tuple([_NONE if amount is None else lasted for amount in known]),
-        tuple([_NONE if amount is None else amount * lasted for amount in known]),
-        tuple([_NONE if amount is None else amount for amount in known]),
+        # Lists are faster than generators here, and this runs for every sample.
+        tuple([_NONE if amount is None else lasted for amount in bounded]),
+        tuple([_NONE if amount is None else amount * lasted for amount in bounded]),
+        tuple([_NONE if amount is None else amount for amount in bounded]),
     )
 
 
@@ -84,8 +82,9 @@ def sum_while(span: Span, place: int, other: int) -> int:
     >>> sum_while(joined([held(0, 10, (4, 1)), held(10, 40, (4, None))]), 0, 1)
     40
     """
-    known = span.known[place]
-    return span.sums[place] * min(known, span.known[other]) // known if known else 0
+    known_time = span.known[place]
+    # The two times may not overlap fully within a span; the smaller one is the best that can be said.
+    return span.sums[place] * min(known_time, span.known[other]) // known_time if known_time else 0
 
 
 def joined(spans: Sequence[Span]) -> Span:
@@ -97,12 +96,13 @@ def joined(spans: Sequence[Span]) -> Span:
     if len(spans) == 1:
         return spans[0]
     return Span(
-        min(each.since for each in spans),
-        max(each.until for each in spans),
-        sum(each.seen for each in spans),
-        tuple(map(sum, zip(*(each.known for each in spans), strict=True))),
-        tuple(map(sum, zip(*(each.sums for each in spans), strict=True))),
-        tuple(map(max, zip(*(each.peaks for each in spans), strict=True))),
+        min(span.since for span in spans),
+        max(span.until for span in spans),
+        sum(span.seen for span in spans),
+        # Only sums and maxima: joining in any order gives the same span.
+        tuple(map(sum, zip(*(span.known for span in spans), strict=True))),
+        tuple(map(sum, zip(*(span.sums for span in spans), strict=True))),
+        tuple(map(max, zip(*(span.peaks for span in spans), strict=True))),
     )
 
 
@@ -122,8 +122,10 @@ def clipped(span: Span, since: Millis, until: Millis) -> Span | None:
     before, upto = begin - span.since, end - span.since
 
     def part(whole: int) -> int:
+        # A difference of two cumulated parts, so that the parts of a span add up to it exactly.
         return whole * upto // length - whole * before // length
 
+    # Where the peak lay is not known, so each part has it.
     return Span(begin, end, part(span.seen), tuple(map(part, span.known)), tuple(map(part, span.sums)), span.peaks)
 
 
@@ -135,5 +137,6 @@ def stepped(spans: Iterable[Span], since: Millis, step: Millis) -> list[Span]:
     """
     steps: dict[int, list[Span]] = {}
     for span in spans:
+        # A span is not cut: one that reaches into the next step counts where it begins.
         steps.setdefault((span.since - since) // step, []).append(span)
     return [joined(steps[number]) for number in sorted(steps)]

@@ -1,4 +1,4 @@
-"""What recorded time costs: reserved, used, and at fixed sizes, in hours and in money (B.15). Pure.
+"""Costs of recorded time: reserved, used, and at fixed sizes, in hours and in money (B.15). Pure.
 
 Rules that hold here:
 

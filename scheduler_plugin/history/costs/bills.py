@@ -1,14 +1,4 @@
-"""From what VMs had and used to what that costs, in lines that add up.
-
-Rules that hold here:
-
-- A fixed size is counted for the very time in which the reservation was known, so that the two can be compared.
-- A reservation whose fixed size is not known is on neither side of a comparison.
-- Time within a VM's life in which its reservation was not seen is unknown: it costs nothing here, and is reported. A VM
-  that was made again under its old name begins another life.
-- Use is known for a part of the time alone, so it is compared with what was reserved in that part.
-- Each amount is priced on the node where the VM was, at that time.
-"""
+"""Bills: the cost of what VMs reserved and used, in lines that add up."""
 
 from __future__ import annotations
 
@@ -43,7 +33,7 @@ class BilledCost:
         return self.cpu_money + self.mem_money
 
     def __add__(self, other: BilledCost) -> BilledCost:
-        return BilledCost(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+        return BilledCost(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(self)))
 
     @classmethod
     def of(cls, cpu: int, mem: int, price: Price) -> BilledCost:
@@ -82,12 +72,14 @@ class Line:
     until: Millis = 0
 
     def __add__(self, other: Line) -> Line:
-        sums = (getattr(self, each.name) + getattr(other, each.name) for each in fields(self)[:-2])
+        # The last two fields are moments, which do not add up.
+        sums = (getattr(self, part.name) + getattr(other, part.name) for part in fields(self)[:-2])
         return replace(Line(*sums), since=min(self.since, other.since), until=max(self.until, other.until))
 
     @property
     def saved(self) -> Fraction:
         """Savings against the maximum size."""
+        # A reservation whose maximum is not known is on neither side of the comparison.
         return self.at_most.money - (self.reserved.money - self.without_most)
 
     @property
@@ -127,6 +119,7 @@ def bill(  # noqa: PLR0913 - what a bill is made of
     lines: dict[str, Line] = defaultdict(Line)
     billed = [usage for usage in usages if not only or key_of(usage.facts) == only]
     for usage in billed:
+        # Each amount is priced on the node where the VM was, at that time.
         line = line_of(usage, high.get(usage.facts.vm), prices.on(usage.facts.node, usage.span))
         lines[key_of(usage.facts)] += line
     for facts, unknown in _unknown(usages):  # a VM's time in other lines is not unknown
@@ -141,18 +134,22 @@ def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
     """Usage and reservation of one VM while its facts were the same."""
     span, most = usage.span, usage.facts.most
     cpu, mem = PLACE["reserved_cpu"], PLACE["reserved_mem"]
-    known = span.known[cpu], span.known[mem]
+    known_times = span.known[cpu], span.known[mem]
     used_cpu, used_mem = PLACE["used_cpu"], PLACE["used_mem"]
     reserved = BilledCost.of(span.sums[cpu], span.sums[mem], price)
     return Line(
         reserved=reserved,
         used=BilledCost.of(span.sums[used_cpu], span.sums[used_mem], price),
         in_use=BilledCost.of(
-            *(usage.in_use or (sum_while(span, cpu, used_cpu), sum_while(span, mem, used_mem))), price
+            # Use is known for a part of the time alone, so it is compared with what was reserved in that part. Without
+            # the exact integral an even part stands for it.
+            *(usage.in_use or (sum_while(span, cpu, used_cpu), sum_while(span, mem, used_mem))),
+            price,
         ),
-        at_most=_fixed(most, known, price),
-        at_high=_fixed(high, known, price),
-        known=Fraction(known[0], HOUR),
+        # For the very time in which the reservation was known, so that the two can be compared.
+        at_most=_fixed(most, known_times, price),
+        at_high=_fixed(high, known_times, price),
+        known=Fraction(known_times[0], HOUR),
         use_known=Fraction(span.known[used_cpu], HOUR),
         without_most=NOTHING if most is not None else reserved.money,
         without_high=NOTHING if high is not None else reserved.money,
@@ -169,9 +166,11 @@ def _unknown(usages: Iterable[Usage]) -> Iterable[tuple[VmRecord, Fraction]]:
     """For each life of a VM the hours between its first and last moment in which its reservation was not known."""
     lives: dict[tuple[ObjectName, str], list[Usage]] = defaultdict(list)
     for usage in usages:
+        # A VM that was made again under its old name begins another life.
         lives[usage.facts.vm, usage.facts.uid].append(usage)
     for parts in lives.values():
-        life = max(each.span.until for each in parts) - min(each.span.since for each in parts)
-        known = sum(each.span.known[PLACE["reserved_cpu"]] for each in parts)
-        if life > known:
-            yield max(parts, key=lambda each: each.span.until).facts, Fraction(life - known, HOUR)
+        life = max(usage_part.span.until for usage_part in parts) - min(usage_part.span.since for usage_part in parts)
+        known_time = sum(usage_part.span.known[PLACE["reserved_cpu"]] for usage_part in parts)
+        # Unknown time costs nothing, and is reported on the line where the VM was last.
+        if life > known_time:
+            yield max(parts, key=lambda usage_part: usage_part.span.until).facts, Fraction(life - known_time, HOUR)

@@ -1,14 +1,7 @@
-"""Which nodes could be emptied, and with which moves (S2.8c).
+"""Nodes that could be emptied, and the moves that it takes (S2.8c).
 
-Rules that hold here:
-
-- The node with the highest price for each compute unit that its VMs use is tried first; one that is emptied takes none,
-  so that each VM moves once.
-- A VM goes to the fullest open node that stays below its watermark with it: so few nodes stay, and none is pressed.
-- Pods that run no VM need room elsewhere too; where each goes is not said. Those that reserve nothing find a place
-  anywhere, and those that belong to their node (of a DaemonSet, static ones) go with it.
-- This is advice from amounts alone: constraints of pods are kube-scheduler's. Who asks leaves out nodes that have to
-  stay, such as those of the control plane.
+This is advice from amounts alone: constraints of pods are kube-scheduler's. Who asks leaves out nodes that have to
+stay, such as those of the control plane.
 """
 
 from __future__ import annotations
@@ -91,9 +84,9 @@ def read_nodes(
     """The nodes in the scheduler's answer at ``/nodes``, but for ``staying``; one that cannot be read is left out.
     ``bound`` are the pods (``namespace/name``) that go with their node.
     """
-    asked = (node for node in items(answer, "nodes") if text(node, "name") not in staying)
-    found = (_node(node, prices.get(text(node, "name"), reference), bound) for node in asked)
-    return [node for node in found if node is not None]
+    candidates = (node for node in items(answer, "nodes") if text(node, "name") not in staying)
+    nodes = (_node(node, prices.get(text(node, "name"), reference), bound) for node in candidates)
+    return [node for node in nodes if node is not None]
 
 
 def bound_pods(pods: Iterable[JsonObject]) -> set[str]:
@@ -119,8 +112,11 @@ def _node(node: Json, price: Price, bound: Collection[str]) -> PlacedNode | None
         for pod in pods
         if text(pod, "vm")
     ]
+    # For a scheduler that reports no compute unit.
     unit = size_at(node, "computeUnit") or Size(1000, 4 * 1024**2)
+    # Pods of DaemonSets and static pods go with their node; all others need room elsewhere.
     alone = [pod for pod in pods if not text(pod, "vm") and text(pod, "pod") not in bound]
+    # A pod that reserves nothing finds a place anywhere.
     others = [size for size in (size_at(pod, "reserved") for pod in alone) if size is not None and size != _NO_SIZE]
     is_open = flag(node, "open")
     return PlacedNode(text(node, "name"), price.of(total), unit, mark, reserved, tuple(vms), tuple(others), is_open)
@@ -131,16 +127,20 @@ def emptied(nodes: Iterable[PlacedNode]) -> list[Emptied]:
     left = {node.name: node for node in nodes}
     gone: list[PlacedNode] = []
     targets: dict[str, str] = {}
-    for node in sorted(left.values(), key=lambda each: (-each.price_per_unit, each.name)):
+    # The dearest for each unit in use first: emptying it saves most for the moves it takes.
+    for node in sorted(left.values(), key=lambda place: (-place.price_per_unit, place.name)):
         here = left[node.name]  # VMs of nodes before it may have come here: they go elsewhere instead
-        others = [each for each in left.values() if each.name != node.name and each.is_open]
-        pieces = _largest_first([*here.vms, *(PlacedVm(_OTHER, each) for each in here.others)])
-        found = _targets(pieces, others)
-        if found is None or not others:
+        others = [place for place in left.values() if place.name != node.name and place.is_open]
+        pieces = _largest_first([*here.vms, *(PlacedVm(_OTHER, size) for size in here.others)])
+        destinations = _targets(pieces, others)
+        # Without others there is nowhere to go, even for a node without VMs.
+        if destinations is None or not others:
             continue
+        # An emptied node takes no VMs, so that each VM moves once.
         del left[node.name]
         gone.append(node)
-        for piece, target in zip(pieces, found, strict=True):
+        for piece, target in zip(pieces, destinations, strict=True):
+            # Later nodes have to fit beside what has come here.
             left[target] = _with(left[target], piece)
             targets[piece.name] = target
     return [_emptied(node, targets) for node in gone]
@@ -157,11 +157,13 @@ _Room = tuple[float, str, Size, Size]
 
 def _targets(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str] | None:
     """Target of each; None if not all of them have one."""
+    # A VM that is on its way already will leave by itself; the node is judged once it has.
     if not all(vm.moves for vm in vms):
         return None
     rooms = sorted(_room(node.name, node.reserved, node.watermark) for node in others)
     targets = []
     for vm in vms:
+        # The fullest that it fits: so few nodes stay, and none is pressed above its watermark.
         place = next((place for place in reversed(range(len(rooms))) if _fits(rooms[place], vm)), None)
         if place is None:
             return None
@@ -172,6 +174,7 @@ def _targets(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str]
 
 
 def _room(name: str, reserved: Size, watermark: Size) -> _Room:
+    # By CPU alone: it only orders the nodes, and what fits is judged for both.
     return reserved.cpu / max(1, watermark.cpu), name, reserved, watermark
 
 
@@ -186,6 +189,7 @@ def _fits(room: _Room, vm: PlacedVm) -> bool:
 
 def _with(node: PlacedNode, vm: PlacedVm) -> PlacedNode:
     reserved = _sum(node.reserved, vm.reserved)
+    # A pod without a VM may have to move again with the next node, so it is remembered apart.
     if vm.name == _OTHER:
         return replace(node, reserved=reserved, others=(*node.others, vm.reserved))
     return replace(node, reserved=reserved, vms=(*node.vms, vm))

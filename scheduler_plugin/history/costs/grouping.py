@@ -1,4 +1,4 @@
-"""What the lines of a bill are called: by VM, namespace, group, node, or the value of a label."""
+"""Names of a bill's lines: by VM, namespace, group, node, or the value of a label."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def key_of(by: str) -> KeyOf:
     >>> key_of("vm")(facts), key_of("label=team")(facts), key_of("label=tier")(facts)
     ('default/db', 'a', '(none)')
     """
+    # ``label=`` alone names no label.
     label = by.removeprefix(LABEL)
     if by.startswith(LABEL) and label:
         return lambda facts: dict(facts.labels).get(label, NONE)

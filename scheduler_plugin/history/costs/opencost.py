@@ -1,13 +1,4 @@
-"""A bill in the form of OpenCost's allocation API, so that tools which read that read this.
-
-Rules that hold here:
-
-- What is reserved is what a VM costs, as a request is there; use makes its efficiency, over the time in which use is
-  known.
-- A line begins and ends where its VMs were seen first and last within the window; averages are over that time.
-- What this project does not know (volumes, networks, GPUs) is zero, as there.
-- A VM without a value for the grouping is ``__unallocated__``, and names of labels are Prometheus's, as there.
-"""
+"""A bill in the form of OpenCost's allocation API, so that tools which read that read this."""
 
 from __future__ import annotations
 
@@ -49,8 +40,10 @@ def allocations(found: Bill, by: str, cluster: str) -> dict[str, object]:
 def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
     name: str, line: Line, by: str, cluster: str, found: Bill, window: dict[str, str]
 ) -> dict[str, object]:
+    # A line begins and ends where its VMs were seen within the window; averages are over that time, as there.
     since, until = max(line.since, found.period.since), min(line.until, found.period.until)
     hours = Fraction(max(0, until - since), HOUR)
+    # Weighted by cost, as OpenCost does it.
     efficiency = _of_cpu(line) * line.reserved.cpu_money + _of_ram(line) * line.reserved.mem_money
     return {
         "name": name,
@@ -61,8 +54,10 @@ def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
         "minutes": rounded(hours * 60),
         **_cpu(line, hours),
         **_ram(line, hours),
+        # Volumes, networks and GPUs are not known here; tools expect the fields all the same.
         **dict.fromkeys(_ZEROS, 0),
         **dict.fromkeys(_NOTHING_OF),
+        # The reservation costs what a request does there; use only makes the efficiency.
         "totalCost": rounded(line.reserved.money),
         "totalEfficiency": rounded(_share(efficiency, line.reserved.money)),
     }
@@ -106,15 +101,16 @@ def _of_ram(line: Line) -> Fraction:
 
 
 def _properties(name: str, by: str, cluster: str) -> dict[str, object]:
-    found: dict[str, object] = {"cluster": cluster}
+    properties: dict[str, object] = {"cluster": cluster}
     if name == UNALLOCATED:
-        return found
+        return properties
     if by in _CONTROLLERS:
         namespace, _, controller = name.partition("/")
-        return found | {"namespace": namespace, "controllerKind": _CONTROLLERS[by], "controller": controller}
+        return properties | {"namespace": namespace, "controllerKind": _CONTROLLERS[by], "controller": controller}
     if by.startswith(LABEL):
-        return found | {"labels": {_NO_NAME.sub("_", by.removeprefix(LABEL)): name}}
-    return found | {by: name}
+        # Prometheus's names of labels, as OpenCost has them: other characters become underscores.
+        return properties | {"labels": {_NO_NAME.sub("_", by.removeprefix(LABEL)): name}}
+    return properties | {by: name}
 
 
 def _mean(amount: Fraction, hours: Fraction) -> float:

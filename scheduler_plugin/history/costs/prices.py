@@ -1,11 +1,6 @@
-"""What a vCPU-hour and a GiB-hour cost on each node (S2.1).
+"""Prices of a vCPU-hour and a GiB-hour on each node (S2.1).
 
-Rules that hold here:
-
-- A node with a price in the table costs that price, split between CPU and memory as the reference prices are, or as the
-  published ones if those are zero.
-- All others cost the reference prices; a report says which those are.
-- A node's name may be used again for a machine of another price: amounts cost what the machine of their time did.
+All others cost the reference prices; a report says which those are.
 """
 
 from __future__ import annotations
@@ -67,6 +62,7 @@ class PriceList:
     def known(self, node: str, span: Span | None = None) -> Price | None:
         """The same; None if it is the reference price because the table lacks the node."""
         if self.parts and span is not None:
+            # The last sample of a span may reach over the cut between two parts.
             middle = (span.since + span.until) // 2
             _, prices = self.parts[max(0, bisect_right(self.parts, middle, key=itemgetter(0)) - 1)]
             if node in prices:
@@ -80,6 +76,7 @@ def exact(number: float) -> Fraction:
     >>> exact(0.1)
     Fraction(1, 10)
     """
+    # Fraction(0.1) would have the error of the binary float.
     return Fraction(str(number))
 
 
@@ -102,6 +99,8 @@ def priced(size: Size, keys: Iterable[str], ranking: RankingConfig) -> Price | N
     True
     """
     own, key = reference_price(ranking), price_key(keys, ranking)
+    # The node's price is split between CPU and memory as the reference prices are; zero ones cannot tell, so the
+    # published ones do.
     split = own if own.of(size) else reference_price(RankingConfig())
     if key is None or not split.of(size):
         return None
@@ -111,33 +110,35 @@ def priced(size: Size, keys: Iterable[str], ranking: RankingConfig) -> Price | N
 
 def price_list(nodes: Sequence[NodeUsage], ranking: RankingConfig, parts: Sequence[Part] = ()) -> PriceList:
     """The prices of all nodes that were seen, as they were last; ``parts`` if some had another price before."""
-    found = {node: price for node, price in prices_of(nodes, ranking).items() if price is not None}
-    used = {price_key(each.facts.price_keys, ranking) for each in nodes}
+    by_node = {node: price for node, price in prices_of(nodes, ranking).items() if price is not None}
+    used = {price_key(usage.facts.price_keys, ranking) for usage in nodes}
     unused = tuple(sorted(key for key in ranking.node_prices if key not in used))
-    return PriceList(reference_price(ranking), found, parts, unused)
+    return PriceList(reference_price(ranking), by_node, parts, unused)
 
 
 def prices_of(nodes: Iterable[NodeUsage], ranking: RankingConfig) -> dict[str, Price | None]:
     """The latest price of each node, None without one; a node is as large as its greatest reservable amount."""
-    found: dict[str, Price | None] = {}
-    for each in sorted(nodes, key=lambda node: node.span.until):
-        peaks = each.span.peaks
+    prices: dict[str, Price | None] = {}
+    # Later ones overwrite earlier ones: the latest price stays.
+    for usage in sorted(nodes, key=lambda node: node.span.until):
+        peaks = usage.span.peaks
         size = Size(peaks[NODE_PLACE["total_cpu"]], peaks[NODE_PLACE["total_mem"]])
-        found[each.facts.node] = priced(size, each.facts.price_keys, ranking)
-    return found
+        prices[usage.facts.node] = priced(size, usage.facts.price_keys, ranking)
+    return prices
 
 
 def price_changes(nodes: Iterable[NodeUsage], ranking: RankingConfig, period: Period) -> list[Millis]:
     """The moments within the period at which a name of several priced machines begins or ends to be one of them."""
     spans: dict[str, dict[tuple[str | None, str], list[Span]]] = {}
-    for each in nodes:
-        machine = price_key(each.facts.price_keys, ranking), each.facts.machine
-        spans.setdefault(each.facts.node, {}).setdefault(machine, []).append(each.span)
+    for usage in nodes:
+        machine = price_key(usage.facts.price_keys, ranking), usage.facts.machine
+        spans.setdefault(usage.facts.node, {}).setdefault(machine, []).append(usage.span)
     ends = {
         end
         for machines in spans.values()
+        # Several machines without a price in the table all cost the reference price.
         if len(machines) > 1 and any(key is not None for key, _ in machines)
-        for found in machines.values()
-        for end in (min(each.since for each in found), max(each.until for each in found))
+        for machine_spans in machines.values()
+        for end in (min(span.since for span in machine_spans), max(span.until for span in machine_spans))
     }
     return sorted(end for end in ends if period.since < end < period.until)

@@ -1,12 +1,4 @@
-"""A bill as rows for tables and CSV, and as JSON. Here numbers are rounded, and nowhere before.
-
-Rules that hold here:
-
-- Money and hours have nine decimals in what machines read, so that a thousand lines add up to their total to the
-  sixth; people see fewer.
-- What is not known of any of a line's VMs is None, and no zero: an empty cell, or null.
-- A cell that a spreadsheet would take for a formula is text.
-"""
+"""A bill as rows for tables and CSV, and as JSON. Here numbers are rounded, and nowhere before."""
 
 from __future__ import annotations
 
@@ -44,6 +36,7 @@ UNKNOWN: Final = "-"
 More = Callable[[str | None], Mapping[str, float | None]]
 """Further numbers of the line of that name (None: of the total), always under the same names."""
 
+# So that the rounded values of a thousand lines add up to their total to the sixth decimal.
 _DECIMALS: Final = 9
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
@@ -52,17 +45,20 @@ def figures(line: Line) -> dict[str, float | None]:
     """The numbers of a line by their columns."""
     used, most, high = known_costs(line)
     costs = (line.reserved, used, most, high)
-    hours = [part for each in costs for part in ((None, None) if each is None else (each.cpu_hours, each.gib_hours))]
+    hours = [part for cost in costs for part in ((None, None) if cost is None else (cost.cpu_hours, cost.gib_hours))]
     money = [None if cost is None else cost.money for cost in costs]
     saved = [None if most is None else line.saved, None if high is None else line.saved_of_high]
-    found = (*hours, *money, *saved, line.known, line.unknown, line.use_known, line.in_use.money)
-    return {name: None if number is None else rounded(number) for name, number in zip(COLUMNS[1:], found, strict=True)}
+    numbers = (*hours, *money, *saved, line.known, line.unknown, line.use_known, line.in_use.money)
+    return {
+        name: None if number is None else rounded(number) for name, number in zip(COLUMNS[1:], numbers, strict=True)
+    }
 
 
 def known_costs(line: Line) -> tuple[BilledCost | None, BilledCost | None, BilledCost | None]:
     """Cost of usage, of the maximum, and of the size for 99.5 % of the time; None if unknown."""
     whole = line.reserved.money
     return (
+        # Unknown is None, not zero; but a line without any known time has a known use of zero.
         line.used if line.use_known or not line.known else None,
         line.at_most if line.without_most < whole or not whole else None,
         line.at_high if line.without_high < whole or not whole else None,
@@ -97,7 +93,7 @@ def document(found: Bill, by: str, more: More | None = None) -> dict[str, object
 
 def ranked(found: Bill) -> list[tuple[str, Line]]:
     """The lines, the dearest first."""
-    return sorted(found.lines.items(), key=lambda each: (-each[1].reserved.money, each[0]))
+    return sorted(found.lines.items(), key=lambda name_and_line: (-name_and_line[1].reserved.money, name_and_line[0]))
 
 
 def as_csv(found: Bill, more: More | None = None) -> str:
@@ -117,6 +113,7 @@ def plain(cell: str) -> str:
     >>> plain("=1+1"), plain("db")
     ("'=1+1", 'db')
     """
+    # Names of VMs and labels are chosen by users, and a formula runs on the reader's machine.
     return f"'{cell}" if cell.startswith(_FORMULA) else cell
 
 

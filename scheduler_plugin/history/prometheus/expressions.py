@@ -1,13 +1,4 @@
-"""What is asked of Prometheus for each column, from metrics that agents and the scheduler have.
-
-Rules that hold here:
-
-- Names of VMs stand in expressions as quoted strings only.
-- An agent does not know its VM's reservation: the maximum of its permit, size and order stands for it.
-- Series are distinguished by namespace and VM, and by the labels ``node`` and ``group`` where scraping adds them.
-- A sample that is no amount (NaN, infinite, below zero) is left out before anything is summed: one would spoil the sum
-  of all others.
-"""
+"""PromQL expressions for each column, from metrics of agents and the scheduler."""
 
 from __future__ import annotations
 
@@ -31,6 +22,7 @@ _KINDS: Final = MappingProxyType(
         "size": _ORDERED,
         "need": "goal",
         "permit": "permit",
+        # An agent does not know its VM's reservation: the maximum of these three stands for it.
         "reserved": "permit|ordered|actual",
         "used": "used",
         "least": "least",
@@ -45,11 +37,12 @@ SCALES: Final[Mapping[str, float]] = MappingProxyType({"cpu": 1000.0, "mem": 1 /
 GREATEST: Final = 1e30
 """Beyond any sum of bytes; what is more, is infinite or is no number is taken as not scraped."""
 
+# The labels ``node`` and ``group`` are there only if scraping adds them.
 BY_VM: Final = "namespace, vm, node, group"
 SCRAPED: Final = "max(count_over_time(autoscale_agent_vms[10m]) and (autoscale_agent_vms offset 10m))"
 """How many samples ten minutes of an agent have that was there before them."""
 
-_INTERVALS: Final = tuple(each * SECOND for each in (5, 10, 15, 20, 30, 60, 120, 300))
+_INTERVALS: Final = tuple(seconds * SECOND for seconds in (5, 10, 15, 20, 30, 60, 120, 300))
 _MOST_POINTS: Final = 10_000
 
 
@@ -77,6 +70,7 @@ class Expressions(msgspec.Struct, frozen=True):
         >>> Expressions(10).of_each("used_cpu", [ObjectName("d", "a.b"), ObjectName("d", "c")])[:78]
         'max by (namespace, vm) (last_over_time(autoscale_agent_cpu_cores{kind=~"used",'
         """
+        # One query for many VMs. The two alternations match every pair of their members, hence VMs of others, too.
         names = "|".join(sorted({re.escape(vm.name) for vm in vms}))
         namespaces = "|".join(sorted({re.escape(vm.namespace) for vm in vms}))
         return self._of_vms(column, f",namespace=~{quoted(namespaces)},vm=~{quoted(names)}", "namespace, vm")
@@ -100,6 +94,8 @@ class Expressions(msgspec.Struct, frozen=True):
         return f"max by (node) ({self._last(metric, f'resource={quoted(_NODE_RESOURCES[resource])}{of_node}')})"
 
     def _last(self, metric: str, matchers: str) -> str:
+        # One millisecond less than the interval, so that two samples never fall into it. The comparison drops NaN,
+        # infinite and negative samples, one of which would spoil the sum of all others.
         return f"last_over_time({metric}{{{matchers}}}[{self.scrapes - 1}ms]) >= 0 < {GREATEST}"
 
 
@@ -121,8 +117,10 @@ def interval_of(samples: float) -> Millis:
     >>> interval_of(40), interval_of(41), interval_of(9), interval_of(600), interval_of(0)
     (15000, 15000, 60000, 5000, 300000)
     """
+    # Nothing scraped counts as one sample.
     apart = 10 * MINUTE / max(1.0, samples)
-    return min(_INTERVALS, key=lambda each: max(each / apart, apart / each))
+    # By ratio, not by difference: 5 s are as far from 10 s as 150 s from 300 s.
+    return min(_INTERVALS, key=lambda interval: max(interval / apart, apart / interval))
 
 
 def quoted(text: str) -> str:
@@ -131,6 +129,7 @@ def quoted(text: str) -> str:
     >>> quoted('a"b\\c')
     '"a\\"b\\\\c"'
     """
+    # Nothing else puts names of VMs into an expression. JSON's escapes are Go's, which PromQL has.
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -140,6 +139,7 @@ def range_step(period: Period, step: Millis) -> Millis:
     >>> range_step(Period(0, HOUR), 1000), range_step(Period(0, 2400 * HOUR), 1000)
     (1000, 864000)
     """
+    # Prometheus refuses a range of more than 11000 points.
     return max(step, -(-(period.until - period.since) // _MOST_POINTS), SECOND)
 
 
@@ -164,6 +164,7 @@ def node_labels(series: Mapping[str, str]) -> dict[str, str]:
 
 def _as_exported(label: str) -> str:
     """A label of a node as kube-state-metrics calls it."""
+    # kube-state-metrics turns camel case into snake case after it has replaced all other characters.
     return "label_" + re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", re.sub(r"\W", "_", label)).lower()
 
 

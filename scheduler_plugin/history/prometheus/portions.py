@@ -1,12 +1,4 @@
-"""How much Prometheus is asked for at once, so that a question about many VMs over a long time stays within its limits.
-
-Rules that hold here:
-
-- Amounts are looked at as often as agents are scraped. Only where that would be more than ``MOST_POINTS`` each n-th
-  scrape is: n has no factor in common with minutes and hours, so that a load with the period of a clock is met at all
-  its phases.
-- Sums over time are asked for in stretches of time, and added; shares of the time in batches of VMs.
-"""
+"""The size of queries to Prometheus: a question about many VMs over a long time stays within its limits."""
 
 from __future__ import annotations
 
@@ -40,7 +32,9 @@ def step_of(period: Period, scrapes: Millis, crowd: float) -> Millis:
     (15000, 105000, 165000)
     """
     least = crowd * (period.until - period.since) / scrapes / MOST_POINTS
-    return scrapes * next(each for each in count(max(1, ceil(least))) if gcd(each, _CLOCK) == 1)
+    # Without a factor in common with minutes and hours, so that a load with the period of a clock is met at all its
+    # phases.
+    return scrapes * next(stride for stride in count(max(1, ceil(least))) if gcd(stride, _CLOCK) == 1)
 
 
 def stretches(period: Period, step: Millis, crowd: float) -> Iterator[Period]:
@@ -54,6 +48,7 @@ def stretches(period: Period, step: Millis, crowd: float) -> Iterator[Period]:
     length = max(1, int(AT_ONCE // max(1.0, crowd))) * step
     begin = period.since
     while begin < period.until:
+        # Cut at multiples of the step, or a subquery would evaluate the same moment in two parts.
         end = min(period.until, (begin // step) * step + length)
         yield Period(begin, end)
         begin = end
@@ -70,7 +65,9 @@ def batches(points: Mapping[ObjectName, float]) -> Iterator[tuple[ObjectName, ..
     """
     batch: list[ObjectName] = []
     weight = 0.0
+    # Sorted, so that the same question makes the same queries.
     for vm in sorted(points):
+        # A VM that is too large on its own still makes a batch: it cannot be split.
         if batch and (weight + points[vm] > AT_ONCE or len(batch) == MOST_NAMES):
             yield tuple(batch)
             batch, weight = [], 0.0

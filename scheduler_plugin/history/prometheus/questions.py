@@ -1,10 +1,6 @@
 """Answers the port ``History`` from a Prometheus.
 
-Rules that hold here:
-
-- A sample holds for one step. Integrals are sums of samples times the step: what was not scraped is not counted.
-- The step is that of scraping, unless a question is too large for that (``portions``): then ``extent`` says so.
-- Prometheus keeps no sentences: decisions are changes of size, and migrations are changes of the node.
+The step is that of scraping, unless a question is too large for that (``portions``): then ``extent`` says so.
 """
 
 from __future__ import annotations
@@ -81,12 +77,14 @@ class PrometheusHistory:
 
     async def extent(self) -> Extent:
         """See ``History``."""
-        seen, ever = "timestamp(autoscale_agent_vms)", f"[{_LONGEST}ms:"
-        early = await self._server.vector(f"min(min_over_time({seen}{ever}1h]))")  # at a full hour, if there was one
+        stamp, ever = "timestamp(autoscale_agent_vms)", f"[{_LONGEST}ms:"
+        # Coarsely over all that may be stored, then finely: a fine step over 35 days is too much for one query.
+        early = await self._server.vector(f"min(min_over_time({stamp}{ever}1h]))")  # at a full hour, if there was one
         before = round(early[0][1] * SECOND) if early else None
-        first = await self._server.vector(f"min(min_over_time({seen}[{HOUR}ms:{self._scrapes}ms]))", before) or early
-        last = await self._server.vector(f"max({seen})") or await self._server.vector(
-            f"max(max_over_time({seen}{ever}5m]))"
+        first = await self._server.vector(f"min(min_over_time({stamp}[{HOUR}ms:{self._scrapes}ms]))", before) or early
+        # An instant query sees five minutes back. Agents that have been away for longer need the expensive question.
+        last = await self._server.vector(f"max({stamp})") or await self._server.vector(
+            f"max(max_over_time({stamp}{ever}5m]))"
         )
         sampled = f"Of so many VMs over so long one of {self._skipped} samples is looked at."
         notes = (_NOTE, sampled) if self._skipped > 1 else (_NOTE,)
@@ -98,64 +96,70 @@ class PrometheusHistory:
         """See ``History``."""
         await self._learn(period)
         return await self._spans(
-            [self._say.vm(each, vm, "namespace, vm") for each in VM_COLUMNS], VM_COLUMNS, period, step
+            [self._say.vm(column, vm, "namespace, vm") for column in VM_COLUMNS], VM_COLUMNS, period, step
         )
 
     async def node_series(self, node: str, period: Period, step: Millis) -> Sequence[Span]:
         """See ``History``."""
         await self._learn(period)
-        return await self._spans([self._say.node(each, node) for each in NODE_COLUMNS], NODE_COLUMNS, period, step)
+        return await self._spans([self._say.node(column, node) for column in NODE_COLUMNS], NODE_COLUMNS, period, step)
 
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         """See ``History``."""
         await self._learn(period)
         step = range_step(period, self._scrapes)
         cpu, mem = [
-            await self._server.ranges(self._say.vm(f"size_{each}", vm, "namespace, vm"), period, step)
-            for each in SCALES
+            await self._server.ranges(self._say.vm(f"size_{resource}", vm, "namespace, vm"), period, step)
+            for resource in SCALES
         ]
         sizes = {tuple(sorted(labels.items())): dict(values) for labels, values in mem}
-        found = []
+        decisions = []
         for labels, values in cpu:
             mems = sizes.get(tuple(sorted(labels.items())), {})
-            seen = [(at, Size(_scaled(cores, "cpu"), _scaled(mems[at], "mem"))) for at, cores in values if at in mems]
-            for (_, before), (at, size) in pairwise(seen):
+            samples = [
+                (at, Size(_scaled(cores, "cpu"), _scaled(mems[at], "mem"))) for at, cores in values if at in mems
+            ]
+            # Prometheus keeps no sentences, so a change of size stands for the decision.
+            for (_, before), (at, size) in pairwise(samples):
                 if size != before:
-                    said = (f"Its size became {size.resources}.",)
-                    found.append(DecisionRecord(at, _vm(labels), "agent", said, size))
-        return sorted(found, key=lambda each: -each.at)[:most]
+                    sentences = (f"Its size became {size.resources}.",)
+                    decisions.append(DecisionRecord(at, _vm(labels), "agent", sentences, size))
+        return sorted(decisions, key=lambda decision: -decision.at)[:most]
 
     async def moves(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[MoveRecord]:
         """See ``History``."""
         await self._learn(period)
         step = range_step(period, self._scrapes)
-        seen: dict[ObjectName, list[tuple[Millis, Millis, str]]] = defaultdict(list)
+        stays_by_vm: dict[ObjectName, list[tuple[Millis, Millis, str]]] = defaultdict(list)
         for labels, values in await self._server.ranges(
             self._say.vm("size_cpu", vm, "namespace, vm, node"), period, step
         ):
             if labels.get("node"):
                 times = [at for at, _ in values]
-                seen[_vm(labels)] += [(came, left, labels["node"]) for came, left in _stays(times, step)]
-        found = [
+                stays_by_vm[_vm(labels)] += [(came, left, labels["node"]) for came, left in _stays(times, step)]
+        moves = [
+            # The target reports before the source is gone, so the two stays may overlap.
             MoveRecord(vm, vm, source, target, "Succeeded", min(left, came), max(left, came))
-            for vm, stays in seen.items()
+            for vm, stays in stays_by_vm.items()
             for (_, left, source), (came, _, target) in pairwise(sorted(stays))
+            # The same node again is a restart; a long absence is a stop and a start.
             if source != target and came - left <= max(_LONGEST_MOVE, 2 * step)
         ]
-        return sorted(found, key=lambda each: -each.since)[:most]
+        return sorted(moves, key=lambda move: -move.since)[:most]
 
     async def usage(self, period: Period) -> Sequence[Usage]:
         """See ``History``."""
         await self._learn(period)
         spans = await self._totals(self._say.vm, VM_COLUMNS, period, "reserved_cpu")  # has all that an agent knows
         least, most = [await self._sizes(kind, period) for kind in ("least", "most")]
+        # Use may be unknown while the reservation is known, and only the rest can be compared.
         in_use = [await self._while_known(*pair, period) for pair in IN_USE]
-        found = []
+        usages = []
         for labels, span in spans.items():
-            of, (cpu, mem) = dict(labels), (each.get(labels, 0) for each in in_use)
+            of, (cpu, mem) = dict(labels), (integrals.get(labels, 0) for integrals in in_use)
             facts = VmRecord(_vm(of), of.get("node", ""), of.get("group", ""), least.get(labels), most.get(labels))
-            found.append(Usage(facts, span, (cpu, mem)))
-        return found
+            usages.append(Usage(facts, span, (cpu, mem)))
+        return usages
 
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
         """See ``History``."""
@@ -172,64 +176,69 @@ class PrometheusHistory:
         await self._learn(period)
         step, _ = await self._grid(period)
         points = {
-            _vm(labels): seen * self._scrapes / step
-            for labels, seen in await self._server.vector(census("need_cpu", period), period.until - 1)
+            _vm(labels): samples * self._scrapes / step
+            for labels, samples in await self._server.vector(census("need_cpu", period), period.until - 1)
         }
-        found = defaultdict[ObjectName, dict[str, int]](dict)
+        needs = defaultdict[ObjectName, dict[str, int]](dict)
         for batch in batches(points):
             for resource in SCALES:
+                # Quantiles cannot be added up from parts of the time, so the VMs are split instead.
                 expression = self._say.of_each(f"need_{resource}", batch)
-                asked = over("quantile_over_time", expression, period, step, f"{share}, ")
-                for labels, value in await self._server.vector(asked, period.until - 1):
-                    found[_vm(labels)][resource] = _scaled(value, resource)
-        return {vm: Size(each.get("cpu", 0), each.get("mem", 0)) for vm, each in found.items()}
+                query = over("quantile_over_time", expression, period, step, f"{share}, ")
+                for labels, value in await self._server.vector(query, period.until - 1):
+                    needs[_vm(labels)][resource] = _scaled(value, resource)
+        return {vm: Size(need.get("cpu", 0), need.get("mem", 0)) for vm, need in needs.items()}
 
     async def _learn(self, period: Period) -> None:
         """Learn the scrape interval of agents, once it can be told."""
-        if not self._is_learnt and (found := await self._server.vector(SCRAPED, period.until - 1)):
-            self._scrapes, self._is_learnt = interval_of(found[0][1]), True
+        # Until agents have been scraped for a while the default interval stands.
+        if not self._is_learnt and (answer := await self._server.vector(SCRAPED, period.until - 1)):
+            self._scrapes, self._is_learnt = interval_of(answer[0][1]), True
             self._say = Expressions(self._scrapes)
 
     async def _price_keys(self, period: Period) -> Mapping[str, Mapping[PriceKeys, Stay]]:
         """The price keys of nodes and when each had them, as far as kube-state-metrics exports their labels."""
         step, parts = await self._stretches(period)
-        found = defaultdict[str, dict[PriceKeys, Stay]](dict)
+        by_node = defaultdict[str, dict[PriceKeys, Stay]](dict)
         for part in parts:
             for end, place in (("min", 0), ("max", 1)):
-                asked = over(f"{end}_over_time", "timestamp(kube_node_labels)", part, step)
-                for labels, at in await self._server.vector(asked, part.until - 1):
-                    stays, keys = found[labels.get("node", "")], price_keys(node_labels(labels))
+                query = over(f"{end}_over_time", "timestamp(kube_node_labels)", part, step)
+                for labels, at in await self._server.vector(query, part.until - 1):
+                    stays, keys = by_node[labels.get("node", "")], price_keys(node_labels(labels))
+                    # The last sample holds for one more step.
                     moment = round(at * SECOND) + place * step
                     since, until = stays.get(keys, (moment, moment))
                     stays[keys] = min(since, moment), max(until, moment)
-        return found
+        return by_node
 
     async def _sizes(self, kind: str, period: Period) -> dict[Key, Size]:
         """The bounds of VMs as they were last."""
         step, parts = await self._stretches(period)
-        found = defaultdict[Key, dict[str, int]](dict)
+        sizes = defaultdict[Key, dict[str, int]](dict)
         for part in parts:
             for resource in SCALES:
-                asked = over("last_over_time", self._say.vm(f"{kind}_{resource}"), part, step)
-                for labels, value in await self._server.vector(asked, part.until - 1):
-                    found[_key(labels)][resource] = _scaled(value, resource)
-        return {key: Size(**each) for key, each in found.items() if len(each) == len(SCALES)}
+                query = over("last_over_time", self._say.vm(f"{kind}_{resource}"), part, step)
+                for labels, value in await self._server.vector(query, part.until - 1):
+                    sizes[_key(labels)][resource] = _scaled(value, resource)
+        # A bound of one resource alone is of no use.
+        return {key: Size(**amounts) for key, amounts in sizes.items() if len(amounts) == len(SCALES)}
 
     async def _while_known(self, column: str, other: str, period: Period) -> dict[Key, int]:
         """The integral of a column of each VM over the time in which another one was known."""
         step, parts = await self._stretches(period)
         both = f"{self._say.vm(column)} and {self._say.vm(other)}"
-        found = defaultdict[Key, float](float)
+        sums = defaultdict[Key, float](float)
         for part in parts:
             for labels, value in await self._server.vector(over("sum_over_time", both, part, step), part.until - 1):
-                found[_key(labels)] += value * step
-        return {key: _scaled(value, _resource(column)) for key, value in found.items()}
+                sums[_key(labels)] += value * step
+        return {key: _scaled(value, _resource(column)) for key, value in sums.items()}
 
     async def _grid(self, period: Period) -> tuple[Millis, float]:
         """The step at which amounts are read, and the number of VMs at a time."""
         answer = await self._server.vector(crowd(period), period.until - 1)
         vms = answer[0][1] if answer else 1.0
         step = step_of(period, self._scrapes, vms)
+        # Reported by ``extent``.
         self._skipped = max(self._skipped, step // self._scrapes)
         return step, vms
 
@@ -243,11 +252,11 @@ class PrometheusHistory:
     ) -> dict[Key, Span]:
         """The integrals, known times and peaks of each series; ``seen`` is the column that tells when it was there."""
         step, parts = await self._stretches(period)
-        found = defaultdict[Key, list[Span]](list)
+        spans_by_key = defaultdict[Key, list[Span]](list)
         for part in parts:
             for key, span in (await self._totals_of(expression, columns, part, step, seen)).items():
-                found[key].append(span)
-        return {key: joined(spans) for key, spans in found.items()}
+                spans_by_key[key].append(span)
+        return {key: joined(spans) for key, spans in spans_by_key.items()}
 
     async def _totals_of(
         self, expression: Expression, columns: Sequence[str], period: Period, step: Millis, seen: str
@@ -255,43 +264,49 @@ class PrometheusHistory:
         """The same of a part that one query can be about."""
 
         async def ask(function: str, asked: str) -> dict[Key, float]:
-            found = await self._server.vector(over(f"{function}_over_time", asked, period, step), period.until - 1)
-            return {_key(labels): value for labels, value in found}
+            series = await self._server.vector(over(f"{function}_over_time", asked, period, step), period.until - 1)
+            return {_key(labels): value for labels, value in series}
 
         sums, counts, peaks = [
             await asyncio.gather(*(ask(function, expression(column)) for column in columns))
             for function in ("sum", "count", "max")
         ]
         first, last = [await ask(end, f"timestamp({expression(seen)})") for end in ("min", "max")]
-        found = {}
+        totals = {}
         for key, begin in first.items():
-            known = tuple(round(each.get(key, 0.0) * step) for each in counts)
-            found[key] = Span(
+            known_times = tuple(round(by_key.get(key, 0.0) * step) for by_key in counts)
+            totals[key] = Span(
                 since=round(begin * SECOND),
                 until=round(last.get(key, begin) * SECOND) + step,
-                seen=known[columns.index(seen)],
-                known=known,
-                sums=_scaled_all([each.get(key, 0.0) * step for each in sums], columns),
-                peaks=_scaled_all([each.get(key, 0.0) for each in peaks], columns),
+                seen=known_times[columns.index(seen)],
+                known=known_times,
+                # A sample holds for one step; what was not scraped is not counted.
+                sums=_scaled_all([by_key.get(key, 0.0) * step for by_key in sums], columns),
+                peaks=_scaled_all([by_key.get(key, 0.0) for by_key in peaks], columns),
             )
-        return found
+        return totals
 
     async def _spans(
         self, expressions: Sequence[str], columns: Sequence[str], period: Period, step: Millis
     ) -> list[Span]:
         """Rows of the means within each step, as spans of one step."""
         wide = range_step(period, max(step, self._scrapes))
-        asked, ends = period, 0
+        asked_period, ends = period, 0
         if wide > self._scrapes:
-            expressions = [over("avg_over_time", each, Period(0, wide), self._scrapes) for each in expressions]
+            expressions = [
+                over("avg_over_time", expression, Period(0, wide), self._scrapes) for expression in expressions
+            ]
             ends = wide - 1  # a mean is asked for where its step ends
-            asked = Period(period.since + ends, period.until + ends)
-        answers = await asyncio.gather(*(self._server.ranges(each, asked, wide) for each in expressions))
+            asked_period = Period(period.since + ends, period.until + ends)
+        answers = await asyncio.gather(
+            *(self._server.ranges(expression, asked_period, wide) for expression in expressions)
+        )
         rows: dict[Millis, list[int | None]] = defaultdict(lambda: [None] * len(columns))
         for place, series in enumerate(answers):
             for _, values in series:
                 for at, value in values:
                     rows[at - ends][place] = _scaled(value, _resource(columns[place]))
+        # Several series may fall into one row, such as those of a VM that moved.
         return stepped([held(at, at + wide, tuple(rows[at])) for at in sorted(rows)], period.since, wide)
 
 
@@ -299,6 +314,7 @@ def _machines(node: str, span: Span, stays: Mapping[PriceKeys, Stay]) -> list[No
     """The machines that the node was, each with its part of ``span``."""
     if len(stays) <= 1:
         return [NodeUsage(NodeRecord.of(node, next(iter(stays), ())), span)]
+    # Its name stood for several machines, each with a price of its own.
     parts = ((keys, clipped(span, *stay)) for keys, stay in stays.items())
     return [NodeUsage(NodeRecord.of(node, keys), part) for keys, part in parts if part is not None]
 

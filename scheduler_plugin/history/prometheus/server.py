@@ -1,10 +1,4 @@
-"""The HTTP API of a Prometheus: what an expression is at a moment or over time.
-
-Rules that hold here:
-
-- A value that is no amount (NaN, infinite, below zero) is left out; an answer that cannot be read is an error.
-- Few questions are under way at a time.
-"""
+"""The HTTP API of a Prometheus: values of an expression at a moment or over time."""
 
 from __future__ import annotations
 
@@ -21,6 +15,7 @@ from scheduler_plugin.history.prometheus.expressions import GREATEST
 
 Labels = Mapping[str, str]
 
+# Queries under way at a time: Prometheus runs 20 at most, for all of its users.
 _TOGETHER: Final = 4
 
 
@@ -53,22 +48,24 @@ class PrometheusServer:
         self, expression: str, period: Period, step: Millis
     ) -> list[tuple[Labels, list[tuple[Millis, float]]]]:
         """Series over time. Raises ``HistoryError``."""
-        asked = {"start": period.since / SECOND, "end": (period.until - 1) / SECOND, "step": step / SECOND}
-        found = await self._ask("/api/v1/query_range", {"query": expression, **asked})
-        ranges = [(each.metric, [(_moment(at), _number(value)) for at, value in each.values]) for each in found]
+        times = {"start": period.since / SECOND, "end": (period.until - 1) / SECOND, "step": step / SECOND}
+        series = await self._ask("/api/v1/query_range", {"query": expression, **times})
+        ranges = [(one.metric, [(_moment(at), _number(value)) for at, value in one.values]) for one in series]
         return [(labels, [point for point in values if _is_amount(point[1])]) for labels, values in ranges]
 
     async def vector(self, expression: str, at: Millis | None = None) -> list[tuple[Labels, float]]:
         """Value of an expression at a moment. Raises ``HistoryError``."""
-        asked: dict[str, str | float] = {"query": expression} | ({} if at is None else {"time": at / SECOND})
-        found = await self._ask("/api/v1/query", asked)
-        values = [(each.metric, _number(each.value[1])) for each in found if each.value is not None]
+        parameters: dict[str, str | float] = {"query": expression} | ({} if at is None else {"time": at / SECOND})
+        series = await self._ask("/api/v1/query", parameters)
+        values = [(one.metric, _number(one.value[1])) for one in series if one.value is not None]
         return [(labels, value) for labels, value in values if _is_amount(value)]
 
     async def _ask(self, path: str, asked: Mapping[str, str | float]) -> list[_Series]:
         try:
             async with self._limit:
+                # POST, as expressions with many names exceed the length of a URL.
                 response = await self._http.post(path, data=dict(asked))
+            # Before the status is looked at: the body of a refusal says why.
             answer = _ANSWER.decode(response.content)
         except (httpx.HTTPError, ValueError, RecursionError) as error:
             raise HistoryError(f"Prometheus gives no usable answer: {error}") from error
@@ -80,6 +77,7 @@ class PrometheusServer:
 def _number(text: str) -> float:
     """Raises ``HistoryError``."""
     try:
+        # Values are JSON strings, as JSON has no NaN and no infinity.
         return float(text)
     except ValueError:
         raise HistoryError(f"Prometheus gives no usable answer: a value is {text[:40]!r}") from None

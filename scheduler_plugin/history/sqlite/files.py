@@ -1,11 +1,6 @@
 """A history's file: opened by one recorder at a time, set aside where it is damaged.
 
-Rules that hold here:
-
-- A lock beside the file says that a recorder writes it; the kernel gives it back however that process ends.
-- A damaged file is renamed with its journal, never repaired and never deleted: people may want what it holds.
-- A file of a newer release is neither written nor read nor renamed: it is whole, this program is too old for it.
-- Its user alone reads it: it says who uses what. SQLite gives the files beside it the same rights.
+A file of a newer release is neither written nor read nor renamed: it is whole, this program is too old for it.
 """
 
 from __future__ import annotations
@@ -67,11 +62,13 @@ def only_recorder(path: Path) -> Iterator[None]:
     lock = path.with_name(f"{path.name}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Never removed: a recorder that has the lock of a removed file would not exclude the next one.
         file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWN)
     except OSError as error:
         raise StoreError(f"the history cannot be written: {lock}: {error.strerror}") from error
     try:
         try:
+            # The kernel gives it back however this process ends.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise StoreBusyError(f"another recorder writes {path}") from error
@@ -82,22 +79,28 @@ def only_recorder(path: Path) -> Iterator[None]:
 
 def open_to_write(path: Path) -> sqlite3.Connection:
     """The file with its tables. Raises ``NewerFileError``, ``FAULTS`` and ``OSError``."""
+    # Made before SQLite opens it, which would make it readable for others; the files beside it get the same rights.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWN))
     open_to_read(path).close()  # refuses a newer file before anything is written into it
     with suppress(PermissionError):  # a volume's group may write a file that another user made
         path.chmod(_OWN)
+    # Without an isolation level Python begins no transactions of its own.
     connection = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
     connection.text_factory = _text
     try:
+        # Before the first table: later it has no effect without a VACUUM.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        # Readers do not block the recorder, nor does it block them.
         connection.execute("PRAGMA journal_mode = WAL")
+        # With a WAL a power cut loses the last batches, and never damages the file.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL}")
-        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise DamagedFileError(found)
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise DamagedFileError(verdict)
         _own(connection)
         with connection:
+            # All tables and marks or none: a half-made file would pass for a foreign one.
             connection.execute("BEGIN IMMEDIATE")
             _make(connection)
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
@@ -117,10 +120,10 @@ FileNumber = tuple[int, int]
 def file_number(path: Path) -> FileNumber | None:
     """That of the file at ``path``; None if none can be seen."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 class DamagedFileError(sqlite3.DatabaseError):
@@ -132,9 +135,10 @@ class ForeignFileError(sqlite3.DatabaseError):
 
 
 def _make(connection: sqlite3.Connection) -> None:
-    """The tables where there are none. Raises ``DamagedFileError`` if there are others: SQLite's check takes any."""
+    """Creates the tables. Raises ``DamagedFileError`` if there are different ones: SQLite's check accepts any."""
     for statement in CREATE:
         connection.execute(statement)
+    # SQLite normalizes what it stores of a statement, so the text is compared with that of a fresh database.
     with closing(sqlite3.connect(":memory:")) as fresh:
         for statement in CREATE:
             fresh.execute(statement)
@@ -147,7 +151,7 @@ def _schema(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
 
 
 def _mark(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Whose file it is, and its version."""
+    """The application and the version that the file is marked with."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return application, version
@@ -164,6 +168,7 @@ def _refuse_newer(path: Path, connection: sqlite3.Connection) -> None:
 
 def _own(connection: sqlite3.Connection) -> None:
     application, version = _mark(connection)
+    # A new file has neither a mark nor tables. What has another mark is no history of ours.
     is_new = not application and not connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()[0]
     if not is_new and (application, version) != (APPLICATION, VERSION):
         raise ForeignFileError(f"expected a history of version {VERSION}, got version {version} of {application:#x}")
@@ -194,6 +199,7 @@ def _is_laid_down(path: Path) -> bool:
     """Return True if the file is a copy that was closed in order, where nothing may be written: SQLite would want a
     file beside it even to read.
     """
+    # A WAL beside it has data that an immutable open would miss.
     may_write = os.access(path.parent, os.W_OK, effective_ids=True)
     return not may_write and not path.with_name(f"{path.name}-wal").exists()
 
@@ -203,15 +209,18 @@ def set_aside(path: Path, wall: float) -> Path:
     if len(set_aside_files(path)) >= MOST_ASIDE:
         raise FileExistsError(EEXIST, f"{MOST_ASIDE} damaged files are beside it: check the disk, then move them away")
     names = (f"{path.name}{_ASIDE}{int(wall) + later}" for later in count())
-    aside = next(found for name in names if not (found := path.with_name(name)).exists())
+    # Two files may be damaged within one second.
+    aside = next(free for name in names if not (free := path.with_name(name)).exists())
+    # An index of the journal only; SQLite makes it again.
     path.with_name(path.name + _SHARED).unlink(missing_ok=True)
     for journal in _JOURNALS:  # first: a new file would take it for its own
         with suppress(FileNotFoundError):
             path.with_name(path.name + journal).rename(f"{aside}{journal}")
+    # Never repaired and never deleted: people may want what it holds.
     return path.rename(aside)
 
 
 def set_aside_files(path: Path) -> list[Path]:
     """The damaged files that were set aside, without their journals."""
-    found = path.parent.glob(f"{path.name}{_ASIDE}*")
-    return sorted(each for each in found if not each.name.endswith(_JOURNALS))
+    files = path.parent.glob(f"{path.name}{_ASIDE}*")
+    return sorted(file for file in files if not file.name.endswith(_JOURNALS))

@@ -62,13 +62,13 @@ class SqliteHistory:
 
     async def usage(self, period: Period) -> Sequence[Usage]:
         """See ``History``."""
-        found = await self._ask(lambda connection: _totals(connection, VM_SPANS, _vm_facts, period))
-        return [Usage(facts, span, (cpu, mem)) for facts, span, (cpu, mem) in found]
+        totals = await self._ask(lambda connection: _totals(connection, VM_SPANS, _vm_facts, period))
+        return [Usage(facts, span, (cpu, mem)) for facts, span, (cpu, mem) in totals]
 
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
         """See ``History``."""
-        found = await self._ask(lambda connection: _totals(connection, NODE_SPANS, _node_facts, period))
-        return [NodeUsage(facts, span) for facts, span, _ in found]
+        totals = await self._ask(lambda connection: _totals(connection, NODE_SPANS, _node_facts, period))
+        return [NodeUsage(facts, span) for facts, span, _ in totals]
 
     async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
         """See ``History``."""
@@ -78,8 +78,8 @@ class SqliteHistory:
         both = "(SELECT since, until FROM vm_spans UNION ALL SELECT since, until FROM node_spans)"
         since, until = connection.execute(f"SELECT MIN(since), MAX(until) FROM {both}").fetchone()  # noqa: S608
         notes = [
-            f"A damaged history was set aside as {each.name}: what it held is missing here."
-            for each in set_aside_files(self._path)
+            f"A damaged history was set aside as {file.name}: what it held is missing here."
+            for file in set_aside_files(self._path)
         ]
         return Extent(since, until, tuple(notes))
 
@@ -88,7 +88,9 @@ class SqliteHistory:
 
     def _answer(self, question: Callable[[sqlite3.Connection], T]) -> T:
         try:
+            # Opened for each question: the file may have been set aside since the last one.
             with closing(open_to_read(self._path)) as connection:
+                # One snapshot for all statements of the question.
                 connection.execute("BEGIN")
                 return question(connection)
         except (sqlite3.Error, ValueError, TypeError, LookupError) as error:  # damage makes rows of anything
@@ -102,6 +104,7 @@ def _series(
         "WHERE subject = (SELECT id FROM subjects WHERE kind = ? AND namespace = ? AND name = ?) "
         "AND since > ? AND since < ? AND until > ? ORDER BY since"
     )
+    # The first bound is implied by the third, but the index on ``since`` can use it alone.
     bounds = (period.since - _LONGEST_SPAN, period.until, period.since)
     rows = connection.execute(table.select + condition, (*key, *bounds))
     return stepped(_parts((table.read(row)[1] for row in rows), period), period.since, step)
@@ -117,6 +120,7 @@ def _vm_facts(namespace: str, name: str, said: bytes) -> VmRecord:
     try:
         return _VM_FACTS.decode(said)
     except ValueError:
+        # Damaged facts still leave whose they are.
         return VmRecord(ObjectName(namespace, name))
 
 
@@ -129,22 +133,22 @@ def _node_facts(_: str, name: str, said: bytes) -> NodeRecord:
 
 def _readable(decoder: msgspec.json.Decoder[T], rows: Iterable[bytes]) -> list[T]:
     """The records that damage has left readable."""
-    found = []
+    records = []
     for row in rows:
         with suppress(ValueError, TypeError):
-            found.append(decoder.decode(row))
-    return found
+            records.append(decoder.decode(row))
+    return records
 
 
 def _totals(
     connection: sqlite3.Connection, table: SpanTable, decode: Callable[[str, str, bytes], F], period: Period
 ) -> list[tuple[F, Span, tuple[int, ...]]]:
     """Totals of the period: SQLite sums what lies within it; records across its ends are cut here."""
-    found: dict[int, list[Span]] = defaultdict(list)
+    spans_by_facts: dict[int, list[Span]] = defaultdict(list)
     whiles: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for row in connection.execute(table.totals, (period.since, period.until)):
         number, span, while_known = table.read_total(row)
-        found[number].append(span)
+        spans_by_facts[number].append(span)
         whiles[number].append(while_known)
     for end in (period.since, period.until):
         crossing = connection.execute(
@@ -153,15 +157,16 @@ def _totals(
         )
         for number, span in map(table.read, crossing):
             part = clipped(span, period.since, period.until)
+            # A span across both ends was taken at the first of them.
             is_twice = end == period.until and span.since < period.since
             if part is not None and not is_twice:
-                found[number].append(part)
+                spans_by_facts[number].append(part)
                 whiles[number].append(table.while_known(part))
-    known = "SELECT facts.id, namespace, name, json FROM facts JOIN subjects ON subjects.id = facts.subject"
-    facts = {number: said for number, *said in connection.execute(known)}
+    select_facts = "SELECT facts.id, namespace, name, json FROM facts JOIN subjects ON subjects.id = facts.subject"
+    facts = {number: record for number, *record in connection.execute(select_facts)}
     return [
         (decode(*facts[number]), joined(spans), tuple(map(sum, zip(*whiles[number], strict=True))))
-        for number, spans in sorted(found.items())
+        for number, spans in sorted(spans_by_facts.items())
     ]
 
 
@@ -178,7 +183,7 @@ def _events(  # noqa: PLR0913, PLR0917 - the parts of one statement
 
 
 def _high_needs(connection: sqlite3.Connection, period: Period, share: float) -> dict[ObjectName, Size]:
-    found: dict[ObjectName, list[int]] = {}
+    needs: dict[ObjectName, list[int]] = {}
     for place, column in enumerate(("need_cpu", "need_mem")):
         levels: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         rows = connection.execute(
@@ -188,8 +193,8 @@ def _high_needs(connection: sqlite3.Connection, period: Period, share: float) ->
             f"AND known_{column} > 0 GROUP BY subject, peak_{column}",
             (period.since, period.until, period.since - _LONGEST_SPAN),
         )
-        for namespace, name, peak, known in rows:
-            levels[namespace, name].append((peak, known))
-        for (namespace, name), each in levels.items():
-            found.setdefault(ObjectName(namespace, name), [0, 0])[place] = weighted_share(each, share)
-    return {vm: Size(*amounts) for vm, amounts in found.items()}
+        for namespace, name, peak, known_time in rows:
+            levels[namespace, name].append((peak, known_time))
+        for (namespace, name), amounts in levels.items():
+            needs.setdefault(ObjectName(namespace, name), [0, 0])[place] = weighted_share(amounts, share)
+    return {vm: Size(*amounts) for vm, amounts in needs.items()}

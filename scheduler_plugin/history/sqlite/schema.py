@@ -1,9 +1,6 @@
 """The tables of a history's file, and the statements that are made of a table's columns.
 
-Rules that hold here:
-
-- Names of VMs and texts of people reach SQL as parameters only; statements are made of names in this repository.
-- A span has ``tier``: 0 as seen, then coarser ones (``core.retention``).
+Names of VMs and texts of people reach SQL as parameters only; statements are made of names in this repository.
 """
 
 from __future__ import annotations
@@ -45,7 +42,9 @@ class SpanTable:
         fields = ", ".join(f"{field} INTEGER NOT NULL" for field in (*_HEAD, *self._parts))
         return (
             f"CREATE TABLE IF NOT EXISTS {self.name} (id INTEGER PRIMARY KEY, {fields})",
+            # For one object over time.
             f"CREATE INDEX IF NOT EXISTS {self.name}_of ON {self.name} (subject, since)",
+            # For retention, and for sums over all objects.
             f"CREATE INDEX IF NOT EXISTS {self.name}_age ON {self.name} (tier, since)",
         )
 
@@ -57,6 +56,7 @@ class SpanTable:
 
     def row(self, subject: int, facts: int, span: Span) -> tuple[int, ...]:
         """The parameters of ``insert``."""
+        # Tier 0: as it was seen.
         return (subject, facts, 0, span.since, span.until, span.seen, *span.known, *span.sums, *span.peaks)
 
     @cached_property
@@ -93,10 +93,10 @@ class SpanTable:
         width = len(self.columns)
         knowns, sums, peaks = self._parts[:width], self._parts[width : 2 * width], self._parts[2 * width :]
         joins = [
-            *(f"SUM({each})" for each in knowns),
-            *(f"SUM({each} / {_HALF})" for each in sums),
-            *(f"SUM({each} % {_HALF})" for each in sums),
-            *(f"MAX({each})" for each in peaks),
+            *(f"SUM({part})" for part in knowns),
+            *(f"SUM({part} / {_HALF})" for part in sums),
+            *(f"SUM({part} % {_HALF})" for part in sums),
+            *(f"MAX({part})" for part in peaks),
             *(f"TOTAL(1.0 * sum_{one} * MIN(known_{one}, known_{two}) / known_{one})" for one, two in self.pairs),
         ]
         return (
@@ -106,9 +106,11 @@ class SpanTable:
 
     def read_total(self, row: Sequence[int]) -> tuple[int, Span, tuple[int, ...]]:
         """The number of the facts, the span, and the integrals of ``pairs``, of a row of ``totals``."""
+        # The order of a row: known times, upper and lower halves of the sums, peaks, then the pairs.
         begin, width = _BEFORE_PARTS, len(self.columns)
         end = begin + 4 * width
         upper, lower = row[begin + width : begin + 2 * width], row[begin + 2 * width : begin + 3 * width]
+        # Python's integers have no bound.
         sums = (high * _HALF + low for high, low in zip(upper, lower, strict=True))
         return *self.read((*row[: begin + width], *sums, *row[begin + 3 * width : end])), tuple(map(round, row[end:]))
 
@@ -118,10 +120,10 @@ class SpanTable:
 
     def read(self, row: Sequence[int]) -> tuple[int, Span]:
         """The number of the facts, and the span."""
-        facts, since, until, seen, *parts = row
+        facts, since, until, seen_time, *parts = row
         width = len(self.columns)
-        known, sums, peaks = parts[:width], parts[width : 2 * width], parts[2 * width :]
-        return facts, Span(since, until, seen, tuple(known), tuple(sums), tuple(peaks))
+        known_times, sums, peaks = parts[:width], parts[width : 2 * width], parts[2 * width :]
+        return facts, Span(since, until, seen_time, tuple(known_times), tuple(sums), tuple(peaks))
 
 
 VM_SPANS: Final = SpanTable("vm_spans", VM_COLUMNS, IN_USE)

@@ -1,11 +1,6 @@
 """Writes a history's file: batches of spans, decisions and migrations, and the upkeep that keeps it bounded.
 
-Rules that hold here:
-
-- A batch is one transaction. A full disk, a read-only folder and a locked file raise ``StoreError`` and lose the batch.
-- Damage sets the file aside and begins a new one, with a note; it never ends the program. Where that fails, it is
-  tried again with the next batch.
-- Every method may take long: call it off the event loop, from one thread at a time.
+Every method may take long: call it off the event loop, from one thread at a time.
 """
 
 from __future__ import annotations
@@ -65,10 +60,11 @@ class SqliteStore:
         self._subjects: dict[tuple[str, str, str], int] = {}
         self._facts: dict[VmRecord | NodeRecord, tuple[int, int]] = {}
         self._held = ExitStack()
-        with ExitStack() as held:
-            held.enter_context(only_recorder(path))
+        with ExitStack() as stack:
+            # The lock first; it is given back if opening fails.
+            stack.enter_context(only_recorder(path))
             self._connection = self._opened()
-            self._held = held.pop_all()
+            self._held = stack.pop_all()
 
     def close(self) -> None:
         """Ends writing; what was written is kept."""
@@ -77,6 +73,7 @@ class SqliteStore:
 
     def is_gone(self) -> bool:
         """Return True if the file is not at its path any more, so that what is written is lost."""
+        # Open files outlive their removal on POSIX, so writing would go on unnoticed.
         return not self._is_closed and file_number(self._path) != self._number
 
     def write(self, batch: Batch) -> None:
@@ -104,7 +101,7 @@ class SqliteStore:
 
     def _opened(self) -> sqlite3.Connection:
         try:
-            found = open_to_write(self._path)
+            connection = open_to_write(self._path)
             self._number = file_number(self._path)
         except FAULTS as error:
             if not is_damage(error):
@@ -112,28 +109,32 @@ class SqliteStore:
             return self._anew(error)
         except OSError as error:
             raise StoreError(f"the history {self._path} cannot be written: {error.strerror}") from error
-        return found
+        return connection
 
     def _anew(self, error: Exception) -> sqlite3.Connection:
         """A new file, the damaged one set aside."""
         try:
             aside = set_aside(self._path, self._wall())
+            # The numbers of subjects and facts were those of the old file.
             self._subjects.clear()
             self._facts.clear()
-            found = open_to_write(self._path)
+            connection = open_to_write(self._path)
             self._number = file_number(self._path)
         except (OSError, *FAULTS) as again:
             raise StoreError(f"the history {self._path} is damaged and cannot be set aside: {again}") from again
         self.notes.append(f"The history was damaged ({error}) and was set aside as {aside.name}; a new one begins.")
-        return found
+        return connection
 
     def _guarded(self, work: Callable[[], T]) -> T:
         if self._is_closed:
+            # A new file could not be made when the old one was damaged: each batch tries again.
             self._reopen(self._opened)
         try:
             return work()
         except FAULTS as error:
+            # Damage never ends the program: the file is set aside, and a new one begins.
             if is_damage(error):
+                # ``error`` is unbound once the except clause ends.
                 damage = error
                 self._connection.close()
                 self._reopen(lambda: self._anew(damage))
@@ -141,29 +142,34 @@ class SqliteStore:
 
     def _reopen(self, opened: Callable[[], sqlite3.Connection]) -> None:
         """Raises ``StoreError`` with the note of a file that was set aside, or where it is closed still."""
-        self._is_closed, told = True, len(self.notes)
+        self._is_closed, notes_before = True, len(self.notes)
         self._connection = opened()
         self._is_closed = False
-        if len(self.notes) > told:
+        # Raised even though writing works again: the batch at hand is lost.
+        if len(self.notes) > notes_before:
             raise StoreError(self.notes[-1])
 
     def _write(self, batch: Batch) -> None:
-        known = len(self._subjects), len(self._facts)
+        cached = len(self._subjects), len(self._facts)
         try:
             with self._transaction() as connection:
                 self._insert(connection, VM_SPANS, batch.vms)
                 self._insert(connection, NODE_SPANS, batch.nodes)
                 connection.executemany(
                     "INSERT INTO decisions (at, subject, json) VALUES (?, ?, ?)",
-                    [(each.at, self._vm(each.vm), msgspec.json.encode(each)) for each in batch.decisions],
+                    [
+                        (decision.at, self._vm(decision.vm), msgspec.json.encode(decision))
+                        for decision in batch.decisions
+                    ],
                 )
                 connection.executemany(
+                    # A migration is written each time that it changes.
                     "INSERT OR REPLACE INTO moves (namespace, name, subject, since, until, json) "
                     "VALUES (?, ?, ?, ?, ?, ?)",
-                    [(*_key(each), self._vm(each.vm), each.since, each.until, _json(each)) for each in batch.moves],
+                    [(*_key(move), self._vm(move.vm), move.since, move.until, _json(move)) for move in batch.moves],
                 )
         except sqlite3.Error:
-            if known != (len(self._subjects), len(self._facts)):  # their numbers were rolled back
+            if cached != (len(self._subjects), len(self._facts)):  # their numbers were rolled back
                 self._subjects.clear()
                 self._facts.clear()
             raise
@@ -174,6 +180,7 @@ class SqliteStore:
         connection.executemany(table.insert, [table.row(*self._numbers(facts), span) for facts, span in spans])
 
     def _transaction(self) -> sqlite3.Connection:
+        # Takes the write lock at once, so that a transaction never fails half way for want of it.
         self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
 
@@ -201,15 +208,16 @@ class SqliteStore:
         return self._facts[facts]
 
     def _latest(self) -> Millis | None:
-        found = [
+        ends = [
             self._connection.execute(f"SELECT MAX(until) FROM {table.name}").fetchone()[0]  # noqa: S608
             for table in SPAN_TABLES
         ]
-        return max((each for each in found if each is not None), default=None)
+        return max((end for end in ends if end is not None), default=None)
 
     def _forget_after(self, at: Millis) -> None:
         with self._transaction() as connection:
             for table in SPAN_TABLES:
+                # Whole spans: one that began before and ended after is as wrong as its end.
                 connection.execute(f"DELETE FROM {table.name} WHERE until > ?", (at,))  # noqa: S608
             connection.execute("DELETE FROM decisions WHERE at > ?", (at,))
             connection.execute("DELETE FROM moves WHERE until > ?", (at,))
@@ -220,6 +228,7 @@ class SqliteStore:
         while True:
             before = self._halvings
             self._halvings = next_halvings(before, *self._size(), self._bounds)
+            # Small enough, or as coarse as it gets. A number that fell takes effect at the next upkeep.
             if self._halvings <= before:
                 return
             self._keep(now)
@@ -227,6 +236,7 @@ class SqliteStore:
     def _keep(self, now: Millis) -> None:
         *coarser, last = folds(now, self._halvings)
         for table in SPAN_TABLES:
+            # All tiers: a file that was not kept up for long has old spans in the fine ones, too.
             for tier in range(len(TIERS)):  # first of all: a full disk has no room for coarser spans
                 self._remove(table, tier, last.before)
             for fold in coarser:
@@ -235,6 +245,7 @@ class SqliteStore:
         with self._transaction() as connection:
             connection.execute("DELETE FROM decisions WHERE at < ?", (oldest,))
             connection.execute("DELETE FROM moves WHERE until < ?", (oldest,))
+            # One VM whose agent says ever more costs its own decisions, and no other's.
             for subject in connection.execute(TALKATIVE, (MOST_SAID,)).fetchall():
                 connection.execute(FORGET_DECISIONS, (*subject, MOST_SAID))
             connection.execute(
@@ -243,6 +254,7 @@ class SqliteStore:
             connection.execute(FORGET_SUBJECTS)
             self._facts.clear()
             self._subjects.clear()
+        # Fetched whole: it frees a page with each step.
         self._connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def _fold(self, table: SpanTable, fold: Fold) -> None:
@@ -250,6 +262,7 @@ class SqliteStore:
         width = TIERS[fold.tier + 1].width
         for begin, end in self._parts(table, fold.tier, fold.before, width):
             with self._transaction() as connection:
+                # Both in one transaction, or a reader would count spans twice or not at all.
                 connection.execute(table.coarsen, (fold.tier + 1, width, fold.tier, begin, end))
                 connection.execute(table.remove, (fold.tier, begin, end))
 
@@ -266,14 +279,16 @@ class SqliteStore:
         ).fetchone()
         if oldest is not None:
             for begin in range(oldest // width * width, before, _AT_ONCE * width):
+                # Short transactions: readers and batches wait for none of them for long.
                 yield begin, min(begin + _AT_ONCE * width, before)
 
     def _size(self) -> tuple[int, int]:
-        pages, unused, each = (
+        pages, unused, page_size = (
             self._connection.execute(f"PRAGMA {what}").fetchone()[0]
             for what in ("page_count", "freelist_count", "page_size")
         )
-        return (pages - unused) * each, sum(self._count(table) for table in COUNTED)
+        # Free pages stay in the file until the vacuum has given them back.
+        return (pages - unused) * page_size, sum(self._count(table) for table in COUNTED)
 
     def _count(self, table: str) -> int:
         row: Sequence[int] = self._connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()  # noqa: S608

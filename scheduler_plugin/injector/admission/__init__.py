@@ -1,1 +1,1 @@
-"""What is answered when the API server asks about a new pod (B.13)."""
+"""The answer to the API server's review of a new pod (B.13)."""

@@ -1,17 +1,4 @@
-"""Which pods get the agent, and by which changes. Pure.
-
-Rules that hold here:
-
-- The pod of a VM that lets itself be resized gets it, whether our controller made the pod or NeonVM's. Nothing else of
-  the pod is changed, and no label or annotation is set: NeonVM's controller removes those that the VM lacks.
-- A pod that has a container of the agent's name gets none, so asking twice changes nothing.
-- The agent's volumes hold its tokens. A pod that mentions them already is refused: its other containers would read what
-  is added under these names.
-- A pod with a service account of its own gets no agent: the tokens would be that account's, in a pod that whoever may
-  create VMs decides about.
-- The agent is an init container that goes on (``restartPolicy: Always``): a pod whose guest has ended ends, and an
-  agent that has ended is started again.
-"""
+"""The decision about which pods get the agent, and the changes that add it. Pure."""
 
 from __future__ import annotations
 
@@ -100,16 +87,20 @@ class Injection:
 def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | Injection:
     """Decide if a new pod gets the agent, and how."""
     spec, labels = child(pod, "spec"), labels_of(pod)
-    runners = [each for each in items(spec, "containers") if text(each, "name") == RUNNER_CONTAINER]
+    runners = [container for container in items(spec, "containers") if text(container, "name") == RUNNER_CONTAINER]
+    # Our controller's pods and NeonVM's both have the label and the runner.
     if not labels.get(LABEL_VM_NAME) or not runners:
         return NO_VM
     if (left := _unwanted(spec, labels)) is not None:
         return left
+    # The volumes hold tokens: the pod's other containers would read what is added under these names.
     if taken := _reserved_names(spec):
         return RefusedPod(f"volumes of the agent are mentioned by the pod: {', '.join(taken)}")
     account = text(spec, "serviceAccountName")
+    # The tokens would be those of the pod's own account, in a pod that whoever may create VMs decides about.
     if account not in {*DEFAULT_ACCOUNTS, template.account}:
         return Left("own_account", f"its pod has the service account {account}, and agents use {template.account}")
+    # No label or annotation is set: NeonVM's controller removes those that the VM lacks.
     patch: list[Json] = [
         *_appended(spec, "initContainers", [_agent(labels[LABEL_VM_NAME], runners[0], template)]),
         *_appended(spec, "volumes", _volumes(template)),
@@ -121,7 +112,7 @@ def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | Injection:
 
 def _missing_secrets(spec: Json, template: AgentTemplate) -> list[Json]:
     """The Secrets for the agent's image that the pod does not name itself."""
-    named = {text(each, "name") for each in items(spec, "imagePullSecrets")}
+    named = {text(reference, "name") for reference in items(spec, "imagePullSecrets")}
     return [{"name": name} for name in template.pull_secrets if name not in named]
 
 
@@ -131,20 +122,22 @@ def _unwanted(spec: Json, labels: Mapping[str, str]) -> Left | None:
         return NOT_ENABLED
     if labels.get(LABEL_INJECT) == "false":
         return OPTED_OUT
-    has_agent = any(text(each, "name") == AGENT_CONTAINER for each in _containers(spec))
+    # Asking twice changes nothing: the API server may call the webhook again after other ones.
+    has_agent = any(text(container, "name") == AGENT_CONTAINER for container in _containers(spec))
     return HAS_AGENT if has_agent else None
 
 
 def _containers(spec: Json) -> list[Json]:
-    return [each for kind in _KINDS for each in items(spec, kind)]
+    return [container for kind in _KINDS for container in items(spec, kind)]
 
 
 def _reserved_names(spec: Json) -> list[str]:
     """The names of the agent's volumes that the pod defines, mounts or attaches."""
+    # A mount without a volume counts, too: the volume would come with the agent.
     mentions = [*items(spec, "volumes")]
-    for each in _containers(spec):
-        mentions += [*items(each, "volumeMounts"), *items(each, "volumeDevices")]
-    return sorted({text(each, "name") for each in mentions} & {IDENTITY, API_ACCESS})
+    for container in _containers(spec):
+        mentions += [*items(container, "volumeMounts"), *items(container, "volumeDevices")]
+    return sorted({text(mention, "name") for mention in mentions} & {IDENTITY, API_ACCESS})
 
 
 _KINDS: Final = ("containers", "initContainers", "ephemeralContainers")
@@ -154,12 +147,14 @@ def _appended(spec: Json, name: str, added: list[Json]) -> list[Json]:
     """Operations that put ``added`` at the end of a list that may be missing."""
     if not added:
         return []
+    # JSON Patch cannot append to a list that is missing.
     if not items(spec, name):
         return [{"op": "add", "path": f"/spec/{name}", "value": added}]
-    return [{"op": "add", "path": f"/spec/{name}/-", "value": each} for each in added]
+    return [{"op": "add", "path": f"/spec/{name}/-", "value": element} for element in added]
 
 
 def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
+    # The two kinds of pods have their guests at different addresses.
     guest = IN_OUR_POD if runner.get("command") == [RUNNER_COMMAND] else IN_NEONVMS_POD
     values = {
         "AGENT_MODE": "sidecar",
@@ -170,6 +165,7 @@ def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
         "SCHEDULER_URL": template.scheduler_url,
         "SCHEDULER_TOKEN_FILE": f"{IDENTITY_FOLDER}/token",
         "SCHEDULER_CA_FILE": f"{IDENTITY_FOLDER}/ca.crt",
+        # Last, so that the settings win over the values above.
         **template.env,
     }
     fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
@@ -179,6 +175,7 @@ def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
         "name": AGENT_CONTAINER,
         "image": template.image,
         "imagePullPolicy": template.pull_policy,
+        # A native sidecar: the pod ends with its guest, and an agent that has ended is started again.
         "restartPolicy": "Always",
         "env": variables,
         "ports": [{"name": "agent-metrics", "containerPort": AGENT_PORT, "protocol": "TCP"}],
@@ -219,6 +216,7 @@ def _volumes(template: AgentTemplate) -> list[Json]:
 
 
 _API_SOURCES: Final[list[Json]] = [
+    # The same as in the volume that Kubernetes itself adds to pods.
     {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
     {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
 ]

@@ -1,10 +1,4 @@
-"""Answers the API server: a pod is allowed with or without an agent, or refused where it mentions the agent's volumes.
-
-Rules that hold here:
-
-- A pod is only given a service account that exists: the API server would refuse the pod otherwise.
-- Whatever goes wrong here, the pod is made without an agent, with a warning that says why.
-"""
+"""Answers the API server: a pod is allowed with or without an agent, or refused if it mentions the agent's volumes."""
 
 from __future__ import annotations
 
@@ -43,6 +37,7 @@ class Injector:
         question = read_review(body)
         try:
             return await self._answered(question)
+        # A mistake of ours must not keep a VM from starting: its pod is made without an agent, with a warning.
         except Exception:
             LOG.exception("a pod is made without an agent", extra={"namespace": question.namespace})
             self.report("failed")
@@ -51,19 +46,21 @@ class Injector:
     async def _answered(self, question: PodReview) -> bytes:
         if question.pod is None:
             return self._left(question, "not_a_new_pod")
-        found = judge(question.pod, self.template)
-        if isinstance(found, RefusedPod):
+        verdict = judge(question.pod, self.template)
+        if isinstance(verdict, RefusedPod):
             self.report("refused")
-            LOG.warning("a VM's pod is refused", extra={"namespace": question.namespace, "reason": found.why})
-            return refusal(question.uid, f"autoscaling: {found.why}")
-        if isinstance(found, Left):
-            return self._left(question, found.outcome, found.why)
+            LOG.warning("a VM's pod is refused", extra={"namespace": question.namespace, "reason": verdict.why})
+            return refusal(question.uid, f"autoscaling: {verdict.why}")
+        if isinstance(verdict, Left):
+            return self._left(question, verdict.outcome, verdict.why)
+        # After the judgement, so that only pods that would get an agent are warned about.
         if self.problem:
             return self._left(question, "not_possible", self.problem)
-        if why := await self._lacks(question.namespace, found.account):
+        # The API server would refuse a pod whose service account does not exist.
+        if why := await self._lacks(question.namespace, verdict.account):
             return self._left(question, "no_account", why)
         self.report("injected")
-        return answer(question.uid, found.patch)
+        return answer(question.uid, verdict.patch)
 
     async def _lacks(self, namespace: str, account: str) -> str:
         """The reason why pods of the namespace cannot have the service account; empty if they can."""
@@ -83,4 +80,5 @@ class Injector:
         if not why:
             return answer(question.uid)
         LOG.warning("a VM's pod is made without an agent", extra={"namespace": question.namespace, "reason": why})
+        # Shown by kubectl; a controller that creates the pod only logs it, hence the log above.
         return answer(question.uid, warning=f"autoscaling: the VM has no agent: {why}")

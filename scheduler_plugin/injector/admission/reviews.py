@@ -29,6 +29,7 @@ class _Request(msgspec.Struct, frozen=True):
     uid: str
     operation: str
     namespace: str = ""
+    # Raw: the parts are decoded only if an answer depends on them.
     object: dict[str, msgspec.Raw] | None = None
 
 
@@ -58,6 +59,7 @@ def read_review(body: bytes) -> PodReview:
     except (ValueError, RecursionError) as error:
         raise MalformedReviewError(field_message(error)) from None
     pod = None
+    # The webhook may be registered for more by mistake; only a new pod can get a container.
     if request.operation == "CREATE" and request.object is not None:
         pod = _pod(request.object)
     return PodReview(request.uid, request.namespace, pod)
@@ -65,6 +67,7 @@ def read_review(body: bytes) -> PodReview:
 
 def _pod(found: dict[str, msgspec.Raw]) -> Json | None:
     try:
+        # A pod that cannot be decoded is let through: kube-apiserver judges it anyway.
         return {key: msgspec.json.decode(value) for key, value in found.items()}
     except (ValueError, RecursionError):
         return None
@@ -75,6 +78,7 @@ def answer(uid: str, patch: Sequence[Json] = (), warning: str = "") -> bytes:
     response: Json = {"allowed": True}
     if patch:
         encoded = base64.b64encode(_ENCODER.encode(patch)).decode()
+        # JSON Patch in base64 is the only kind that the API takes.
         response |= {"patchType": "JSONPatch", "patch": encoded}
     if warning:
         response["warnings"] = [warning[:LONGEST_WARNING]]

@@ -1,4 +1,4 @@
-"""Whether a Kubernetes knows native sidecars: init containers with ``restartPolicy: Always`` (1.29 and later). Pure.
+"""Test for native sidecars in a Kubernetes: init containers with ``restartPolicy: Always`` (1.29 and later). Pure.
 
 An older one would take the agent for an ordinary init container and wait for its end before it starts the guest.
 """
@@ -16,9 +16,13 @@ _DIGITS: Final = re.compile(r"\d+")
 
 def why_not(version: JsonObject) -> str:
     """The reason why no agent may be injected there, by the API server's ``/version``; empty if it may."""
-    found = [_DIGITS.match(text(version, part)) for part in ("major", "minor")]
-    numbers = tuple(int(each[0]) for each in found if each is not None)
-    if len(numbers) == len(found) and numbers >= LEAST:
+    # Managed clusters have minor versions such as ``29+``.
+    matches = [_DIGITS.match(text(version, part)) for part in ("major", "minor")]
+    numbers = tuple(int(match[0]) for match in matches if match is not None)
+    if len(numbers) == len(matches) and numbers >= LEAST:
         return ""
-    said = text(version, "gitVersion") or "of an unknown version"
-    return f"native sidecars need Kubernetes {'.'.join(map(str, LEAST))} or later, this is {said}: no agent is injected"
+    version_text = text(version, "gitVersion") or "of an unknown version"
+    return (
+        f"native sidecars need Kubernetes {'.'.join(map(str, LEAST))} or later, "
+        f"this is {version_text}: no agent is injected"
+    )

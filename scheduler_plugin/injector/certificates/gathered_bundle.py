@@ -1,13 +1,4 @@
-"""What is trusted where another makes the certificates (cert-manager): gathered from all Secrets of ours.
-
-Rules that hold here:
-
-- Each Secret brings the authorities of its ``ca.crt``. When an issuer has a new key, it signs with it what is due, one
-  certificate after the other: for weeks some are of the old authority and some of the new, and all of them are trusted.
-- What no Secret names any more is trusted for ``OVERLAP``, in which kubelets bring pods their new certificates, and no
-  longer: it may be an authority whose key is known to others.
-- What was published is read from the cluster each time: a new leader goes on where the last one ended.
-"""
+"""The bundle of trust where cert-manager makes the certificates: gathered from all Secrets of ours."""
 
 from __future__ import annotations
 
@@ -48,17 +39,22 @@ class GatheredBundle:
         named = authorities(mounted)
         for name in self.secrets:
             secret = await read_secret(self.api, self.namespace, name)
+            # When an issuer has a new key, it signs what is due with it, one certificate after the other: for weeks
+            # some are of the old authority and some of the new, and all of them are trusted.
             named |= authorities(content(secret or {}).get(BUNDLE, b""))
+        # What was published comes from the cluster each time: a new leader goes on where the last one ended.
         return in_pem(self._valid(named | self._lingering(authorities(published) - named)))
 
     def _lingering(self, missed: set[x509.Certificate]) -> set[x509.Certificate]:
         now = self.clock.now()
-        self._missed = {each: self._missed.get(each, now) for each in missed}
-        return {each for each, since in self._missed.items() if now - since < OVERLAP}
+        self._missed = {certificate: self._missed.get(certificate, now) for certificate in missed}
+        # Long enough for kubelets to bring pods their new certificates, and no longer: the key of the old authority may
+        # be known to others.
+        return {certificate for certificate, since in self._missed.items() if now - since < OVERLAP}
 
     def _valid(self, found: set[x509.Certificate]) -> set[x509.Certificate]:
         now = self.clock.wall()
-        return {each for each in found if now < each.not_valid_after_utc.timestamp()}
+        return {certificate for certificate in found if now < certificate.not_valid_after_utc.timestamp()}
 
 
 def authorities(pem: bytes) -> set[x509.Certificate]:
@@ -71,7 +67,10 @@ def authorities(pem: bytes) -> set[x509.Certificate]:
 
 def in_pem(found: set[x509.Certificate]) -> bytes:
     """One text for one set, the newest first."""
+    # The fingerprint breaks ties: the same set must always give the same text, or it would be written again and again.
     ordered = sorted(
-        found, key=lambda each: (each.not_valid_before_utc, each.fingerprint(hashes.SHA256())), reverse=True
+        found,
+        key=lambda certificate: (certificate.not_valid_before_utc, certificate.fingerprint(hashes.SHA256())),
+        reverse=True,
     )
-    return b"".join(each.public_bytes(Encoding.PEM) for each in ordered)
+    return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in ordered)

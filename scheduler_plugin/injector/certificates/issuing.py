@@ -60,6 +60,7 @@ class Issued:
     @property
     def life(self) -> Life:
         """Its creation and its end."""
+        # Certificates are valid from an hour before they were made, for clients whose clocks are behind.
         made = self.certificate.not_valid_before_utc + SKEW
         return Life(made.timestamp(), self.certificate.not_valid_after_utc.timestamp())
 
@@ -90,6 +91,7 @@ def read_pair(pair: Pair) -> Issued:
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
         key = serialization.load_pem_private_key(pair.key, None)
+        # These parse lazily and may raise: better here than in use.
         _ = certificate.not_valid_after_utc, _purpose_of(certificate)
     except (ValueError, TypeError, x509.UnsupportedGeneralNameType) as error:
         raise UnusablePairError(f"no certificate with its key: {type(error).__name__}") from None
@@ -104,6 +106,7 @@ def new_authority(life: Seconds, wall: float) -> Issued:
     name = _name(f"{AUTHORITY_NAME} {datetime.fromtimestamp(wall, UTC):%Y-%m-%dT%H:%M:%SZ}")
     builder = (
         _builder(name, name, key, wall, wall + life)
+        # It signs certificates, and no other authorities.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -114,6 +117,7 @@ def new_authority(life: Seconds, wall: float) -> Issued:
 def issue(authority: Issued, purpose: Purpose, life: Seconds, wall: float) -> Issued:
     """A certificate of a new key, made at ``wall``; it ends with its authority at the latest."""
     key = ec.generate_private_key(ec.SECP256R1())
+    # Nobody would trust it after that.
     end = min(wall + life, authority.life.end)
     use = ExtendedKeyUsageOID.CLIENT_AUTH if purpose.is_client else ExtendedKeyUsageOID.SERVER_AUTH
     from_authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.private.public_key())
@@ -124,6 +128,7 @@ def issue(authority: Issued, purpose: Purpose, life: Seconds, wall: float) -> Is
         .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
         .add_extension(from_authority, critical=False)
     )
+    # A client is known by its name alone.
     if not purpose.is_client:
         names: list[x509.GeneralName] = [x509.DNSName(name) for name in purpose.dns]
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in purpose.addresses]
@@ -155,11 +160,12 @@ def _finished(
 
 
 def _name(common: str) -> x509.Name:
+    # X.509 allows 64 characters in a common name.
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
 
 
 def _purpose_of(certificate: x509.Certificate) -> tuple[str, frozenset[str], frozenset[str]]:
-    common = [str(each.value) for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    common = [str(attribute.value) for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -172,6 +178,7 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
+        # With elliptic curves a key only signs.
         key_encipherment=False,
         data_encipherment=False,
         key_agreement=False,

@@ -1,14 +1,4 @@
-"""Keeps the Secrets of authorities and certificates as they should be, while this process holds the Lease.
-
-Rules that hold here:
-
-- Each turn looks at everything again, and writes what differs: what fails is tried again by the next one, and holds
-  nothing else up.
-- A write is for the version that was judged and ends before the Lease does: a holder that was stopped and wakes late
-  changes nothing.
-- An authority is stored before anything that it has signed, and before it is trusted.
-- Only Secrets that exist are filled: the installation of a program makes its empty Secret.
-"""
+"""Keeps the Secrets of authorities and certificates as they should be, while this process holds the Lease."""
 
 from __future__ import annotations
 
@@ -83,59 +73,67 @@ class CertificateKeeper:
 
         Raises ``ApiError``, ``NotLeadingError`` and ``MissingSecretError``.
         """
-        found, trouble = await self._trusted(), ""
-        bundle = bundle_of(found)
-        for each in self.wanted:
+        trusted, trouble = await self._trusted(), ""
+        bundle = bundle_of(trusted)
+        for certificate in self.wanted:
             try:
-                await self._keep(each, found, bundle)
+                await self._keep(certificate, trusted, bundle)
+            # It holds nothing else up, and the next turn tries again.
             except ApiError as error:
                 self.report("failed")
-                trouble = f"{each.secret}: {error}"
+                trouble = f"{certificate.secret}: {error}"
         return bundle, trouble
 
     async def _trusted(self) -> list[Issued]:
         secret = await read_secret(self.api, self.namespace, self.authorities)
         if secret is None:
             raise MissingSecretError(f"there is no Secret {self.namespace}/{self.authorities}: apply the manifests")
-        now, held = self.clock.wall(), content(secret)
-        found = [each for each in authorities_in(held) if each.life.is_valid(now)]
-        if needs_authority([each.life for each in found], now):
+        now, stored = self.clock.wall(), content(secret)
+        # One that has ended goes from the Secret, and so from every bundle.
+        valid = [authority for authority in authorities_in(stored) if authority.life.is_valid(now)]
+        if needs_authority([authority.life for authority in valid], now):
             made = new_authority(self.lives.authority, now)
             LOG.info("a new authority is announced", extra={"serial": made.serial})
-            found.insert(0, made)
-        kept = authorities_as(found)
-        if kept != held:
-            gone: Json = {key: None for key in held if key not in kept}
-            await self._write(self.authorities, secret, {**gone, **encoded(kept)})
-        return found
+            valid.insert(0, made)
+        data = authorities_as(valid)
+        if data != stored:
+            gone: Json = {key: None for key in stored if key not in data}
+            # Before anything that it has signed, and before it is trusted: a crash must not lose its key.
+            await self._write(self.authorities, secret, {**gone, **encoded(data)})
+        return valid
 
     async def _keep(self, wanted: WantedCertificate, authorities: Sequence[Issued], bundle: bytes) -> None:
         secret = await read_secret(self.api, self.namespace, wanted.secret)
+        # The installation of a program makes its empty Secret; without one nothing needs the certificate.
         if secret is None:
             return
-        held = content(secret)
-        certificate = certificate_in(held)
+        stored = content(secret)
+        certificate = certificate_in(stored)
+        # Every program gets the new bundle, also if its own certificate is still good.
         changes = {BUNDLE: bundle}
         if certificate is None or not self._is_good(certificate, wanted.purpose, authorities):
             changes |= self._issued(wanted, authorities)
-        if changes.items() <= held.items():
+        # The usual turn writes nothing.
+        if changes.items() <= stored.items():
             return
         await self._write(wanted.secret, secret, encoded(changes))
         self.report("done")
         LOG.info("certificate renewed" if KEY in changes else "authorities renewed", extra={"secret": wanted.secret})
 
     def _is_good(self, certificate: Issued, purpose: Purpose, authorities: Sequence[Issued]) -> bool:
-        is_trusted = any(certificate.is_signed_by(each) for each in authorities)
+        is_trusted = any(certificate.is_signed_by(authority) for authority in authorities)
         return is_trusted and certificate.serves(purpose) and not is_due(certificate.life, self.clock.wall())
 
     def _issued(self, wanted: WantedCertificate, authorities: Sequence[Issued]) -> dict[str, bytes]:
         now = self.clock.wall()
-        by = authorities[signer([each.life for each in authorities], now)]
+        by = authorities[signer([authority.life for authority in authorities], now)]
         pair = issue(by, wanted.purpose, self.lives.certificate, now).pair
         return {CERTIFICATE: pair.certificate, KEY: pair.key}
 
     async def _write(self, name: str, read: JsonObject, data: Json) -> None:
         body: Json = {"metadata": {"resourceVersion": version_of(read)}, "data": data}
+        # The write must end before the Lease does, and is for the version that was judged: a holder that was stopped
+        # and wakes late changes nothing.
         timeout = self.leadership.allowed(TIMEOUT)
         path = SECRETS.path(self.namespace, name)
         await self.api.call(ApiCall("PATCH", path, timeout, body=body, content_type=MERGE_PATCH))

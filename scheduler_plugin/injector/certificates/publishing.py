@@ -1,10 +1,7 @@
 """Hands the bundle of authorities to those who may read no Secret of ours: agents in any namespace, and the API server.
 
-Rules that hold here:
-
-- Agents read it from a ConfigMap of one name in their namespace, which is made empty with their service account; only
-  what has that name is ever changed. The API server reads it from the webhook's ``caBundle``.
-- A write is for the version that was judged and ends before the Lease does.
+Agents read it from a ConfigMap of one name in their namespace, which is made empty with their service account; only
+what has that name is ever changed. The API server reads it from the webhook's ``caBundle``.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ class BundlePublisher:
     async def published(self) -> bytes:
         """The authorities that the API server trusts so far; empty if none. Raises ``ApiError``."""
         hooks = items(await self._webhook() or {}, "webhooks")
-        return b"".join(dict.fromkeys(decoded(text(each, "clientConfig", "caBundle")) for each in hooks))
+        return b"".join(dict.fromkeys(decoded(text(hook, "clientConfig", "caBundle")) for hook in hooks))
 
     async def publish(self, bundle: bytes) -> str:
         """Writes it wherever something else stands; which copy could not be written and why, empty if all could.
@@ -49,13 +46,16 @@ class BundlePublisher:
         Raises ``ApiError`` and ``NotLeadingError``.
         """
         trouble = ""
+        # First: without its trust no pod gets an agent, whereas agents can wait.
         await self._to_api_server(bundle)
-        for each in await self._copies():
-            if texts(each, "data").get(BUNDLE) != bundle.decode():
+        for copy in await self._copies():
+            if texts(copy, "data").get(BUNDLE) != bundle.decode():
                 try:
-                    await self._to_namespace(each, bundle)
+                    await self._to_namespace(copy, bundle)
                 except ApiError as error:
-                    trouble = f"{name_of(each)}: {error}"
+                    # One namespace that cannot be written, such as one that is being deleted, must not hold up the
+                    # others.
+                    trouble = f"{name_of(copy)}: {error}"
         return trouble
 
     async def _to_namespace(self, copy: JsonObject, bundle: bytes) -> None:
@@ -65,14 +65,16 @@ class BundlePublisher:
         LOG.info("authorities published", extra={"config_map": str(name)})
 
     async def _to_api_server(self, bundle: bytes) -> None:
-        wanted, found = base64.b64encode(bundle).decode(), await self._webhook()
-        if found is None:
+        wanted, configuration = base64.b64encode(bundle).decode(), await self._webhook()
+        # The installation may do without the webhook.
+        if configuration is None:
             return
-        stale = [each for each in items(found, "webhooks") if text(each, "clientConfig", "caBundle") != wanted]
+        stale = [hook for hook in items(configuration, "webhooks") if text(hook, "clientConfig", "caBundle") != wanted]
         if not stale:
             return
-        changed: list[Json] = [{"name": text(each, "name"), "clientConfig": {"caBundle": wanted}} for each in stale]
-        body: Json = {"metadata": {"resourceVersion": version_of(found)}, "webhooks": changed}
+        changed: list[Json] = [{"name": text(hook, "name"), "clientConfig": {"caBundle": wanted}} for hook in stale]
+        # A strategic merge patch keeps the webhook's other fields, merging the list by name.
+        body: Json = {"metadata": {"resourceVersion": version_of(configuration)}, "webhooks": changed}
         await self._patch(MUTATING_WEBHOOKS.path(name=self.webhook), body, STRATEGIC_PATCH)
         LOG.info("the API server trusts the webhook", extra={"webhook": self.webhook})
 
@@ -86,13 +88,15 @@ class BundlePublisher:
 
     async def _copies(self) -> list[Json]:
         """All ConfigMaps of the name. The API server asks for rights to that name alone."""
-        found: list[Json] = []
+        copies: list[Json] = []
+        # The API server takes a list by one name for a read of that name, so the role needs no rights to other
+        # ConfigMaps.
         query = {"fieldSelector": f"metadata.name={self.config_map}", "limit": str(PAGE)}
         while True:
             page = await self.api.page(ApiCall("GET", CONFIG_MAPS.path(), TIMEOUT, query=query))
-            found += page.objects
+            copies += page.objects
             if not page.rest:
-                return found
+                return copies
             query = {**query, "continue": page.rest}
 
     async def _patch(self, path: str, body: JsonObject, kind: str) -> None:

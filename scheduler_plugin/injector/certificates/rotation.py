@@ -1,13 +1,6 @@
-"""When an authority comes, signs and goes, and when a certificate is renewed. Pure.
+"""The life of authorities and certificates: when each is made, signs, is renewed and goes. Pure.
 
-Rules that hold here:
-
-- An authority's life has three thirds. In the first it is only announced: it is in every bundle, also of those who read
-  theirs once at start. In the second it signs. In the third it is only trusted, until what it signed has ended.
-- The next authority is made when the first third of the newest one is over. So there are two or three at any time.
-- A certificate is renewed when two thirds of its life are over. It lives no longer than a third of an authority.
-- What a clock that was ahead has made is valid for nobody yet: another is made beside it, and takes its place.
-- Only where no authority has been announced long enough, at the very start or after years of absence, one signs early.
+The next authority is made when the first third of the newest one is over. So there are two or three at any time.
 """
 
 from __future__ import annotations
@@ -16,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+# In the first third of its life an authority is only in the bundles, for those who read theirs once at start; in the
+# second it signs; in the third it is trusted until what it signed has ended.
 ANNOUNCED: Final = 1 / 3
+# A third of its life is left for a renewal that fails.
 RENEWED: Final = 2 / 3
 SKEW: Final = 3600.0
 """This many seconds before it was made a certificate is valid already (``issuing.SKEW``)."""
@@ -34,7 +30,7 @@ class Life:
         return (now - self.made) / max(self.end - self.made, 1.0)
 
     def is_ahead(self, now: float) -> bool:
-        """Whether it is not valid yet, because a clock that was ahead has made it."""
+        """Return True if it is not valid yet, because a clock that was ahead has made it."""
         return now < self.made - SKEW
 
     def is_valid(self, now: float) -> bool:
@@ -44,19 +40,22 @@ class Life:
 
 def needs_authority(known: Sequence[Life], now: float) -> bool:
     """Return True if another authority is to be made."""
-    valid = [each for each in known if each.is_valid(now) and not each.is_ahead(now)]
-    return not valid or max(valid, key=lambda each: each.made).over(now) >= ANNOUNCED
+    # One that a clock ahead of ours has made is valid for nobody yet: another is made beside it.
+    valid = [life for life in known if life.is_valid(now) and not life.is_ahead(now)]
+    return not valid or max(valid, key=lambda life: life.made).over(now) >= ANNOUNCED
 
 
 def signer(known: Sequence[Life], now: float) -> int:
     """The authority that signs: the newest that was announced long enough, else the oldest. One must be valid."""
-    valid = [(each.made, at) for at, each in enumerate(known) if each.is_valid(now)]
+    valid = [(life.made, at) for at, life in enumerate(known) if life.is_valid(now)]
     announced = [(made, at) for made, at in valid if known[at].over(now) >= ANNOUNCED]
+    # None has been announced long enough only at the very start, or after years of absence.
     return max(announced)[1] if announced else min(valid)[1]
 
 
 def is_due(certificate: Life, now: float) -> bool:
     """Return True if a certificate is to be renewed."""
+    # One made by a clock that was ahead would be refused by everybody.
     return certificate.over(now) >= RENEWED or certificate.is_ahead(now)
 
 

@@ -1,4 +1,4 @@
-"""How a Secret of ours is read: by its name, and as empty if the installation has none of that name."""
+"""Reads a Secret of ours by its name; one that the installation does not have counts as empty."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ async def read_secret(api: KubernetesApi, namespace: str, name: str) -> JsonObje
     try:
         return await api.call(ApiCall("GET", SECRETS.path(namespace, name), TIMEOUT))
     except ApiRefusedError as error:
+        # Programs that are not installed have no Secret.
         if error.kind is RefusalKind.NOT_FOUND:
             return None
         raise

@@ -32,20 +32,22 @@ def encoded(data: dict[str, bytes]) -> Json:
 
 def authorities_in(data: dict[str, bytes]) -> list[Issued]:
     """Those that can be used, the newest first."""
-    found = [
+    usable_pairs = [
         issued
         for key, certificate in data.items()
         if key.endswith(".crt") and (issued := usable(Pair(certificate, data.get(f"{key[:-4]}.key", b""))))
     ]
-    return sorted(found, key=lambda each: (each.life.made, each.serial), reverse=True)
+    # The serial breaks ties, so that the order never changes between two turns.
+    return sorted(usable_pairs, key=lambda authority: (authority.life.made, authority.serial), reverse=True)
 
 
 def authorities_as(authorities: Iterable[Issued]) -> dict[str, bytes]:
     """The same as keys of a Secret."""
-    kept: dict[str, bytes] = {}
-    for each in authorities:
-        kept |= {f"{each.serial}.crt": each.pair.certificate, f"{each.serial}.key": each.pair.key}
-    return kept
+    data: dict[str, bytes] = {}
+    for authority in authorities:
+        # By serial numbers: a Secret's keys must be unique, and these say which pair belongs together.
+        data |= {f"{authority.serial}.crt": authority.pair.certificate, f"{authority.serial}.key": authority.pair.key}
+    return data
 
 
 def certificate_in(data: dict[str, bytes]) -> Issued | None:
@@ -55,7 +57,7 @@ def certificate_in(data: dict[str, bytes]) -> Issued | None:
 
 def bundle_of(authorities: Iterable[Issued]) -> bytes:
     """The authorities that clients trust."""
-    return b"".join(each.pair.certificate for each in authorities)
+    return b"".join(authority.pair.certificate for authority in authorities)
 
 
 def usable(pair: Pair) -> Issued | None:
