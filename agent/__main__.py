@@ -17,10 +17,11 @@ from protocol.runtime.json_log import log_as_json
 
 
 def main() -> None:
-    """The entry point. Exit code 2 where the settings cannot be used."""
+    """The entry point. Exits with code 2 if the settings cannot be used."""
     try:
         settings = read_settings(sys.argv[1:], os.environ)
     except SettingsError as error:
+        # On plain stderr, because the log is not set up yet: whoever mistyped a flag reads a line, not JSON.
         sys.stderr.write(f"autoscaler-agent: {error}\n")
         sys.exit(2)
     log_as_json()

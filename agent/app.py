@@ -1,10 +1,6 @@
 """One agent process: settings in, a supervisor and a listener running until it is stopped.
 
-Rules that hold here:
-
-- This is the only place where adapters meet the core; nothing exists before ``run`` is called.
-- Every task belongs to one task group; on a stop everything ends at once. Nothing here is worth waiting for: what
-  is in flight counts as in effect until the next start has seen otherwise.
+This is the only place where adapters meet the core; nothing exists before ``run`` is called.
 """
 
 from __future__ import annotations
@@ -133,9 +129,12 @@ async def _until(
             running.append(tasks.create_task(scheduler.run()))
         if settings.policy_file is not None:
             file = FollowedFile(settings.policy_file, partial(read_policy, base=Policy()))
+            # Read the file before the supervisor's task first runs, so that no VM starts with the default policy.
             file.begin(supervisor)
             running.append(tasks.create_task(file.follow(supervisor, dependencies.clock)))
         await stop.wait()
+        # Nothing here is worth waiting for on a stop: what is in flight counts as in effect until the next start has
+        # seen otherwise.
         for task in running:
             task.cancel()
 
@@ -153,6 +152,7 @@ def _scheduler(settings: AgentSettings, clock: Clock, clients: Clients, tls: ssl
     """A node's agent asks for many VMs at once, where the scheduler is of our own kind and takes that."""
     identity, url = _identity(settings.scheduler_token), settings.scheduler_url
     alone = HttpScheduler(clients.scheduler, url, identity, ASK_DEADLINE, settings.protocol)
+    # Only our own wire version has batches, and a sidecar has just one VM to ask for.
     if settings.node is None or settings.protocol is not AGENT_SPEAKS:
         return alone
     return NodeScheduler(alone, SchedulerLine(url, tls, identity, ASK_DEADLINE), clock)
@@ -166,10 +166,13 @@ def _maker(
     scheduler: SchedulerClient,
 ) -> Make:
     clock = dependencies.clock
+    # All VMs of the node share one phase, so that their requests fall due together and fit into few messages. The
+    # jitter keeps the nodes of a cluster out of step.
     phase = Instant(clock.now() + RHYTHM * clock.jitter())
     rhythm = Rhythm(RHYTHM, phase) if isinstance(scheduler, NodeScheduler) else None
 
     def make(assignment: Assignment, policy: Policy) -> Runner:
+        # An IPv6 address needs brackets in a URL. A sidecar has no address here, and no {pod_ip} in its URLs.
         address = url_host(assignment.pod_ip) if assignment.pod_ip else ""
         metrics, database = (url.replace("{pod_ip}", address) for url in (settings.metrics_url, settings.database_url))
         monitor = settings.monitor_url and settings.monitor_url.replace("{pod_ip}", address)
@@ -182,7 +185,14 @@ def _maker(
             monitor=GuestMonitor(monitor, MONITOR_DEADLINE) if monitor else None,
         )
         return Runner(
-            assignment, ports, policy, time.time_ns(), dependencies.log, unit=settings.compute_unit, rhythm=rhythm
+            # The wall clock as the first sequence number: a restarted agent counts on above its predecessor.
+            assignment,
+            ports,
+            policy,
+            time.time_ns(),
+            dependencies.log,
+            unit=settings.compute_unit,
+            rhythm=rhythm,
         )
 
     return make
@@ -190,6 +200,7 @@ def _maker(
 
 def plain_pool(verify: ssl.SSLContext) -> httpx.AsyncClient:
     """A client that trusts no environment: a proxy must not come between an agent and its guest."""
+    # httpx's default limit of connections would let the VMs of a large node wait for each other.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
     return httpx.AsyncClient(transport=probed_transport(verify, limits), trust_env=False, timeout=NOBODY_WAITS_LONGER)
 
@@ -203,6 +214,7 @@ def _trust(name: str, url: str, authority: Path | None) -> ssl.SSLContext:
     """An authority whose file is not there yet is trusted from when it comes: until then no connection is made."""
     if not url.startswith("https://"):
         return no_authorities()
+    # No file named: the system's authorities.
     if authority is None:
         return trusting()
     return following(client_tls(name, authority), ssl.PROTOCOL_TLS_CLIENT)

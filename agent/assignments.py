@@ -41,4 +41,5 @@ class OwnVm:
     async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
         """The one set, for ever."""
         yield frozenset({self._assignment})
+        # An iterator that ended would be asked again at once.
         await asyncio.Event().wait()

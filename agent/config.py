@@ -2,9 +2,8 @@
 
 Rules that hold here:
 
-- Every field has a default; a document changes what it names. An unknown field is an error, not a surprise.
+- Every field has a default; a document changes what it names. An unknown field is an error.
 - A refused document changes nothing; the message begins with the path of the bad value.
-- Policies of the original agent are understood too (``original_config``).
 - Times are durations such as ``90s``, ``5m``, ``1h30m`` or plain seconds; amounts are Kubernetes quantities.
 """
 
@@ -130,6 +129,7 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
 def read_policy(text: str, base: Policy) -> Policy:
     """``base`` with what the YAML or JSON document ``text`` names. Raises ``PolicyError``."""
     try:
+        # Policies of the original agent are understood too; see ``original_config``.
         document, passed_over = in_our_words(read_yaml(text, LONGEST_POLICY))
         decoded = msgspec.convert({} if document is None else document, _Document)
         policy = Policy(
@@ -140,8 +140,10 @@ def read_policy(text: str, base: Policy) -> Policy:
             monitor=_changed(base.monitor, decoded.monitor, "monitor"),
             passed_over=passed_over,
         )
+    # A document nested deeply enough overflows the decoder, and it may come from any user of the VM.
     except (ValueError, RecursionError) as error:
         raise PolicyError(field_message(error)) from None
+    # Checks that take two fields come after the merge: one of the two may be the default.
     if policy.timing.tick_jitter >= policy.timing.tick:
         raise PolicyError(f"timing.tickJitter: expected less than timing.tick ({policy.timing.tick:g} s)")
     if policy.cpu.pressure_from >= policy.cpu.pressure_full:
@@ -149,6 +151,7 @@ def read_policy(text: str, base: Policy) -> Policy:
     cache = policy.memory.cache
     if not cache.watch <= cache.retry <= cache.longest <= cache.remember:
         raise PolicyError("memory.cache: expected watch <= retry <= longest <= remember")
+    # Otherwise every interval between two scrapes would count as a gap.
     if policy.smoothing.max_gap <= policy.timing.scrape:
         raise PolicyError(f"smoothing.maxGap: expected more than timing.scrape ({policy.timing.scrape:g} s)")
     return policy
@@ -181,6 +184,7 @@ def _stages(found: object, resource: Resource) -> Stages:
         return DEFAULT_CPU if resource == "cpu" else DEFAULT_MEMORY
     path = f"smoothing.{resource}"
     stages = parse_policy(found, resource, path)
+    # A document of stages names its resource; the other's would count in the wrong unit.
     if stages.resource != resource:
         raise ValueError(f"{path}.resource: expected {resource}, got {stages.resource}")
     return stages
@@ -192,8 +196,10 @@ P = TypeVar("P", CpuPolicy, MemoryPolicy, CachePolicy, Timing, MonitorPolicy)
 def _changed(base: P, section: _Section, path: str) -> P:
     """``base`` with what ``section`` at ``path`` names. Sections have the fields of policies."""
     changes: dict[str, object] = {}
+    # The public names are camelCase; messages use what people wrote.
     for name, public in zip(section.__struct_fields__, section.__struct_encode_fields__, strict=True):
         value = getattr(section, name)
+        # A nested section has a policy class of its own; see ``_memory``.
         if value is not None and not isinstance(value, _Section):
             changes[name] = _read(f"{path}.{public}", value)
     return replace(base, **changes)  # type: ignore[arg-type]

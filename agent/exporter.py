@@ -1,9 +1,6 @@
 """Prometheus metrics, probes, ``/explain`` and ``/database`` of one agent process.
 
-Rules that hold here:
-
-- Numbers are read from the runners on each scrape; a VM costs no objects in between.
-- ``/healthz`` says that the process turns; ``/readyz`` that it knows its VMs.
+Numbers are read from the runners on each scrape; a VM costs no objects in between.
 """
 
 from __future__ import annotations
@@ -83,6 +80,7 @@ def routes(
     watch_tls(registry, tls)
     return {
         "/metrics": lambda _: ProbeResponse(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4),
+        # Alive as long as the event loop turns. An API server that is down must not restart the agent.
         "/healthz": lambda _: ProbeResponse(b"ok\n"),
         "/readyz": lambda _: _ready(supervisor),
         "/explain": lambda rest: _explain(supervisor, clock, rest, alone=alone),
@@ -96,6 +94,7 @@ def explain_guard(access: ExplainAccess, alone: Assignment | None) -> Guard:
     async def guard(route: str, rest: str, caller: Caller) -> ProbeResponse | None:
         if route not in _EXPLANATIONS:
             return None
+        # Access is granted by namespace: the first part of the path.
         named = rest.removeprefix("/").partition("/")[0]
         denial = await access.denial(caller, named if alone is None else alone.vm.namespace)
         return None if denial is None else _json({"error": denial.error}, denial.status)
@@ -105,6 +104,7 @@ def explain_guard(access: ExplainAccess, alone: Assignment | None) -> Guard:
 
 def registry_of(supervisor: Supervisor, clock: Clock, messages: Mapping[str, int] | None = None) -> CollectorRegistry:
     """All metrics of the process."""
+    # With ``auto_describe`` a collector is collected once while it is registered.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(AgentCollector(supervisor, clock, messages))
     describe_process(registry, "autoscaler-agent")
@@ -113,6 +113,7 @@ def registry_of(supervisor: Supervisor, clock: Clock, messages: Mapping[str, int
 
 def _ready(supervisor: Supervisor) -> ProbeResponse:
     unseen = [str(assignment.vm) for assignment, runner in supervisor.runners.items() if runner.state.vm.seen is None]
+    # Before the first list, no runner is unseen either: an empty set would look ready.
     if not supervisor.is_listed:
         return ProbeResponse(b"the VMs to look after are not known yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
     if unseen:
@@ -122,6 +123,7 @@ def _ready(supervisor: Supervisor) -> ProbeResponse:
 
 def _explain(supervisor: Supervisor, clock: Clock, rest: str, *, alone: bool) -> ProbeResponse:
     if not rest.removeprefix("/") and not alone:
+        # Without a name, the per-node form lists what can be asked for.
         unreadable = {str(pod): reason for pod, reason in sorted(supervisor.source.unreadable.items())}
         return _json({"vms": sorted(_by_vm(supervisor)), "unreadable": unreadable})
     runner = _chosen(supervisor, rest, alone=alone)
@@ -143,6 +145,7 @@ async def _database(supervisor: Supervisor, rest: str, *, alone: bool) -> ProbeR
 def _chosen(supervisor: Supervisor, rest: str, *, alone: bool) -> Runner | ProbeResponse:
     """The runner of the VM that the path names, or of the only one; a 404 response if there is none."""
     wanted, runners = rest.removeprefix("/"), _by_vm(supervisor)
+    # A sidecar may be asked by the name of its VM as well.
     runner = next(iter(runners.values()), None) if alone and not wanted else runners.get(wanted)
     if runner is None:
         return _json({"error": f"no such VM here: {wanted or 'none yet'}"}, HTTPStatus.NOT_FOUND)
@@ -252,6 +255,7 @@ def _waits(runners: Iterable[Runner], now: Instant) -> Iterator[Metric]:
     )
     for runner in runners:
         name, state = _name(runner.assignment.vm), runner.state
+        # The oldest wish comes first.
         waiting.add_metric(name, now - runner.wishes[0].since if runner.wishes else 0.0)
         about = {
             "scheduler": state.scheduler.failure,

@@ -1,4 +1,4 @@
-"""How long growths took, counted as a histogram. Those of VMs that are gone stay, so that counts only rise."""
+"""Durations of growths, counted as a histogram. Those of VMs that are gone stay, so that counts only rise."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ class GrowthTimes:
     """Counts of ended waits, by what they ended with."""
 
     def __init__(self) -> None:
+        # One bucket more than bounds: +Inf.
         self._counts = {stage: [0] * (len(BOUNDS) + 1) for stage in WaitStage}
         self._sums = dict.fromkeys(WaitStage, 0.0)
 
     def add(self, waits: Iterable[Wait]) -> None:
         """Counts what has ended."""
         for wait in waits:
+            # A bucket includes its bound (``le``): with ``bisect_left``, a wait of exactly 5 s counts as 5 s.
             self._counts[wait.stage][bisect_left(BOUNDS, wait.took)] += 1
             self._sums[wait.stage] += wait.took
 

@@ -4,7 +4,6 @@ Rules that hold here:
 
 - Nothing is decided here: what the monitor says becomes events, and what it is to be told comes from the plan.
 - A guest is not trusted. Too many messages, or no answer in time, end the conversation; the next begins ever later.
-- A guest without a monitor is no trouble and causes no event.
 """
 
 from __future__ import annotations
@@ -77,13 +76,14 @@ class MonitorSession:
             async with asyncio.TaskGroup() as tasks:
                 conversation = tasks.create_task(self._once())
             has_joined, error = conversation.result()
+            # A guest without a monitor is no trouble and causes no event.
             if has_joined or error.fault is Fault.GUEST:
                 self._take(MonitorLost(error.fault, error.reason))
             wait = retries.failed(self._clock.jitter(), Seconds(self._clock.now() - began))
             await self._clock.wait(never, Instant(self._clock.now() + wait))
 
     async def _once(self) -> tuple[bool, PortError]:
-        """One conversation: whether it had begun, and why it ended."""
+        """Hold one conversation. Returns True if it had begun, and the reason why it ended."""
         has_joined, ended = False, PortError(Fault.GUEST, "the conversation with the guest's monitor ended")
         try:
             async with self._source.connect() as connection:
@@ -97,7 +97,8 @@ class MonitorSession:
         return has_joined, ended
 
     def _begin(self, connection: MonitorConnection) -> None:
-        self._outbox = asyncio.Queue()
+        self._outbox = asyncio.Queue()  # what was meant for the last conversation is not sent in this one
+        # Numbers of the last conversation must not match answers in this one.
         self._asked = self._checked = None
         self._allowed = TokenBucket(MOST_AT_ONCE, PER_SECOND, self._clock.now())
         self._take(MonitorJoined(connection.version))
@@ -111,8 +112,10 @@ class MonitorSession:
 
     def _hear(self, message: FromMonitor, version: int) -> None:
         match message:
+            # An answer to an earlier check proves nothing about now.
             case HealthCheck(number) if number == self._checked:
                 self._checked = None
+            # A monitor that agreed on version 1 must not use what only version 2 has.
             case LoadReport(number) if version < 2:
                 self._outbox.put_nowait(NotUnderstood(number, "LoadReport is of version 2"))
             case UpscaleRequest() | LoadReport():
@@ -134,7 +137,8 @@ class MonitorSession:
             await connection.send(write_to_monitor(message, self._numbered(message)))
 
     def _numbered(self, message: ToMonitor) -> int:
-        """The next number of ours, by which an answer is known; an answer of ours has the number of its question."""
+        """The number to send ``message`` with; by it the monitor's answer is recognized."""
+        # An answer of ours has the number of its question.
         if isinstance(message, NotUnderstood):
             return message.id
         self._number += 2
@@ -147,6 +151,7 @@ class MonitorSession:
     async def _check(self) -> None:
         while True:
             await self._clock.sleep(CHECK)
+            # Anything asked must be answered before the next check, or be younger than one period.
             is_late = self._asked is not None and self._clock.now() - self._asked_at >= CHECK
             if self._checked is not None or is_late:
                 raise PortError(Fault.GUEST, f"the guest's monitor did not answer within {CHECK:g} s")

@@ -1,8 +1,4 @@
-"""Events on a VM's object, for people who look with ``kubectl describe``: what is wrong and not to be overlooked.
-
-- At most one of each reason in ``QUIET`` seconds. One that cannot be written is dropped: log, metrics and ``/explain``
-  say the same.
-"""
+"""Events on a VM's object, for people who look with ``kubectl describe``: what is wrong and not to be overlooked."""
 
 from __future__ import annotations
 
@@ -35,6 +31,7 @@ class Notices:
     def take(self, state: State, event: Event, now: Instant) -> None:
         """``state`` has not taken ``event`` yet."""
         notice = notice_of(state, event)
+        # At most one of each reason in ``QUIET`` seconds: a guest may kill processes on every look.
         if notice is None or now - self._noted_at.get(notice[0], -QUIET) < QUIET:
             return
         self._noted_at[notice[0]] = now
@@ -44,6 +41,7 @@ class Notices:
         """Writes Events for ever."""
         while True:
             reason, note = await self._queue.get()
+            # One that cannot be written is dropped: log, metrics and ``/explain`` say the same.
             with suppress(PortError):
                 await self._vm_api.tell(reason, note, self._clock.wall())
 
@@ -59,6 +57,7 @@ def notice_of(state: State, event: Event) -> tuple[str, str] | None:
             return (OUT_OF_MEMORY, text) if count else None
         case PatchFailed(_, reason, refused):
             patch, vm = state.vm.patching, state.vm.seen
+            # A shrink that is refused costs the VM nothing, so it is not worth an Event.
             if not refused or patch is None or vm is None or patch.target.within(vm.use):
                 return None
             return RESIZE_REFUSED, f"refused to grow to {patch.target}, no room is kept for it meanwhile: {reason}"

@@ -4,8 +4,7 @@ Rules that hold here:
 
 - Two forms are known by their fields: the annotation of one VM (``loadAverageFractionTarget`` …), and the whole
   ``config.json`` of the original agent, of which only ``scaling.defaultConfig`` is a policy.
-- Targets are taken over. What tunes the original's own algorithm (its zones, its file cache) has no counterpart: our
-  policy measures what those settings guess. Fields that neither knows are passed over, as Go does, but told.
+- Targets are taken over. Fields that neither knows are passed over, as Go does, but reported.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from protocol.field_errors import shown
 TARGETS: Final[Mapping[str, str]] = {"loadAverageFractionTarget": "cpu", "memoryUsageFractionTarget": "memory"}
 """The shares of CPU and memory that may be in use, and the section of ours that says the same."""
 
+# These tune the original's own algorithm (its zones, its file cache). Our policy measures what they guess.
 WITHOUT_COUNTERPART: Final = frozenset({
     "memoryTotalFractionTarget",
     *("enableLFCMetrics", "lfcUseLargestWindow", "lfcToMemoryRatio", "lfcWindowSizeMinutes"),
@@ -46,11 +46,13 @@ def in_our_words(document: object) -> tuple[object, tuple[str, ...]]:
     """
     if not isinstance(document, dict):
         return document, ()
+    # The whole ``config.json``: all but its default policy is about the original agent's process.
     if isinstance(scaling := document.get(_WHOLE), dict) and isinstance(scaling.get(_DEFAULTS), dict):
         return in_our_words(scaling[_DEFAULTS])
     if _FIELDS.isdisjoint(document) or not _OURS.isdisjoint(document):
         return document, ()
     values = {field: document.get(field) for field in TARGETS}
+    # ``False == 0`` in Python, but a boolean is an error for the decoder to report.
     zeros = [field for field, value in values.items() if value == 0 and not isinstance(value, bool)]
     passed_over = [f"{field}: passed over: expected a share above 0, got 0" for field in zeros]
     unknown = [name for name in document if name not in _FIELDS]

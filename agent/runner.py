@@ -4,7 +4,8 @@ Rules that hold here:
 
 - Nothing is decided here. Every event goes through ``_take``, and then a new plan is made.
 - Every task belongs to the runner's task group, and ends with it.
-- A failing port is an event, not an end. What is no ``PortError`` is a bug: it ends the runner; its supervisor sees.
+- A failing port is an event, not an end. What is no ``PortError`` is a bug: it ends the runner, and the supervisor
+  restarts it.
 """
 
 from __future__ import annotations
@@ -144,6 +145,7 @@ class Runner:
 
     def _take(self, event: Event) -> None:
         now = self._ports.clock.now()
+        # Log and notices compare the event with the state before it, so they come first.
         note(self._log, self.tally, self.assignment.vm, self.state, event, now)
         self._notices.take(self.state, event, now)
         advance(self.state, event, now, self._ports.clock.jitter())
@@ -153,9 +155,11 @@ class Runner:
 
     async def _act(self, tasks: asyncio.TaskGroup) -> None:
         while True:
+            # Cleared before the plan is made: an event that comes meanwhile makes another.
             self._changed.clear()
             planned = plan(self.state, self._ports.clock.now())
             for action in planned.actions:
+                # Before the call, not after it: from here on it may take effect, and the next plan must know.
                 self._take(Started(action))
                 doing = self._ask(action) if isinstance(action, AskScheduler) else self._patch(action)
                 tasks.create_task(doing)
@@ -176,10 +180,13 @@ class Runner:
             self._take(Patched(self._view(patched)))
         except ConflictError:
             self._take(PatchConflicted())
+            # The patch was based on an old version; without the new one it would conflict again.
             await self._look()
+        # Both prove that the patch took no effect.
         except (RefusedError, GoneError) as error:
             self._take(PatchFailed(error.fault, error.reason, refused=True))
         except PortError as error:
+            # The outcome is unknown: the API may have applied the patch. A newer version of the VM settles it.
             self._take(PatchFailed(error.fault, error.reason, refused=False))
             await self._look()
 
@@ -191,10 +198,11 @@ class Runner:
             self._take(VmLost(error.fault, error.reason))
 
     async def _read(self) -> None:
-        """Read the object. One older than the last known proves that the store was restored: a read is never stale."""
+        """Read the object, and see if the store was restored."""
         last = self.state.vm.seen
         vm = await self._ports.vm_api.get()
         view = self._view(vm)
+        # A read is never stale, unlike a watch: only a store restored from a backup brings an older version back.
         is_older = last is not None and not view.follows(last.version - 1)
         self._note(vm, VmRestored(view) if is_older else VmSeen(view))
 
@@ -202,6 +210,7 @@ class Runner:
         failures = 0
         while True:
             try:
+                # Versions seen by a watch prove nothing about a restored store, so each watch begins with a read.
                 await self._read()
                 async for changed in self._ports.vm_api.watch():
                     failures = 0
@@ -210,11 +219,14 @@ class Runner:
             except PortError as error:
                 failures += 1
                 self._take(VmLost(error.fault, error.reason))
+            # One failure's delay also after a watch that ended in peace: an API server that ends watches at once is
+            # not hammered.
             wait = WATCH_BACKOFF.delay(max(1, failures), self._ports.clock.jitter())
             await self._ports.clock.wait(self._never, Instant(self._ports.clock.now() + wait))
 
     def _note(self, found: VirtualMachine, event: VmSeen | VmRestored) -> None:
         self._take(event)
+        # Most events of a watch leave the annotation as it was.
         annotation, problems = found.annotations.get(ANNOTATION_CONFIG), (*found.problems, *_read_floor(found)[1])
         if (annotation, problems) != (self._annotation, self._problems):
             self._annotation, self._problems = annotation, problems
@@ -224,10 +236,12 @@ class Runner:
         return view(self._with_old_bounds(found), self.assignment.pod.name, self._held_floor(found))
 
     def _held_floor(self, found: VirtualMachine) -> VmFloor | None:
-        """The object's floor, whose end is fixed when it is first seen: each view of a far end would move it else."""
+        """The object's floor, with its end by the agent's own clock."""
         floor, clock = _read_floor(found)[0], self._ports.clock
         if floor != self._floor:
             self._floor, self._held = floor, None
+        # The floor's end is a wall-clock time. It is turned into our own clock once, when it is first seen: each
+        # further view would move it.
         if floor is not None and self._held is None:
             lasts = min(LONGEST_FLOOR, floor.until - clock.wall())
             self._held = VmFloor(floor.size, Instant(clock.now() + lasts))
@@ -239,6 +253,7 @@ class Runner:
             self._bounds = found.bounds
             return found
         spec, old = found.bounds, self._bounds
+        # The spec may have become narrower than the old annotation.
         low, high = (size.at_least(spec.min).at_most(spec.max) for size in (old.min, old.max))
         return replace(found, bounds=Bounds(low, high))
 
@@ -248,6 +263,7 @@ class Runner:
         except PolicyError as error:
             self._take(PolicyRefused(f"annotation {ANNOTATION_CONFIG}: {error}"))
             return
+        # Without an annotation the policy is the base, whose settings are listed already.
         own = () if self._annotation is None else policy.passed_over
         passed_over = (*self._base.passed_over, *(f"annotation {ANNOTATION_CONFIG}: {setting}" for setting in own))
         self._take(PolicySet(policy, (*self._problems, *passed_over)))
@@ -256,6 +272,7 @@ class Runner:
         """Scrape for ever. The first one comes within an interval, so that the agents of a node are not in step."""
         interval = self.state.policy.timing.scrape
         at = Instant(self._ports.clock.now() + interval * self._ports.clock.jitter())
+        # The connection to the guest must not outlive the runner: the pod may be gone.
         with closing(self._ports.metrics) as metrics:
             while True:
                 await self._ports.clock.wait(self._never, at)
@@ -263,6 +280,7 @@ class Runner:
                     self._take(Scraped(await metrics.scrape()))
                 except PortError as error:
                     self._take(ScrapeFailed(error.fault, error.reason))
+                # A fixed rhythm, without catching up on scrapes that a slow guest has missed.
                 at = Instant(max(at + self.state.policy.timing.scrape, self._ports.clock.now()))
 
 

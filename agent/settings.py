@@ -98,31 +98,34 @@ class AgentSettings:
 
 def read_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSettings:
     """The settings of this process. Raises ``SettingsError``; ``--help`` prints and exits as argparse does."""
-    found = {name: value or environment.get(name, "") or OPTIONS[name][0] for name, value in _flags(arguments).items()}
-    host, port = _listen(found["AGENT_LISTEN"])
-    assignment, node = _whom(found)
-    protocol, unit = _dialect(found)
+    # Empty counts as unset: manifests often pass an empty variable.
+    settings = {
+        name: value or environment.get(name, "") or OPTIONS[name][0] for name, value in _flags(arguments).items()
+    }
+    host, port = _listen(settings["AGENT_LISTEN"])
+    assignment, node = _whom(settings)
+    protocol, unit = _dialect(settings)
     return AgentSettings(
         assignment=assignment,
         node=node,
-        scheduler_url=_url("SCHEDULER_URL", found),
-        scheduler_token=_path(found["SCHEDULER_TOKEN_FILE"]),
-        scheduler_ca=_path(found["SCHEDULER_CA_FILE"]),
+        scheduler_url=_url("SCHEDULER_URL", settings),
+        scheduler_token=_path(settings["SCHEDULER_TOKEN_FILE"]),
+        scheduler_ca=_path(settings["SCHEDULER_CA_FILE"]),
         protocol=protocol,
         compute_unit=unit,
-        scheduler_name=found["SERVED_SCHEDULER_NAME"],
-        metrics_url=_metrics(found),
-        database_url=_of_guest("DATABASE_URL", found),
-        guest_certificates=_path(found["GUEST_CERTIFICATES"]),
-        monitor_url=_monitor(found),
-        api_url=_url("KUBERNETES_API_URL", found),
-        api_token=_present("KUBERNETES_TOKEN_FILE", found),
-        api_ca=_present("KUBERNETES_CA_FILE", found),
+        scheduler_name=settings["SERVED_SCHEDULER_NAME"],
+        metrics_url=_metrics(settings),
+        database_url=_of_guest("DATABASE_URL", settings),
+        guest_certificates=_path(settings["GUEST_CERTIFICATES"]),
+        monitor_url=_monitor(settings),
+        api_url=_url("KUBERNETES_API_URL", settings),
+        api_token=_present("KUBERNETES_TOKEN_FILE", settings),
+        api_ca=_present("KUBERNETES_CA_FILE", settings),
         host=host,
         port=port,
-        policy_file=_path(found["AGENT_CONFIG"]),
-        namespace=assignment.pod.namespace if assignment else found["POD_NAMESPACE"] or _own_namespace(),
-        explain_token=_path(found["EXPLAIN_TOKEN_FILE"]),
+        policy_file=_path(settings["AGENT_CONFIG"]),
+        namespace=assignment.pod.namespace if assignment else settings["POD_NAMESPACE"] or _own_namespace(),
+        explain_token=_path(settings["EXPLAIN_TOKEN_FILE"]),
     )
 
 
@@ -145,6 +148,7 @@ def _dialect(found: Mapping[str, str]) -> tuple[ProtocolVersion, ComputeUnit | N
     if name not in SPOKEN:
         raise SettingsError(f"SCHEDULER_PROTOCOL: expected {' or '.join(SPOKEN)}, got {name!r}")
     if SPOKEN[name] is not ProtocolVersion.V5_0:
+        # Two sources of one unit could disagree.
         if unit:
             raise SettingsError("COMPUTE_UNIT: only with SCHEDULER_PROTOCOL=v5.0; else the scheduler says it")
         return SPOKEN[name], None
@@ -162,6 +166,7 @@ def _whom(found: Mapping[str, str]) -> tuple[Assignment | None, str | None]:
             needed = {"VM_NAMESPACE": vm_namespace, "VM_NAME": found["VM_NAME"], "POD_NAME": found["POD_NAME"]}
             _need(needed)
             for name in ("METRICS_URL", "DATABASE_URL", "MONITOR_URL"):
+                # A sidecar does not know the address of its pod, and reaches the guest without it.
                 if "{pod_ip}" in found[name]:
                     raise SettingsError(f"{name}: only the per-node form knows {{pod_ip}}")
             pod = ObjectName(found["POD_NAMESPACE"] or vm_namespace, found["POD_NAME"])
@@ -192,17 +197,19 @@ def _of_guest(name: str, found: Mapping[str, str]) -> str:
 
 
 def _metrics(found: Mapping[str, str]) -> str:
-    """A guest has no certificate that an agent could trust."""
+    """The URL of the guest's metrics."""
     url = _of_guest("METRICS_URL", found)
+    # No https: a guest has no certificate that an agent could trust.
     if not url.startswith("http://"):
         raise SettingsError(f"METRICS_URL: expected http://HOST…, got {url!r}")
     return url
 
 
 def _monitor(found: Mapping[str, str]) -> str | None:
-    """In the per-node form one address may not speak for all VMs: there it is each pod's own, or none."""
+    """The URL of the guest's monitor; None if monitors are not used."""
     url = found["MONITOR_URL"]
     is_default = url == OPTIONS["MONITOR_URL"][0]
+    # The default is the address of the one guest beside a sidecar. A node has many.
     if url == "off" or (is_default and found["AGENT_MODE"] == "node"):
         return None
     if found["AGENT_MODE"] == "node" and "{pod_ip}" not in url:
@@ -224,12 +231,14 @@ def _present(name: str, found: Mapping[str, str]) -> Path | None:
 
 def _own_namespace() -> str:
     try:
+        # The kubelet puts the namespace beside the token.
         return (ACCOUNT / "namespace").read_text().strip()
     except OSError:
         return ""
 
 
 def _listen(text: str) -> tuple[str, int]:
+    # From the right: an IPv6 host has colons of its own.
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise SettingsError(f"AGENT_LISTEN: expected HOST:PORT, got {text!r}")

@@ -75,6 +75,7 @@ class Supervisor:
                     self._dependencies.log.line(LogLevel.WARNING, "the pods of this node cannot be read", fields)
                 else:
                     if now() - began >= STEADY_WATCH:
+                        # The API server ends each watch after a while; that is no failure.
                         retries.succeeded()
                         continue
                 await self._pause(retries, Seconds(now() - began))
@@ -102,7 +103,9 @@ class Supervisor:
     def _adjust(
         self, tasks: asyncio.TaskGroup, tended: dict[Assignment, asyncio.Task[None]], wanted: frozenset[Assignment]
     ) -> None:
+        # Also with an empty set: a node without VMs is ready.
         self.is_listed = True
+        # A pod with a new address is another assignment: its runner starts again at the new one.
         for assignment in tended.keys() - wanted:
             tended.pop(assignment).cancel()
         for assignment in wanted - tended.keys():
@@ -112,6 +115,7 @@ class Supervisor:
         retries, now = Retries(BACKOFF, HEALTHY), self._dependencies.clock.now
         try:
             while True:
+                # The growth times of the runner before it still count; a counter must not fall.
                 self._retire(assignment)
                 self.runners[assignment] = self._make(assignment, self._policy)
                 began = now()

@@ -1,8 +1,8 @@
-"""What an agent says of itself: one JSON line on stderr for each thing that changed, and counts of everything.
+"""Log and counts of an agent: one JSON line on stderr for each thing that changed, and counts of everything.
 
 Rules that hold here:
 
-- A line is written when something begins, ends or changes; a failure that lasts is one line, not one each second.
+- A line is written when something begins, ends or changes.
 - Nothing here feeds back into a decision.
 """
 
@@ -153,10 +153,12 @@ def _settings(event: PolicySet | PolicyRefused) -> Line | None:
 
 def _answered(state: State, event: Answered) -> Line | None:
     response, asking = event.response, state.scheduler.asking
+    # An answer that came too late is not applied, so it is no news.
     if asking is None:
         return None
     side, requested, permit = state.scheduler, asking.request.resources, response.permit
     was_denied, is_denied = side.denial is not None, not requested.within(permit)
+    # The same answer as the last is no news: an agent asks every 15 s.
     if side.failure is None and (side.permit, side.migrate, was_denied) == (permit, response.migrate, is_denied):
         return None
     fields: dict[str, Field] = {
@@ -179,6 +181,7 @@ def _monitored(state: State, event: MonitorJoined | MonitorAnswered) -> Line | N
         return None
     reason, refusal = printable(event.result.status), state.monitor.refusal
     is_known = refusal is not None and refusal.status == reason
+    # A monitor that goes on refusing for the same reason is not logged again.
     return None if is_known else (LogLevel.INFO, "the guest's monitor keeps its memory", {"reason": reason})
 
 
@@ -198,6 +201,7 @@ def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
 
 
 def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost | MonitorLost) -> Line | None:
+    # The state does not have the event yet: its failure is the one before.
     message, before = {
         AskFailed: ("the scheduler gave no permit", state.scheduler.failure),
         PatchFailed: ("the VM was not resized", state.vm.failure),
@@ -205,6 +209,7 @@ def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost
         VmLost: ("the VM cannot be read", state.vm.lost),
         MonitorLost: ("the guest's monitor is gone", state.monitor_failure),
     }[type(event)]
+    # A failure that lasts is one line, not one each second.
     if before is not None and before.reason == event.reason:
         return None
     return LogLevel.WARNING, message, {"fault": event.fault.value, "reason": event.reason}
@@ -214,6 +219,7 @@ def _recovered(state: State, event: Event, now: Instant) -> Line | None:
     if isinstance(event, (MonitorJoined, MonitorAnswered)):
         return _monitored(state, event)
     if isinstance(event, Scraped):
+        # One line per event: kills matter more than metrics that are back.
         return _killed(state, event.sample, now) or _metrics_back(state)
     if isinstance(event, (VmSeen, VmRestored)) and state.vm.lost is not None:
         return LogLevel.INFO, "the VM can be read again", {"failures": state.vm.lost.count}

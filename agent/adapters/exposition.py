@@ -2,8 +2,7 @@
 
 Rules that hold here:
 
-- ``SCALARS`` and the two CPU families are the only list of what is wanted; everything else may be anything. A wanted
-  line with a bad value counts as missing: the core knows how to do without.
+- ``SCALARS`` and the two CPU families are the only list of what is wanted; everything else may be anything.
 - Time is linear in the page and bounded for any page up to the size limit: no pattern here can backtrack, and lines or
   pages beyond what a real guest sends are not read to the end.
 - prometheus_client's parser is the oracle of the tests; it takes 15 to 35 times as long.
@@ -87,6 +86,7 @@ def read_sample(page: bytes) -> GuestSample:
         if name in _CPU:
             cpu, mode, text, stamp = _cpu_line(rest)
             value = _number(text)
+            # A wanted line with a bad value counts as missing: the core knows how to do without.
             if value is not None:
                 cpus.setdefault(cpu, {})[mode] = value
                 _note_sampling(scalars, name, value, _number(stamp))
@@ -100,6 +100,7 @@ def read_sample(page: bytes) -> GuestSample:
 def _note_sampling(scalars: dict[str, float], family: bytes, seconds: float, stamp: float | None) -> None:
     """Of a line of a CPU: when it was counted, the newest of all; and, of an exporter that samples, all time so far."""
     if stamp is not None:
+        # Exposition time stamps are milliseconds.
         scalars["stamp"] = max(stamp / 1000.0, scalars.get("stamp", 0.0))
     if family == _SAMPLED:
         scalars["counted"] = scalars.get("counted", 0.0) + seconds
@@ -109,12 +110,14 @@ def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The wanted lines: the family's name and all that follows it."""
     for line in islice(_LINE.finditer(page), MOST_LINES):
         name, rest = line.groups()
+        # No real exporter writes longer ones, and the label pattern is not run on them.
         if len(rest) <= LONGEST_LINE:
             yield name, rest
 
 
 def _cpu_line(rest: bytes) -> tuple[bytes, bytes, bytes, bytes]:
     """The CPU, the mode, the value and the time stamp; node_exporter's own way of writing them is read at once."""
+    # Nearly all wanted lines are CPU modes in node_exporter's own spelling, so they get a pattern of their own.
     short = _SHORT.fullmatch(rest)
     if short is not None:
         cpu, mode, text = short.groups()
@@ -143,6 +146,7 @@ def _labels(rest: bytes) -> tuple[dict[bytes, bytes], bytes, bytes]:
             return {}, b"", b""
         at = 1
     words = rest[at:].split()
+    # A value, and perhaps a time stamp; a third word makes the line malformed.
     return (labels, words[0], b"".join(words[1:])) if 1 <= len(words) <= 2 else ({}, b"", b"")
 
 
@@ -151,12 +155,14 @@ def _number(text: bytes) -> float | None:
         value = float(text)
     except ValueError:
         return None
+    # Also refuses NaN, which compares as false.
     return value if 0 <= value < LARGEST else None
 
 
 def _cpu(modes: Mapping[bytes, float]) -> CpuSeconds:
     busy = sum(seconds for mode, seconds in modes.items() if mode in BUSY_MODES)
     kernel = sum(seconds for mode, seconds in modes.items() if mode in KERNEL_MODES)
+    # node_exporter and vector spell this mode differently.
     iowait = sum(modes.get(mode, 0.0) for mode in _IOWAIT)
     return CpuSeconds(busy, modes.get(b"steal", 0.0), iowait, kernel)
 

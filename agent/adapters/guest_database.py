@@ -1,9 +1,6 @@
 """Status of the guest's database, from the daemon in the guest (S4.3).
 
-Rules that hold here:
-
-- The guest is asked only when the agent is: the answer costs a guest a query, and only groups want to know.
-- The answer is decoded field by field and encoded again: a guest is not trusted.
+The guest is asked only when the agent is: the answer costs a guest a query, and only groups want to know.
 """
 
 from __future__ import annotations
@@ -39,6 +36,7 @@ class GuestDatabase:
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(f"the guest's database at {self._url}", error, self._deadline) from None
         try:
+            # Decoded field by field and encoded again for whoever asked: a guest is not trusted.
             return msgspec.json.decode(body, type=DatabaseView)
         except (ValueError, RecursionError) as error:
             raise PortError(Fault.GUEST, f"the guest's database at {self._url}: {field_message(error)}") from None
@@ -46,10 +44,12 @@ class GuestDatabase:
     async def _body(self) -> bytes:
         async with self._client.stream("GET", self._url) as answer:
             body = bytearray()
+            # Raw, because a small compressed body could unpack to anything.
             async for chunk in answer.aiter_raw():
                 body += chunk
                 if len(body) > LARGEST:
                     raise PortError(Fault.GUEST, f"the guest's database says more than {LARGEST} bytes")
+            # The body is read first: it says why.
             if answer.status_code != httpx.codes.OK:
                 raise PortError(Fault.GUEST, f"the guest's database does not answer: {reason_in(bytes(body)).strip()}")
             return bytes(body)

@@ -1,10 +1,7 @@
 """The monitor in the guest over a WebSocket (B.8).
 
-Rules that hold here:
-
-- A guest is not trusted: what it sends is bounded in size and number, frames that are no messages included; what is
-  sent to it has a deadline, and where it redirects to is never followed.
-- A guest without a monitor is the network's fault, as far as one can tell; one that answers nonsense is the guest's.
+A guest is not trusted: what it sends is bounded in size and number, frames that are no messages included; what is sent
+to it has a deadline, and where it redirects to is never followed.
 """
 
 from __future__ import annotations
@@ -62,10 +59,13 @@ class GuestMonitor:
         """See ``MonitorSource``."""
         connecting = _Direct(
             self._url,
+            # A small compressed message could unpack to anything.
             compression=None,
+            # A proxy from the environment must not come between an agent and its guest.
             proxy=None,
             user_agent_header=None,
             open_timeout=self._deadline,
+            # The session's health checks find a dead connection.
             ping_interval=None,
             max_size=LARGEST_MONITOR_MESSAGE,
             max_queue=UNREAD,
@@ -75,8 +75,10 @@ class GuestMonitor:
             socket = await connecting
             async with _ending(socket):
                 yield await self._greeted(socket)
+        # Something answers there, and nonsense is the fault of the guest.
         except InvalidHandshake as error:
             raise PortError(Fault.GUEST, printable(f"the guest's monitor at {self._url}: {error}")) from None
+        # Most likely a guest without a monitor: as far as one can tell, that is the fault of the network.
         except (OSError, TimeoutError, WebSocketException) as error:
             reason = f"the guest's monitor at {self._url} cannot be reached: {type(error).__name__}"
             raise PortError(Fault.NETWORK, reason) from None
@@ -101,6 +103,7 @@ async def _ending(socket: ClientConnection) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        # The closing handshake waits for the peer, so it runs beside the time-out and is aborted after it.
         closing = asyncio.ensure_future(socket.close())
         try:
             await asyncio.wait((closing,), timeout=POLITE)
@@ -121,11 +124,13 @@ class _Bounded(ClientConnection):
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
         self._frames += 1
+        # The library parses all it is given at once; small slices let the bucket stop a flood early.
         for at in range(0, len(data), SLICE):
             super().data_received(data[at : at + SLICE])
             read, self._frames = self._frames, 0
             if not self._allowed.take(read, Instant(self.loop.time())):
                 self._give_up("too many frames")
+            # The library answers each ping, and buffers the pongs of a guest that does not read.
             elif self.transport.get_write_buffer_size() > UNSENT:
                 self._give_up("answers to pings are not read")
             if self.transport.is_closing():
@@ -186,6 +191,7 @@ class _Connection:
 
 def _ended(error: ConnectionClosed) -> PortError:
     """Too large a message ends a connection by us, with a reason in the frame that says so."""
+    # The side that closed first says why; the other frame only echoes it.
     frame = error.sent if error.sent is not None and not error.rcvd_then_sent else error.rcvd
     why = "" if frame is None else printable(f" ({frame.code} {frame.reason})")
     return PortError(Fault.GUEST, f"the conversation with the guest's monitor ended{why}")

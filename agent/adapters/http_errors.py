@@ -1,9 +1,6 @@
-"""What went wrong with an HTTP call, in words for people, and whose fault it is.
+"""Failures of HTTP calls, in words for people, with the party at fault.
 
-Rules that hold here:
-
-- A call that got no answer in time or at all is the network's fault: the cause is unknown here.
-- A message never repeats more than ``SHOWN`` characters of an answer: it may come from any program.
+A message never repeats more than ``SHOWN`` characters of an answer: it may come from any program.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ SHOWN: Final = 200
 
 def no_answer(what: str, error: Exception, deadline: Seconds) -> PortError:
     """The error of a call to ``what`` that ended without an answer."""
+    # Without an answer the cause is unknown here, so it counts as the fault of the network.
     if isinstance(error, (TimeoutError, httpx.TimeoutException)):
         return PortError(Fault.NETWORK, f"{what} did not answer within {deadline:g} s")
     return PortError(Fault.NETWORK, f"{what} cannot be reached: {type(error).__name__}: {error}"[:SHOWN])
@@ -39,6 +37,7 @@ def reason_in(body: bytes) -> str:
     """The message of an error response: our services use ``error``, the API server ``message``, others any text."""
     try:
         decoded = _BODY.decode(body)
+    # A proxy in between answers with HTML or plain text.
     except (ValueError, RecursionError):
         decoded = _ErrorBody()
     return (decoded.error or decoded.message or body[:SHOWN].decode(errors="replace"))[:SHOWN]

@@ -3,8 +3,7 @@
 Rules that hold here:
 
 - Bodies are plain JSON values; who calls knows what they mean.
-- Every call has a deadline. A watch has one for its beginning and is ended by the server; a silence beyond that end
-  means that the connection is dead, and ends the watch in peace.
+- Every call has a deadline; a watch has one for its beginning, and is ended by the server.
 - Errors are those of ``agent.ports``: the caller never sees a status code.
 """
 
@@ -90,6 +89,7 @@ class LightKubernetesApi:
                 async for chunk in answer.aiter_bytes():
                     for line in _read(lines.feed, chunk, "watch event cannot be decoded"):
                         yield _event(path, line)
+        # The server should have ended the watch before this. Such a silence means that the connection is dead.
         except httpx.ReadTimeout:
             return
         except (httpx.HTTPError, OSError) as error:
@@ -102,8 +102,10 @@ class LightKubernetesApi:
             self._url + path,
             params=params,
             headers=self._headers(),
+            # A quiet object sends nothing until the server ends the watch, so reads may take that long.
             timeout=httpx.Timeout(self._deadline, read=TIMES.silence),
         )
+        # Only until the headers: the events may take as long as the watch lasts.
         async with asyncio.timeout(self._deadline):
             answer = await self._client.send(request, stream=True)
         try:
@@ -140,6 +142,7 @@ class LightKubernetesApi:
 
 
 def _refusal(method: str, path: str, refusal: Refusal) -> PortError:
+    # A bad request is our own fault too: the agent has built it.
     ours = refusal.kind in _OURS or refusal.status == _BAD_REQUEST
     message = f": {refusal.message}" if refusal.message else ""
     reason = f"the API server answers {refusal.status} to {method} {path}{message}"
@@ -148,6 +151,7 @@ def _refusal(method: str, path: str, refusal: Refusal) -> PortError:
 
 def _event(path: str, line: bytes) -> WatchEvent:
     event = _read(read_event, line, "watch event cannot be decoded")
+    # A watch whose headers said 200 reports its errors as events.
     if event.refusal is not None:
         raise _refusal("WATCH", path, event.refusal)
     return event

@@ -1,12 +1,6 @@
 """NeonVM's VirtualMachine object as the agent's VM: calls on one object (S4.2).
 
-Rules that hold here:
-
-- A patch names the version that it was decided on (optimistic locking), so that a late or doubled one cannot undo what
-  came after it.
-- A watch asks for no version: a quiet object's own version is soon too old for an API server to watch from.
-- A patch that names the version seen last leaves out what stays as it was there.
-- An object that breaks its own rules is an error of the API, with the path of the field.
+An object that breaks its own rules is an error of the API, with the path of the field.
 """
 
 from __future__ import annotations
@@ -45,6 +39,7 @@ class NeonVm:
 
     async def watch(self) -> AsyncIterator[VirtualMachine]:
         """The object as it is and after each change; ends when the server ends it. Raises like ``get``."""
+        # No version to watch from: a quiet object's own version is soon too old for an API server.
         async for event in self._api.watch(self._list, {"fieldSelector": f"metadata.name={self._name.name}"}, ""):
             if event.type == "DELETED":
                 raise GoneError(Fault.VM_API, f"VirtualMachine {self._name} was deleted")
@@ -56,8 +51,11 @@ class NeonVm:
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
         """Sets ``use`` if the object is still at version ``base`` (0: whatever it is). Raises as ``VmApi`` says."""
         last = self._seen
+        # A patch that names the version seen last leaves out what stays as it was there. Of any other version it
+        # cannot be known what stays.
         body = use_patch(use, slot_size, last.use if last is not None and last.resource_version == str(base) else None)
         if base:
+            # Optimistic locking: a late or repeated patch cannot undo what came after it.
             body = {"metadata": {"resourceVersion": str(base)}, **body}
         return self._read(await self._api.merge_patch(self._path, body))
 
@@ -71,6 +69,7 @@ class NeonVm:
             "name": name.name,
             "uid": "" if self._seen is None else self._seen.uid,
         }
+        # Names of Events must be unique in the namespace; the digits of the time make them so.
         made = {"name": f"{name.name}.{''.join(filter(str.isdigit, stamp))}", "namespace": name.namespace}
         body: JsonObject = {
             "apiVersion": EVENTS.api_version,

@@ -1,12 +1,6 @@
 """The VMs of one node, by the pods that run there (S4.3, per-node form).
 
-Rules that hold here:
-
-- Only pods of this node with the opt-in label are asked for: an agent's traffic does not grow with the cluster.
-- If a scheduler's name is given, the VMs of other schedulers are left to their own agents (B.11).
-- A pod counts from when it has an address, because its guest is reached there, until it is gone or has ended. One that
-  is ending keeps its agent: its VM may be migrating away.
-- A pod that cannot be decoded keeps its last known state and is listed in ``unreadable``; no other is affected.
+A pod that cannot be decoded keeps its last known state and is listed in ``unreadable``; no other is affected.
 """
 
 from __future__ import annotations
@@ -32,6 +26,8 @@ class NodePods:
         self.unreadable: dict[ObjectName, str] = {}
         self._api = api
         self._known: dict[ObjectName, Assignment] = {}
+        # The server selects this node's opted-in pods, so that an agent's traffic does not grow with the cluster. VMs
+        # of other schedulers are left to their own agents (B.11).
         self._selected = {
             "fieldSelector": f"spec.nodeName={node}" + (f",spec.schedulerName={scheduler}" if scheduler else ""),
             "labelSelector": f"{LABEL_ENABLED}=true,{LABEL_VM_NAME}",
@@ -42,6 +38,7 @@ class NodePods:
         page = await self._api.list(PODS.path(), self._selected)
         self._listed(page)
         yield frozenset(self._known.values())
+        # The version is too old to watch from. Ending in peace makes the supervisor list again at once.
         with suppress(ExpiredError):
             async for event in self._api.watch(PODS.path(), self._selected, page.version):
                 if event.type != "BOOKMARK":
@@ -49,6 +46,7 @@ class NodePods:
                     yield frozenset(self._known.values())
 
     def _listed(self, page: Page) -> None:
+        # A pod that cannot be decoded keeps its runner: its VM is still there.
         last_known = {pod.name: self._known[pod.name] for pod in page.unreadable if pod.name in self._known}
         self.unreadable = {pod.name: pod.reason for pod in page.unreadable}
         self._known = dict(filter(None, map(assignment_of, page.objects))) | last_known
@@ -60,6 +58,7 @@ class NodePods:
         elif event.unreadable is not None:
             self._refuse(event.unreadable)
         else:
+            # First out, then in again if it still counts: it may have ended, or have a new address.
             self._known.pop(event.name, None)
             self._known.update(filter(None, [assignment_of(event.object)]))
 
@@ -70,6 +69,8 @@ class NodePods:
 def assignment_of(pod: JsonObject) -> tuple[ObjectName, Assignment] | None:
     """The pod's name and its VM; None unless it is a running VM pod with an address. Never raises."""
     name, vm, address = name_of(pod), labels_of(pod).get(LABEL_VM_NAME), text(pod, "status", "podIP")
+    # Without an address the guest cannot be reached yet. A pod that is terminating still counts: its VM may be
+    # migrating away.
     if not (vm and address) or is_over(pod):
         return None
     try:

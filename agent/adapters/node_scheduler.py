@@ -2,8 +2,7 @@
 
 Rules that hold here:
 
-- A request for more than is permitted waits for nothing: it goes alone and at once. So does what comes while a batch is
-  under way: no VM waits for the answer to another.
+- A request for more than is permitted waits for nothing: it goes alone and at once.
 - Others wait for ``GATHER`` at most, and each has an answer, or an error, of its own.
 - Nothing is repeated, except alone what a scheduler has refused as a batch without looking at it.
 """
@@ -69,11 +68,13 @@ class NodeScheduler:
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
         """Sends one request and returns the answer. Raises ``SchedulerError``."""
         try:
+            # While a batch is under way, requests go alone: no VM waits for the answer to another.
             if not self._is_busy and not _wants_more(request):
                 if self._line.most > len(self._waiting):
                     return await self._together(request, slot_size)
                 if not self._line.most and self._clock.now() >= self._offer_at:
                     return await self._offer(request, slot_size)
+        # The scheduler has not looked at the request, so sending it alone repeats nothing.
         except (LineClosedError, _NotTakenError):
             pass
         self.messages["alone"] += 1
@@ -85,6 +86,7 @@ class NodeScheduler:
             while True:
                 await self._is_due.wait()
                 self._is_due.clear()
+                # The VMs of the node are planned one after the other; those that follow join this batch.
                 await self._clock.sleep(GATHER)
                 waiting, self._waiting = self._waiting, []
                 self._is_busy = True
@@ -100,11 +102,13 @@ class NodeScheduler:
         return (await entry.answer).permit(AGENT_SPEAKS, slot_size)
 
     async def _offer(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
+        # Set before the attempt, so that the other VMs of the node do not offer as well while it is under way.
         self._offer_at = Instant(self._clock.now() + AFTER_FAILURE)
         self.messages["alone"] += 1
         answer = await self._line.offer(_encoded(request, slot_size))
         if self._line.most:
             self._offer_at = self._clock.now()  # where this connection ends, the next one is made at once
+        # A permit without an offer taken: this scheduler knows no batches. One that gave no permit may only stand by.
         elif answer.status == 200:
             self._offer_at = Instant(self._clock.now() + OFFER_AGAIN)
             self._line.close()

@@ -1,4 +1,4 @@
-"""What an answer of the scheduler means, whether it came alone or in a batch (S4.4).
+"""Meaning of the scheduler's answers, whether alone or in a batch (S4.4).
 
 The status says whose fault it is; see ``_FAULTS``.
 """
@@ -48,6 +48,7 @@ class SchedulerAnswer:
         """The permit in it. Raises ``SchedulerError``."""
         if self.status != 200:
             raise self.refusal()
+        # A permit has a few hundred bytes; whatever this is, it is not decoded.
         if len(self.body) > LARGEST:
             raise SchedulerError(Fault.SCHEDULER, f"the scheduler's answer has more than {LARGEST} bytes")
         try:
@@ -63,4 +64,5 @@ def senseless(error: Exception) -> SchedulerError:
 
 def retry_after(text: str) -> Seconds | None:
     """The header's seconds; None for a date or anything else."""
+    # ``isdecimal`` alone takes digits of other scripts.
     return Seconds(float(text)) if text.isascii() and text.isdecimal() else None

@@ -2,9 +2,8 @@
 
 Rules that hold here:
 
-- One request, one deadline, one outcome; nothing is repeated here. The answer to a request that went out may be lost,
-  and the core takes that into account.
-- What the status says decides whose fault it is; see ``scheduler_answers``.
+- One request, one deadline, one outcome; nothing is repeated here.
+- The status decides whose fault it is; see ``scheduler_answers``.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ class HttpScheduler:
         try:
             async with asyncio.timeout(self._deadline):
                 answer = await self._client.post(self._url, content=body, headers=self._headers())
+        # The scheduler may have taken the request although its answer is lost; the core takes that into account.
         except (httpx.HTTPError, OSError) as error:
             lost = no_answer(f"the scheduler at {self._url}", error, self._deadline)
             raise SchedulerError(lost.fault, lost.reason) from None
@@ -54,6 +54,7 @@ class HttpScheduler:
         return SchedulerAnswer(answer.status_code, answer.content, wait).permit(self._version, slot_size)
 
     def _headers(self) -> dict[str, str]:
+        # Read for each request: the kubelet replaces the token now and then.
         token = self._identity.token()
         identity = {} if token is None else {"Authorization": f"Bearer {token}"}
         return {"Content-Type": "application/json", **identity}

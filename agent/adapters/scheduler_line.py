@@ -1,10 +1,7 @@
 """One connection to the scheduler for many requests at once (decision 55).
 
-Rules that hold here:
-
-- A batch goes only over a connection whose other end has said that it takes batches: each begins with one request as
-  always, which offers them. So a scheduler that does not know batches never sees one, whatever was there before it.
-- A connection that broke, or whose answer was not awaited, is not used again.
+A batch goes only over a connection whose other end has said that it takes batches: each begins with one request as
+always, which offers them. So a scheduler that does not know batches never sees one, whatever was there before it.
 """
 
 from __future__ import annotations
@@ -50,11 +47,13 @@ class SchedulerLine:
 
     async def offer(self, request: bytes) -> SchedulerAnswer:
         """Asks for one VM over a new connection, and offers batches. Raises ``SchedulerError``."""
+        # A connection belongs to one scheduler process; a new one finds out who answers now.
         self.close()
         return await self._asked("/", request, offers=True)
 
     async def ask(self, requests: Sequence[bytes]) -> SchedulerAnswer:
         """Asks for ``most`` VMs at once or fewer. Raises ``SchedulerError`` and ``LineClosedError``."""
+        # The connection may have ended since the batch began to gather.
         if len(requests) > self.most:
             raise LineClosedError
         return await self._asked(PATH, encode_batch(requests), offers=False)
@@ -81,6 +80,7 @@ class SchedulerLine:
         except PortError as error:
             raise SchedulerError(error.fault, error.reason) from None
         finally:
+            # A connection that broke, or whose answer was not awaited, could hand its answer to the next request.
             if self._connection is not None and not self._connection.is_reusable:
                 self.close()
         if offers:
@@ -114,4 +114,5 @@ class SchedulerLine:
 
 def _most(offered: str) -> int:
     """The batch size that the scheduler accepts, at most ``MOST_REQUESTS``; 0 if its header is not a number."""
+    # Short enough to be cheap to convert: a header may hold any number of digits.
     return min(int(offered), MOST_REQUESTS) if offered.isascii() and offered.isdecimal() and len(offered) < 6 else 0

@@ -1,11 +1,6 @@
 """The guest's node_exporter over HTTP (S4.3).
 
-Rules that hold here:
-
-- Only what decides is asked for (``collect[]``). An exporter that refuses a selection (400) is asked for the next from
-  then on: without the collector that some switch off, and then for everything.
-- A page comes within the deadline and below ``LARGEST``, or not at all: a guest is not trusted.
-- One connection is kept between looks. With httpx2, a look took more CPU than all else that an agent does (decision 8).
+A page comes within the deadline and below ``LARGEST``, or not at all: a guest is not trusted.
 """
 
 from __future__ import annotations
@@ -65,12 +60,16 @@ class NodeExporter:
         connection = self._connection
         if connection is None or not connection.is_reusable:
             self.close()
+            # A bare connection, kept between scrapes. With httpx2, a scrape took more CPU than all else that an agent
+            # does (decision 8).
             connection = self._connection = await self._open(deadline)
         try:
             answer, page = await connection.whole(self._request, deadline, LARGEST)
         finally:
             if not connection.is_reusable:
                 self.close()
+        # node_exporter answers 400 to a ``collect[]`` that names a collector which is switched off. From then on it
+        # is asked for the next selection.
         if answer.status == 400 and SELECTIONS[self._refused]:
             self._refused += 1
             self.close()
@@ -80,6 +79,7 @@ class NodeExporter:
 
     async def _open(self, deadline: float) -> HttpConnection:
         url = urlsplit(self._url)
+        # Once for each connection: the request is the same until a selection is refused.
         self._request = _request(url, SELECTIONS[self._refused])
         async with asyncio.timeout_at(deadline):
             loop = asyncio.get_running_loop()

@@ -1,8 +1,6 @@
 """The agent's identity: a projected service-account token in a file that the kubelet replaces now and then.
 
-Rules that hold here:
-
-- The file is looked at before each use and read again only when it has changed; a token is never logged.
+A token is never logged.
 """
 
 from __future__ import annotations
@@ -25,6 +23,8 @@ class AgentToken:
         """The token as the file has it now. Raises ``PortError`` if it cannot be read or is empty."""
         try:
             stat = self._path.stat()
+            # The kubelet swaps a symbolic link, so a new token is a new inode; the size and time catch a file written
+            # in place.
             stamp = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
             if stamp != self._stamp:
                 self._token = self._path.read_text().strip()

@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - Nothing is decided here; ``plan`` decides from what stands in the state.
-- An outcome for which nothing is in flight changes nothing.
+- An outcome without an action in flight changes nothing.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:
 def _adopt(state: State, vm: Vm, now: Instant) -> None:
     """Adopt a newer view; a stale one changes nothing."""
     side = state.vm
+    # A read and a watch can overtake each other, so a view may arrive late.
     if side.seen is not None and not vm.follows(side.seen.version - 1):
         return
     if side.seen is not None and not side.seen.actual.within(vm.actual):
@@ -87,6 +88,7 @@ def _adopt(state: State, vm: Vm, now: Instant) -> None:
     side.seen = vm
     if not vm.enabled:  # it has no permit until it is opted in again
         _forget_permit(state)
+    # A newer version than the base proves that the patch was applied or can no longer be.
     if side.unsettled is not None and vm.follows(side.unsettled.base):
         side.unsettled = None
     if side.stale_at is not None and vm.follows(side.stale_at):
@@ -110,6 +112,7 @@ def _forget_permit(state: State) -> None:
     """Drop the permit, so that the scheduler must grant again; an answer already in flight does not count."""
     side = state.scheduler
     side.permit = side.ceiling = None
+    # An answer in flight was decided before the opt-out or the restore.
     side.is_void = side.asking is not None
 
 
@@ -117,8 +120,10 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     guest, vm = state.guest, state.vm.seen
     guest.failure = None
     before = guest.seen
+    # Two pages this close give no rates, and would replace a sample that can give some.
     if before is not None and now - before.last < SHORTEST:
         return
+    # An exporter that samples by its own clock shows the same page until its next sample.
     if vm is not None and before is not None and guest.had is not None and sample.repeats(before.sample):
         _repeated(state, vm, before, now)
         return
@@ -126,6 +131,7 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
     if vm is None:
         guest.had, guest.rates, guest.goal = None, NO_RATES, NO_GOAL
         return
+    # The smaller of before and after: what waited before a growth must not be counted again after it.
     has = vm.actual.at_most(guest.had or vm.actual)
     guest.had = vm.actual
     is_rebooted = before is not None and is_other_boot(before.sample, sample)
@@ -137,6 +143,7 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
         guest.calm_since = since
     settling = _settling(state, since)
     guest.goal = goal(sample, guest.rates, has, state.policy, settling=settling)
+    # Tasks that wait while given-back memory refills need no more than that.
     if guest.probing.is_refilling(now, state.policy.memory.cache) and not sample.shows_rereading:
         guest.goal = without_waiting(guest.goal)
     killed = guest.kills.part(now)
@@ -149,6 +156,7 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
 
 def _repeated(state: State, vm: Vm, before: ObservedSample, now: Instant) -> None:
     """Reuse the last sample until the exporter takes a new one, unless it is too old to describe the present."""
+    # The exporter has stopped sampling.
     if now - before.at > LONGEST:
         return
     state.guest.seen = replace(before, again=now)
@@ -158,8 +166,8 @@ def _repeated(state: State, vm: Vm, before: ObservedSample, now: Instant) -> Non
 def _observe(state: State, vm: Vm, now: Instant) -> None:
     """Feed the need of the last sample to the smoothing pipelines."""
     need = state.guest.goal.need
-    kept = state.guest.goal.kept.at_most(state.vm.ordered or vm.use)
-    state.guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, kept)
+    in_doubt = state.guest.goal.kept.at_most(state.vm.ordered or vm.use)
+    state.guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, in_doubt)
 
 
 def _probe(state: State, vm: Vm, now: Instant, *, settling: bool) -> None:
@@ -168,6 +176,7 @@ def _probe(state: State, vm: Vm, now: Instant, *, settling: bool) -> None:
     if guest.seen is None or not policy.enabled:
         guest.probing = Probing()
         return
+    # Waiting during a shrink is caused by the shrink, not by a lack of page cache.
     spent = None if settling or guest.rates.is_partial else cost(guest.rates, policy.trickle)
     view = memory_view(guest.seen.sample, spent, vm, guest.goal, state.scheduler.compute_unit)
     guest.probing.observe(view, now, policy)
@@ -177,6 +186,7 @@ def _settling(state: State, since: Instant) -> bool:
     """Return True if a recent or unfinished shrink may have kept the guest busy ``since`` then (it was never calm)."""
     side, timing, calm = state.vm, state.policy.timing, state.guest.calm_since
     is_unfinished = side.seen is not None and side.seen.unfinished_shrink
+    # A guest that still has more than was ordered is still unplugging.
     span = max(timing.settle, timing.unfinished_shrink) if is_unfinished else timing.settle
     shrinks = [at for at in (side.shrunk_at, side.fell_at) if at is not None and (calm is None or at > calm)]
     return any(since - at <= span for at in shrinks)
@@ -189,14 +199,16 @@ def _started(state: State, action: Action | AskMonitor, now: Instant, jitter: fl
     if isinstance(action, AskMonitor):
         state.monitor.asking = action
         return
-    seen = state.vm.seen
+    vm = state.vm.seen
     state.vm.patching = action
-    if seen is not None and not seen.use.within(action.target):
+    if vm is not None and not vm.use.within(action.target):
+        # From the order, not from the outcome: the guest may begin to shrink before the answer arrives.
         state.vm.shrunk_at = now
 
 
 def _patched(state: State, vm: Vm, now: Instant) -> None:
     side = state.vm
+    # A patch that took effect proves the API works and accepts growths again.
     side.patching = side.failure = side.retry_at = side.grows_from = None
     side.refused = 0
     side.patched_at = now
@@ -206,6 +218,7 @@ def _patched(state: State, vm: Vm, now: Instant) -> None:
 def _patch_conflicted(state: State) -> None:
     side = state.vm
     patch, side.patching = side.patching, None
+    # A conflict with a view older than the newest says nothing about the newest.
     if patch is not None and _is_newest(side.seen, patch):
         side.stale_at = patch.base
 
@@ -220,11 +233,13 @@ def _patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float)
     patch, side.patching = side.patching, None
     side.failure = failed_again(side.failure, event.fault, event.reason, now)
     side.retry_at = Instant(now + VM_API_BACKOFF.delay(side.failure.count, jitter))
+    # Only a refused growth bars further ones; a refused shrink is simply tried again.
     if event.refused and patch is not None and side.seen is not None and not patch.target.within(side.seen.use):
         side.refused += 1
         side.grows_from = Instant(now + REFUSED_GROWTH_BACKOFF.delay(side.refused, jitter))
     if patch is None or event.refused or not _is_newest(side.seen, patch):
         return
+    # Several patches with unknown outcomes: any of them may be in effect, so the largest counts.
     earlier = patch.target if side.unsettled is None else side.unsettled.target
     side.unsettled = replace(patch, target=patch.target.at_least(earlier))
 
@@ -248,6 +263,7 @@ def _settings(state: State, event: PolicySet | PolicyRefused, now: Instant) -> N
     problems = "; ".join(event.problems)
     state.settings_failure = failed_again(None, Fault.SETTINGS, problems, now) if problems else None
     before, state.policy = state.policy, event.policy
+    # New stages begin without a memory; unchanged ones keep theirs, or each policy would delay shrinking.
     if before.smoothing != event.policy.smoothing:
         state.guest.stabilizer = Stabilizer(event.policy.smoothing)
 
@@ -276,5 +292,6 @@ def _said(state: State, message: UpscaleRequest | LoadReport, now: Instant) -> N
         return
     if isinstance(message, UpscaleRequest):
         state.monitor.requested(vm, policy.monitor, now)
+    # The load in the report may be the shrink itself.
     elif not _settling(state, now):
         state.monitor.reported(message, vm, policy.cpu, policy.monitor, now)

@@ -4,8 +4,6 @@ Rules that hold here:
 
 - Each resource by itself goes to the target of its policy, which grows it and proves that less is enough.
 - What is unknown holds: without metrics, without a compute unit or without proof, a resource stays as it is.
-- After processes were killed for lack of memory, the memory that this asks for needs no fresh metrics: a guest that
-  thrashes answers late.
 - The bounds and the floor are orders and need no proof. Memory that is in use is never taken away, not even by them.
 """
 
@@ -38,16 +36,18 @@ class DesiredSize:
 
 def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
     """The size that the VM should have, with the facts at ``now``."""
-    found, because = _without_monitor(state, vm, now)
+    base, because = _without_monitor(state, vm, now)
     unit, side = state.scheduler.compute_unit, state.monitor
+    # The monitor is heard only where the VM could follow it.
     if unit is None or state.scheduler.migrate or not vm.resizable:
-        return DesiredSize(found, because, found)
-    asked, reasons = wanted_by(side, vm, Sizes(unit, vm.bounds, vm.slot_size), now)
-    unasked = found.at_least(asked)
+        return DesiredSize(base, because, base)
+    requested, reasons = wanted_by(side, vm, Sizes(unit, vm.bounds, vm.slot_size), now)
+    unasked = base.at_least(requested)
+    # ``unasked`` goes to the monitor as the question; the VM keeps its memory until the answer.
     size = unasked.at_least(Resources(NOTHING.cpu, kept_by(side, vm, now)))
     if size != unasked:
         because = why_kept(side)
-    elif unasked != found:
+    elif unasked != base:
         because = f"growing: {reasons}" if not size.within(vm.use) else f"holding: {reasons}"
     return DesiredSize(size, because, unasked)
 
@@ -60,20 +60,22 @@ def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str
         return vm.use, "the VM may not be resized: its phase forbids it, or its opt-in label is missing"
     if unit is None:
         return vm.use, "no compute unit yet: asking for what the VM has"
-    known, used = current_goal(state, now), in_use(state, vm, now)
+    current, used = current_goal(state, now), in_use(state, vm, now)
     sizes = Sizes(unit, vm.bounds_at(now), vm.slot_size)
-    size, is_for_cache = _wanted(state, vm, sizes, known, now)
+    size, is_for_cache = _wanted(state, vm, sizes, current, now)
     if vm.floor is not None:
-        without, _ = _wanted(state, vm, Sizes(unit, vm.bounds, vm.slot_size), known, now)
+        # The floor is the reason only if the size would be smaller without it.
+        without, _ = _wanted(state, vm, Sizes(unit, vm.bounds, vm.slot_size), current, now)
         if not size.within(without.at_least(used)):
             return size.at_least(used), f"not below the floor of {sizes.bounds.min} that this hour has"
     size = size.at_least(used)
-    return size, _for_the_cache(vm, size) if is_for_cache else _because(vm, size, known, sizes)
+    return size, _for_the_cache(vm, size) if is_for_cache else _because(vm, size, current, sizes)
 
 
 def _wanted(state: State, vm: Vm, sizes: Sizes, known: Goal, now: Instant) -> tuple[Resources, bool]:
     """The size within the bounds of ``sizes``, and True if the page cache decides its memory."""
     size = _size(vm, sizes, known, state.guest.stabilizer)
+    # Needs no fresh metrics: a guest that thrashes answers late.
     killed = state.guest.kills.needed(now)
     if killed:
         size = size.at_least(sizes.covering(Resources(NOTHING.cpu, killed)))
@@ -83,6 +85,7 @@ def _wanted(state: State, vm: Vm, sizes: Sizes, known: Goal, now: Instant) -> tu
 
 def _size(vm: Vm, sizes: Sizes, known: Goal, stabilizer: Stabilizer) -> Resources:
     """The smoothed target. If either need is unknown, the known need but no less than the VM has."""
+    # A target observed while the VM had less than now proves nothing about the larger size.
     target, proven = stabilizer.target, stabilizer.asked_with is not None and vm.use.within(stabilizer.asked_with)
     if known.need is None or target is None:
         return sizes.covering(known.at_least).at_least(vm.use)
@@ -113,17 +116,18 @@ def current_goal(state: State, now: Instant) -> Goal:
 
 def in_use(state: State, vm: Vm, now: Instant) -> Resources:
     """The memory that must not be taken away: what is in use, or all of it if the guest does not report that."""
-    seen = state.guest.seen
-    if seen is None or not _fresh(state, now) or seen.sample.mem_used is None:
+    observed = state.guest.seen
+    if observed is None or not _fresh(state, now) or observed.sample.mem_used is None:
         return Resources(NOTHING.cpu, vm.use.mem)
+    # The size at the time of the sample: what the guest does not report of it is the share of the kernel.
     has = state.guest.had or vm.actual
-    used = seen.sample.mem_used + kernel_share(seen.sample, has, state.policy.memory)
+    used = observed.sample.mem_used + kernel_share(observed.sample, has, state.policy.memory)
     return Resources(NOTHING.cpu, min(vm.use.mem, used.up_to(vm.slot_size)))
 
 
 def _fresh(state: State, now: Instant) -> bool:
-    seen = state.guest.seen
-    return seen is not None and now - seen.last <= state.policy.timing.stale
+    observed = state.guest.seen
+    return observed is not None and now - observed.last <= state.policy.timing.stale
 
 
 def _because(vm: Vm, size: Resources, known: Goal, sizes: Sizes) -> str:

@@ -3,7 +3,6 @@
 Rules that hold here:
 
 - Everything is read from the state; nothing is remembered for the sake of explaining.
-- Amounts are texts in Kubernetes' spelling; times are ages in seconds: the agent's clock means nothing to others.
 - The schema is documented in ``docs/operations-agent.md``; fields are added, never renamed.
 """
 
@@ -143,6 +142,7 @@ class Explanation:
 def explain(state: State, vm_name: str, now: Instant) -> Explanation:
     """Explain the size of the VM ``vm_name`` (``namespace/name``) at ``now``."""
     vm, side, guest = state.vm.seen, state.scheduler, state.guest
+    # Planning has no side effects, so what is explained is what is done.
     planned = plan(state, now)
     return Explanation(
         vm=vm_name,
@@ -172,6 +172,7 @@ def _monitor(side: MonitorSide) -> MonitorView:
     refusal = side.refusal
     return MonitorView(
         version=side.version,
+        # ``told`` of a monitor that is gone is kept for its return, but nobody counts on it.
         counts_on=None if side.version is None or side.told is None else str(side.told),
         refused=None if refusal is None else str(refusal.target),
         refused_because=None if refusal is None else refusal.status,
@@ -182,10 +183,10 @@ def _monitor(side: MonitorSide) -> MonitorView:
 
 
 def _working_set(state: State, now: Instant) -> tuple[str, ...]:
-    seen, policy = state.guest.seen, state.policy.memory.cache
-    if seen is None or state.vm.seen is None:
+    observed, policy = state.guest.seen, state.policy.memory.cache
+    if observed is None or state.vm.seen is None:
         return ()
-    is_blind = not seen.sample.shows_rereading
+    is_blind = not observed.sample.shows_rereading
     return tuple(memory_sentences(state.guest.probing, now, policy, is_blind=is_blind))
 
 
@@ -201,7 +202,7 @@ def _sizes(state: State, vm: Vm, now: Instant) -> SizesView:
 
 def failures(state: State, now: Instant) -> list[FailureView]:
     """Everything that fails at ``now``, each with the party at fault."""
-    found = {
+    sources = {
         "scheduler": state.scheduler.failure,
         "patching the VM": state.vm.failure,
         "reading the VM": state.vm.lost,
@@ -209,12 +210,13 @@ def failures(state: State, now: Instant) -> list[FailureView]:
         "settings": state.settings_failure,
         "monitor": state.monitor_failure,
     }
-    return [_failure(name, failure, now) for name, failure in found.items() if failure is not None]
+    return [_failure(name, failure, now) for name, failure in sources.items() if failure is not None]
 
 
 def _headline(state: State, because: str, now: Instant) -> str:
     side, denial = state.vm, state.scheduler.denial
     if side.grows_from is not None and not side.may_grow(now):
+        # A refused growth outranks a denial: no more is asked for until it is over.
         left = side.grows_from - now
         return (
             f"{because}; the API refused this growth; no more is asked for until try {side.refused + 1} in {left:.0f} s"
@@ -236,12 +238,12 @@ def _denial(state: State, now: Instant) -> DenialView | None:
 
 
 def _metrics(state: State, now: Instant) -> MetricsView | None:
-    seen, rates = state.guest.seen, state.guest.rates
-    if seen is None:
+    observed, rates = state.guest.seen, state.guest.rates
+    if observed is None:
         return None
-    sample = seen.sample
+    sample = observed.sample
     return MetricsView(
-        age_seconds=_age(seen.last, now),
+        age_seconds=_age(observed.last, now),
         load1=sample.load1,
         load5=sample.load5,
         runnable=sample.runnable,
@@ -266,10 +268,12 @@ def _shown(amounts: Resources | None) -> SizeView | None:
 
 
 def _size(amounts: Resources) -> SizeView:
+    # Kubernetes' spelling, as people write them in manifests.
     return SizeView(str(amounts.cpu), str(amounts.mem))
 
 
 def _age(at: Instant, now: Instant) -> float:
+    # An age, because the agent's clock means nothing to others.
     return round(now - at, 3)
 
 

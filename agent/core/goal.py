@@ -4,20 +4,10 @@ Rules that hold here:
 
 - A part never lowers another: the need is the greatest part of each resource.
 - The CPU that is busy can never exceed the CPU that is there, so being busy alone cannot show unmet demand: tasks that
-  wait do (PSI), and how many of them there are says how far to reach: a step of load is met in one or two decisions.
-- Tasks that wait although most of the CPU is idle wait for something else (the host, or each other's locks): such
-  waiting counts only as far as the CPU is busy.
-- Evidence is scaled by the smaller of the CPU before and after the interval: what waited before a growth took effect
-  must not be counted again after it.
-- A guest that has just been made smaller is busy with that, and waits for it: CPUs go offline, memory is emptied. The
-  kernel does that: its time counts only as far as programs worked beside it. Waiting counts only with a second witness:
-  more tasks runnable than CPUs online, or memory in use that fills the VM.
-- What is left out so makes nothing grow, but it is no proof that less is enough either: it is ``kept``. Such noise goes
-  on from the shrink to its end: once the guest was calm, what comes is a load.
-- Nor is time of which nothing is known (a counter fell, a CPU is missing): it may have been busy, so it is ``kept``.
-- Tasks that wait for memory which is page cache are no need here, where the guest shows what it rereads: ``probing``
-  finds out whether more of it helps.
-- The load average is slow: it speaks only where PSI is missing and the CPU is busy through and through.
+  wait do (PSI).
+- A guest that has just been made smaller is busy with that, and waits for it: CPUs go offline, memory is emptied. Such
+  noise goes on from the shrink to its end: once the guest was calm, what comes is a load.
+- Evidence that is left out makes nothing grow, but it is no proof that less is enough either: it is ``kept``.
 """
 
 from __future__ import annotations
@@ -97,22 +87,23 @@ def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy, *, se
 
     ``settling``: it was made smaller so recently that it may be busy with that.
     """
-    seen = _parts(sample, over, has, policy)
-    kept = _in_doubt(seen, over, has, policy) if settling or over.is_partial else NOTHING
+    parts = _parts(sample, over, has, policy)
+    in_doubt = _in_doubt(parts, over, has, policy) if settling or over.is_partial else NOTHING
     if not settling:
-        return Goal(_most(seen, MilliCpu), _most(seen, Bytes), tuple(seen), kept)
+        return Goal(_most(parts, MilliCpu), _most(parts, Bytes), tuple(parts), in_doubt)
     counted = _parts(sample, _sifted(sample, over, has, policy), has, policy)
     return Goal(
         cpu=_most(counted, MilliCpu),
         mem=_most(counted, Bytes),
-        parts=tuple(_as_counted(part, counted) for part in seen),
-        kept=kept,
+        parts=tuple(_as_counted(part, counted) for part in parts),
+        kept=in_doubt,
     )
 
 
 def _in_doubt(seen: list[Part], over: Rates, has: Resources, policy: Policy) -> Resources:
     """The most that the guest may need: all that was seen, and whatever cannot be compared was busy or waited."""
     most = Resources(_most(seen, MilliCpu) or NOTHING.cpu, _most(seen, Bytes) or NOTHING.mem)
+    # A counter fell, or a CPU is missing: that time may have been busy.
     if over.unknown and over.busy is not None:
         occupied = MilliCpu.cores((over.busy + over.unknown) / policy.cpu.target)
         most = most.at_least(Resources(occupied, NOTHING.mem))
@@ -130,7 +121,8 @@ def without_waiting(known: Goal) -> Goal:
 
 
 def with_part(known: Goal, part: Part) -> Goal:
-    """The goal with one more part for memory; an unknown need stays unknown."""
+    """The goal with one more part for memory."""
+    # An unknown need stays unknown: one part more does not prove that the rest is small.
     mem = known.mem if known.mem is None or not isinstance(part.need, Bytes) else max(known.mem, part.need)
     return replace(known, mem=mem, parts=(*known.parts, part))
 
@@ -157,7 +149,7 @@ def _most(parts: list[Part], kind: type[A]) -> A | None:
 
 def _as_counted(part: Part, counted: list[Part]) -> Part:
     """The part with as much of its need as counts, and a word about the rest."""
-    need = next((each.need for each in counted if each.name == part.name), type(part.need)(0))
+    need = next((other.need for other in counted if other.name == part.name), type(part.need)(0))
     if need == part.need:
         return part
     return Part(part.name, need, f"{part.because}; not {part.need}, because noise after our own shrink is ignored")
@@ -165,6 +157,7 @@ def _as_counted(part: Part, counted: list[Part]) -> Part:
 
 def _sifted(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> Rates:
     """The interval without what may come of a shrink: work of the kernel alone, and waiting without a witness."""
+    # Waiting counts only with a second witness: more tasks runnable than CPUs online, or programs that fill the VM.
     is_crowded = sample.runnable is not None and sample.runnable - OBSERVER > has.cpu.whole_cpus
     return replace(
         over,
@@ -184,6 +177,7 @@ def _worked(over: Rates) -> float | None:
     """The busy cores without what the kernel did beyond the time of programs; time stolen is shared alike."""
     if over.busy is None or not over.kernel:
         return over.busy
+    # Unplugging is work of the kernel, so its time counts only as far as programs worked beside it.
     ran = over.busy - (over.steal or 0.0)
     programs = max(0.0, ran - over.kernel)
     return over.busy * min(1.0, 2.0 * programs / ran) if programs else 0.0
@@ -215,14 +209,18 @@ def cpu_demand(sample: GuestSample, over: Rates, has: MilliCpu, policy: CpuPolic
 
 def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: CpuPolicy) -> tuple[float, str] | None:
     """Cores that tasks waited for beyond the busy ones, and the evidence; None if nothing waited."""
+    # Tasks that wait although most of the CPU is idle wait for something else: the host, or each other's locks. So
+    # stall time counts only as far as the CPU is busy.
     if over.cpu_stall is not None:
         beyond = _between(over.cpu_stall, policy.pressure_deadband, 1.0) * _between(
             busy / cores, policy.pressure_from, policy.pressure_full
         )
+        # The number of runnable tasks says how far to reach, so that a step of load is met in one or two decisions.
         queue = cores if sample.runnable is None else max(cores, sample.runnable - OBSERVER)
         reach = min(queue, policy.reach * cores)
         because = f"tasks waited {over.cpu_stall:.0%} of the time, {_shown(sample.runnable)} runnable"
         return (beyond * reach, because) if beyond else None
+    # Without PSI there is only the load average, which is slow: it counts only when the CPU is busy throughout.
     if busy < SATURATED * cores or sample.load1 is None or sample.load1 <= busy:
         return None
     return min(sample.load1 - busy, cores), f"saturated, load average {sample.load1:.2f} (no PSI)"
@@ -241,9 +239,10 @@ def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolic
     used = sample.mem_used
     if used is None:
         return []
-    held = used + policy.kernel_allowance
-    parts = [Part(MEMORY_USED, _share_of(held, policy.target), f"{_gib(held)} in use, {policy.target:.0%} wanted")]
+    in_use = used + policy.kernel_allowance
+    parts = [Part(MEMORY_USED, _share_of(in_use, policy.target), f"{_gib(in_use)} in use, {policy.target:.0%} wanted")]
     stall = over.mem_stall
+    # Where the guest shows what it rereads, ``probing`` finds out if more page cache helps.
     is_for_cache = policy.cache.enabled and sample.shows_rereading and not _is_full(sample, has, policy)
     if stall is not None and stall >= policy.pressure_threshold and not is_for_cache:
         grown = has + has.scaled(policy.pressure_step)
@@ -253,6 +252,7 @@ def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolic
 
 def _share_of(held: Bytes, target: float) -> Bytes:
     """The memory of which ``held`` is the share ``target``."""
+    # Rounded up: floor division of the negative value.
     return Bytes(-int(-held.value // target))
 
 

@@ -1,10 +1,6 @@
 """Times that a guest waits for a growth: until it is permitted, and until the VM has it (B.6).
 
-Rules that hold here:
-
-- A wait begins when the need first exceeds what the VM has, and ends when the VM has that much.
-- A need that falls shortens the wish, not the wait; a wish that is no longer needed is forgotten without an end.
-- Needs beyond the VM's maximum, and those of a VM that is not this agent's to resize, are no waits.
+A wait begins when the need first exceeds what the VM has, and ends when the VM has that much.
 """
 
 from __future__ import annotations
@@ -49,8 +45,10 @@ def follow(
 ) -> tuple[tuple[PendingGrowth, ...], tuple[Wait, ...]]:
     """The wishes that are open now, oldest first, and the waits that have just ended."""
     vm, need = state.vm.seen, state.guest.goal.need
+    # Another agent resizes the VM, or none does: nobody waits for this one.
     if vm is None or not (vm.ours and vm.enabled):
         return (), ()
+    # Beyond its maximum the VM can never have it, so that is no wait.
     wanted = vm.actual if need is None else need.at_most(vm.bounds.max)
     open_now: list[PendingGrowth] = []
     ended: list[Wait] = []
@@ -58,8 +56,9 @@ def follow(
         left, waits = _step(state, wish, vm.actual, wanted, now)
         open_now += left
         ended += waits
-    known = vm.actual if not open_now else open_now[-1].size.at_least(vm.actual)
-    if not wanted.within(known) and len(open_now) < MOST_OPEN:
+    covered = vm.actual if not open_now else open_now[-1].size.at_least(vm.actual)
+    if not wanted.within(covered) and len(open_now) < MOST_OPEN:
+        # A new wish may be covered by the ceiling already: then its permit took no time.
         left, waits = _step(state, PendingGrowth(wanted, now), vm.actual, wanted, now)
         open_now += left
         ended += waits
@@ -72,9 +71,11 @@ def _step(
     """The part of the wish that is still open, and its waits that ended."""
     took, ceiling = Seconds(now - wish.since), state.scheduler.ceiling
     is_over = wish.size.within(has)
+    # A VM that has the size was permitted it, even if no answer was seen.
     is_permitted = wish.is_permitted or is_over or (ceiling is not None and wish.size.within(ceiling))
     ended = [Wait(WaitStage.PERMIT, took)] if is_permitted and not wish.is_permitted else []
     if is_over:
         return [], [*ended, Wait(WaitStage.SIZE, took)]
+    # A need that falls shortens the wish, not the wait. A wish that is no longer needed is dropped without an end.
     left = replace(wish, size=wish.size.at_most(wanted), is_permitted=is_permitted)
     return ([] if left.size.within(has) else [left]), ended

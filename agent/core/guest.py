@@ -2,11 +2,7 @@
 
 Rules that hold here:
 
-- Each counter counts by itself, if both samples have it and it did not fall. Time of which nothing is known, because a
-  CPU came, is missing from a page, or a counter fell, is ``unknown``: it may have been busy or idle.
-- A boot in between, or samples too close or too far apart, give no rates at all. Missing is None, never zero.
-- An exporter that samples by a clock of its own (vector) shows the same counters until its next sample: such a page is
-  no new look, and rates are over the time between two of its samples.
+- Each counter counts by itself, if both samples have it and it did not fall. Missing is None, never zero.
 - Steal counts as demand: the guest wanted to run. Waiting for a disk does not: more CPU would not help.
 """
 
@@ -80,6 +76,7 @@ class GuestSample:
         """Return True if the exporter shows the sample ``before`` again."""
         if self.stamp is not None and before.stamp is not None:
             return self.stamp == before.stamp
+        # Without stamps: idle time is counted too, so the sum stands still only if the exporter did not sample.
         return self.counted is not None and self.counted == before.counted
 
     @property
@@ -173,24 +170,26 @@ def rates(before: ObservedSample | None, now: ObservedSample, cpus: int = 0) -> 
 
     ``cpus`` is how many CPUs the guest has at least; of those that ``now`` lacks nothing is known.
     """
+    # Counters begin at zero with each boot.
     if before is None or is_other_boot(before.sample, now.sample):
         return NO_RATES
     span, was, sample = _span(before, now), before.sample, now.sample
     if not SHORTEST <= span <= LONGEST:
         return NO_RATES
     cores = _cores(was.cpus, sample.cpus, span)
-    found: dict[str, float | None] = {}
+    per_second: dict[str, float | None] = {}
     for name, most in _MOST.items():
-        found[name] = _rate(getattr(was, name), getattr(sample, name), span, most)
+        per_second[name] = _rate(getattr(was, name), getattr(sample, name), span, most)
     return Rates(
         busy=cores.busy if cores.known else None,
         steal=cores.steal if cores.known else None,
         iowait=cores.iowait if cores.known else None,
         kernel=cores.kernel if cores.known else None,
+        # CPUs that just came online, are missing from a page, or whose counter fell: busy or idle, nobody knows.
         unknown=max(0.0, max(cpus, len(sample.cpus)) - cores.known) if cores.known else 0.0,
-        lost=frozenset(name for name in _MOST if found[name] is None and _has_either(name, was, sample)),
+        lost=frozenset(name for name in _MOST if per_second[name] is None and _has_either(name, was, sample)),
         span=span,
-        **found,
+        **per_second,
     )
 
 
@@ -199,6 +198,8 @@ def _span(before: ObservedSample, now: ObservedSample) -> float:
     ours, was, is_now = now.at - before.at, before.sample.stamp, now.sample.stamp
     if was is None or is_now is None:
         return ours
+    # An exporter with its own clock (vector) may have sampled long before the page was read. The counters cover the
+    # time between its samples, not between our looks.
     theirs = is_now - was
     return theirs if abs(theirs - ours) <= now.at - before.last + CLOCK_TOLERANCE else ours
 
@@ -223,20 +224,22 @@ class _Cores:
 
 def _cores(before: Mapping[str, CpuSeconds], now: Mapping[str, CpuSeconds], span: float) -> _Cores:
     """The sums over all CPUs that both samples have. A CPU is never occupied for more than the whole span."""
-    busy = steal = iowait = kernel = known = 0.0
+    busy = steal = iowait = kernel = comparable = 0.0
     for cpu, a in now.items():
         b = before.get(cpu)
+        # A CPU that has just come online has nothing to compare with.
         if b is None:
             continue
         in_kernel, stolen = a.kernel - b.kernel, a.steal - b.steal
+        # ``busy`` contains the kernel time; steal is apart.
         parts = (a.busy - b.busy - in_kernel, in_kernel, stolen)
         occupied = min(sum(max(0.0, part) for part in parts), span)
         busy += occupied
-        known += span if min(parts) > -FALL else occupied
+        comparable += span if min(parts) > -FALL else occupied
         steal += min(max(0.0, stolen), span)
         kernel += min(max(0.0, in_kernel), span)
         iowait += min(max(0.0, a.iowait - b.iowait), span)
-    return _Cores(busy / span, steal / span, iowait / span, kernel / span, known / span)
+    return _Cores(busy / span, steal / span, iowait / span, kernel / span, comparable / span)
 
 
 _MOST: Final[Mapping[str, float]] = {
@@ -251,8 +254,10 @@ _MOST: Final[Mapping[str, float]] = {
 
 
 def _rate(before: float | None, after: float | None, span: float, most: float) -> float | None:
+    # A counter that falls was reset; its rise is unknown.
     if before is None or after is None or after < before:
         return None
+    # A guest is not trusted: a share above 1 cannot be.
     return min(most, (after - before) / span)
 
 

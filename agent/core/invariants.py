@@ -1,4 +1,4 @@
-"""What must hold of every reachable state and plan; tests run this after every step.
+"""Rules that must hold of every reachable state and plan; tests run this after every step.
 
 Each rule is one line of the result where it is broken. See ``docs/operations-agent.md`` for what they protect.
 """
@@ -13,17 +13,17 @@ from protocol.units import Instant
 
 def violations(state: State, planned: Plan, now: Instant) -> list[str]:
     """Every rule that ``planned`` breaks in ``state``; empty if none."""
-    found: list[str] = []
+    broken: list[str] = []
     for action in planned.actions:
         if isinstance(action, PatchVm):
-            found += _patch(state, action, now)
+            broken += _patch(state, action, now)
         else:
-            found += _ask(state, action, planned, now)
+            broken += _ask(state, action, planned, now)
     if planned.message is not None and (state.monitor.version is None or state.monitor.asking is not None):
-        found.append("speaks to a monitor that is not there, or has not answered yet")
+        broken.append("speaks to a monitor that is not there, or has not answered yet")
     if planned.wake_at is not None and planned.wake_at <= now:
-        found.append(f"wakes at {planned.wake_at}, which has passed")
-    return found
+        broken.append(f"wakes at {planned.wake_at}, which has passed")
+    return broken
 
 
 def _patch(state: State, patch: PatchVm, now: Instant) -> list[str]:
@@ -31,6 +31,7 @@ def _patch(state: State, patch: PatchVm, now: Instant) -> list[str]:
     if vm is None:
         return ["patches a VM that was never seen"]
     denial = state.scheduler.denial
+    # A denied VM that has more than it was permitted goes back even against its monitor.
     overruled = denial is not None and vm.use.within(denial.wanted)
     permitted = vm.use if ceiling is None else ceiling.at_least(vm.use)
     rules = {
@@ -46,20 +47,21 @@ def _patch(state: State, patch: PatchVm, now: Instant) -> list[str]:
 
 
 def _ask(state: State, ask: AskScheduler, planned: Plan, now: Instant) -> list[str]:
-    vm, held, unit, side = state.vm.seen, state.held, state.scheduler.compute_unit, state.scheduler
-    asked = ask.request.resources
-    if vm is None or held is None:
+    vm, least, unit, side = state.vm.seen, state.held, state.scheduler.compute_unit, state.scheduler
+    requested = ask.request.resources
+    if vm is None or least is None:
         return ["asks for a VM that was never seen"]
     for action in planned.actions:
-        held = held.at_least(action.target) if isinstance(action, PatchVm) else held
+        least = least.at_least(action.target) if isinstance(action, PatchVm) else least
+    # A maximum that is no multiple may be asked for exactly; see ``sizing``.
     top = vm.bounds.max
     whole = unit is None or (
-        (asked.cpu.is_multiple_of(unit.cpu) or asked.cpu == top.cpu)
-        and (asked.mem.is_multiple_of(unit.mem) or asked.mem == top.mem)
+        (requested.cpu.is_multiple_of(unit.cpu) or requested.cpu == top.cpu)
+        and (requested.mem.is_multiple_of(unit.mem) or requested.mem == top.mem)
     )
     rules = {
-        f"asks for {asked}, less than the VM holds ({held})": held.within(asked),
-        f"asks for {asked}, no multiple of {unit}": whole,
+        f"asks for {requested}, less than the VM holds ({least})": least.within(requested),
+        f"asks for {requested}, no multiple of {unit}": whole,
         "asks while a request is in flight": side.asking is None,
         "asks during its wait after a failure": side.retry_at is None or side.retry_at <= now,
         "asks before its turn": state.begins_at <= now,

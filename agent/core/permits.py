@@ -3,7 +3,6 @@
 Rules that hold here:
 
 - Part of ``advance``. Sending a request lowers the ceiling to it at once; only an accepted answer raises it.
-- A permit is above zero, not above the request, and not below what the VM uses by right, each resource by itself.
 - Whatever breaks a rule is rejected as a whole, with the reason; what was permitted before stays.
 """
 
@@ -32,7 +31,9 @@ def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
     side, timing = state.scheduler, state.policy.timing
     side.asking = ask
     side.is_void = state.vm.seen is not None and not state.vm.seen.enabled
+    # Also for a request that fails: a late copy of it must not look like the next one.
     side.sequence += 1
+    # The scheduler may take the request even if its answer is lost.
     side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
     side.retry_at = None
     side.next_at = _next_at(state.rhythm, timing, now, jitter)
@@ -52,6 +53,7 @@ def answered(state: State, response: Response, now: Instant, jitter: float) -> N
         return
     request, side.asking = side.asking.request, None
     in_use = state.held or request.resources
+    # A VM that another writer has patched above its permit uses the excess without any right.
     complaint = objection(response.permit, request.resources, in_use.at_most(side.ceiling or in_use))
     if complaint is not None:
         side.rejected += 1
@@ -64,6 +66,7 @@ def answered(state: State, response: Response, now: Instant, jitter: float) -> N
 
 def _accept(state: State, request: AgentRequest, response: Response, now: Instant, jitter: float) -> None:
     side = state.scheduler
+    # The VM was opted out meanwhile, so the scheduler takes this permit back.
     side.permit = side.ceiling = None if side.is_void else response.permit
     side.compute_unit = response.compute_unit or side.compute_unit
     side.migrate = response.migrate
@@ -71,6 +74,7 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
     side.answered_version = 0 if state.vm.seen is None else state.vm.seen.version
     side.answered_at = now
     if side.migrate:
+        # The end of a migration is learned only by asking.
         side.next_at = min(side.next_at, Instant(now + state.policy.timing.migrating_tick))
     if request.resources.within(response.permit):
         side.denial = None
@@ -93,6 +97,7 @@ def ask_failed(state: State, event: AskFailed, now: Instant, jitter: float) -> N
     side.asking = None
     if event.is_others_turn:
         side.is_stood_back = True
+        # The permit belongs to the VM, and is answered to another agent now.
         side.permit = side.ceiling = None
     _ask_again_later(state, event, now, jitter)
 
@@ -104,6 +109,7 @@ def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: floa
     """
     side = state.scheduler
     side.failure = failed_again(side.failure, failed.fault, failed.reason, now)
+    # ``Retry-After: 0`` comes from a standby.
     is_elsewhere = (failed.retry_after is not None and not failed.retry_after) or failed.fault is Fault.NETWORK
     is_soon = is_elsewhere and side.failure.count <= MOST_OF_SUCCESSION
     wait = (SUCCESSION_BACKOFF if is_soon else SCHEDULER_BACKOFF).delay(side.failure.count, jitter)

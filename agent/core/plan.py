@@ -1,16 +1,10 @@
-"""What to do now: ask up, tell down (S4.5), and when to look again.
+"""The actions due now: ask up, tell down (S4.5), and the time to look again.
 
 Rules that hold here:
 
 - A VM is never patched above the ceiling; before the first permit, not above what it has. It shrinks without asking.
-- While the scheduler answers another agent of the VM nothing is patched.
 - A request is never below what the VM has or may come to have, a patch of the same plan included.
-- After a growth that the API refused for certain, no more than the VM has is asked for until the next try: what cannot
-  be used must not stay reserved.
-- One request and one patch in flight, each with its own waits after failures. A denial delays only asking for more.
-  When a denied size is no longer wanted, the agent reports that at once, because the scheduler counts it as pressure.
-- A VM that has more than it was ever permitted (another writer patched it) is asked for; if that is denied, it is
-  brought back to the ceiling, though not below the memory in use.
+- One request and one patch in flight, each with its own waits after failures.
 """
 
 from __future__ import annotations
@@ -27,18 +21,21 @@ from protocol.units import Instant, Resources
 
 def plan(state: State, now: Instant) -> Plan:
     """The actions that are due at ``now``, in the order in which they should start, and when to look again."""
-    vm, held = state.vm.seen, state.held
-    if vm is None or held is None:
+    vm, least = state.vm.seen, state.held
+    if vm is None or least is None:
         return Plan((), None, "the VM has not been seen yet")
     if not vm.ours:
         return Plan((), None, "the VM runs in another pod, whose agent looks after it")
     wanted, may_grow = desired_size(state, vm, now), state.vm.may_grow(now)
+    # After a growth that the API refused for certain, no more is asked for until the next try: what cannot be used
+    # must not stay reserved.
     size = wanted.size if may_grow else wanted.size.at_most(vm.use)
     patch = _patch(state, vm, size, now)
     patch_at = None if patch is None else _patch_at(state, vm, patch)
     patching = patch is not None and patch_at is not None and patch_at <= now
-    report = _report(state, vm, size, held.at_least(patch.target) if patch is not None and patching else held)
-    ask_at = _ask_at(state, size.at_least(held), report, now)
+    # The patch of this plan may take effect before the answer, so the request must cover it.
+    report = _report(state, vm, size, least.at_least(patch.target) if patch is not None and patching else least)
+    ask_at = _ask_at(state, size.at_least(least), report, now)
     actions: list[Action] = [patch] if patch is not None and patching else []
     if ask_at is not None and ask_at <= now:
         actions.append(AskScheduler(_request(state, report), vm.slot_size))
@@ -51,6 +48,8 @@ def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | Non
     """The patch that brings the VM as close to ``size`` as the permit allows; None if nothing changes."""
     side = state.scheduler
     ceiling = vm.use if state.ceiling is None else whole_slots(state.ceiling, vm.slot_size)
+    # Another writer has patched the VM above its permit, and the request for that size was denied: it goes back to
+    # the ceiling, though not below the memory in use.
     overruled = side.denial is not None and vm.use.within(side.denial.wanted)
     limit = ceiling.at_least(in_use(state, vm, now)) if overruled else ceiling.at_least(vm.use)
     target = size.at_most(limit)
@@ -62,6 +61,7 @@ def _patch_at(state: State, vm: Vm, patch: PatchVm) -> Instant | None:
     side, timing = state.vm, state.policy.timing
     if side.patching is not None or side.stale_at is not None or not vm.resizable:
         return None
+    # While the scheduler answers another agent of the VM, that one patches.
     if state.scheduler.migrate or state.scheduler.is_stood_back:
         return None
     waits = [state.begins_at, side.retry_at]
@@ -88,15 +88,19 @@ def _ask_at(state: State, wanted: Resources, report: Resources, now: Instant) ->
 def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> Instant:
     """The time from which ``report`` is worth a request: at once if it is news, otherwise at the next tick."""
     side = state.scheduler
+    # A VM that is opted out has no permit to win or lose.
     if state.vm.seen is not None and not state.vm.seen.enabled:
         return side.next_at
     ceiling = state.ceiling
     if ceiling is None or side.failure is not None:
         return now
     if not wanted.within(ceiling):
+        # A denial delays only asking for more.
         return now if side.denial is None else min(side.next_at, max(now, side.denial.retry_at))
     less = not ceiling.within(report)
+    # A denied size that is no longer wanted is reported at once, because the scheduler counts it as pressure.
     pressure_is_over = side.denial is not None and not side.migrate and report.within(ceiling)
+    # Without a load the scheduler cannot tell an idle VM from a busy one.
     load_is_news = not side.knows_load and _metrics(state) is not None
     return now if less or pressure_is_over or load_is_news else side.next_at
 
@@ -114,7 +118,7 @@ def _request(state: State, report: Resources) -> AgentRequest:
 
 
 def _metrics(state: State) -> Metrics | None:
-    seen = state.guest.seen
-    if seen is None or seen.sample.load1 is None:
+    observed = state.guest.seen
+    if observed is None or observed.sample.load1 is None:
         return None
-    return Metrics(seen.sample.load1, seen.sample.load5, seen.sample.mem_used)
+    return Metrics(observed.sample.load1, observed.sample.load5, observed.sample.mem_used)

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Nothing in the core holds a threshold of its own: what one may want to change stands here.
+- Nothing in the core holds a threshold of its own: whatever one may want to change is here.
 - A policy is data: decoding and refusing one belongs to ``agent.config``.
 """
 
@@ -133,6 +133,7 @@ class Rhythm:
 
     def before(self, at: Instant) -> Instant:
         """The last of the moments that is not after ``at``."""
+        # Python's modulo is never negative here, so this also holds before ``phase``.
         return Instant(at - (at - self.phase) % self.step)
 
 

@@ -3,7 +3,6 @@
 Rules that hold here:
 
 - A request is a whole multiple of the compute unit in each resource, and whole memory slots.
-- The one exception: a VM's maximum that is no multiple may be asked for exactly, so that all of it can be used.
 - A permit need not be a multiple; what a VM takes of it is whole slots, rounded down.
 """
 
@@ -31,6 +30,7 @@ class Sizes:
 
     def rounded(self, amounts: Resources) -> Resources:
         """Each amount up to a multiple, within the bounds."""
+        # Bounds first, then steps: a minimum that is no multiple is rounded up as well.
         return self.not_less(amounts.at_least(self.bounds.min)).at_most(self.bounds.max)
 
     def not_less(self, amounts: Resources) -> Resources:
@@ -55,4 +55,5 @@ def _stepped(amount: A, step: int, most: A) -> A:
     if not missing:
         return amount
     up = amount.value + missing
+    # A maximum that is no multiple may be asked for exactly, so that all of it can be used.
     return most if amount.value <= most.value < up else type(amount)(up)

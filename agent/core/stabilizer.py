@@ -1,11 +1,7 @@
 """From a VM's need to its target size by the smoothing policies: growth at once, shrinking with proof (S0.7).
 
-Rules that hold here:
-
-- A pipeline of stages for each resource decides the whole target, up and down. While it holds the present size nothing
-  shrinks. Growing is delayed only by a policy's choice, and never for memory.
-- A restart is a new beginning, and so is a gap in which nothing was seen or no need could be told: no proof yet.
-- What is kept for evidence in doubt stands in a policy's memory like a need, but nothing grows for it.
+A pipeline of stages for each resource decides the whole target, up and down. While it holds the present size nothing
+shrinks. Growing is delayed only by a policy's choice, and never for memory.
 """
 
 from __future__ import annotations
@@ -58,20 +54,24 @@ class Stabilizer:
         if need is None:
             self.target = None
             return
+        # A gap is a new beginning, like a restart: nothing is proven of the time in between.
         if self._last is not None and now - self._last > self.smoothing.max_gap:
             self._begin()
         self._last = now
-        shown = need.at_least(kept)
-        cpu = self._cpu.target(now, Sample(shown.cpu.as_cores, has.cpu.as_cores))
-        mem = self._mem.target(now, Sample(float(shown.mem.value), float(has.mem.value)))
+        # Evidence in doubt stands in the policies' memory like a need. It is never more than the ordered size, so
+        # nothing grows for it.
+        wanted = need.at_least(kept)
+        cpu = self._cpu.target(now, Sample(wanted.cpu.as_cores, has.cpu.as_cores))
+        mem = self._mem.target(now, Sample(float(wanted.mem.value), float(has.mem.value)))
+        # The pipelines calculate in floats; rounded down, the target could be below the need.
         self.target, self.asked_with = Resources(MilliCpu.cores(cpu), Bytes(ceil(mem))), has
 
     def explain(self) -> str:
         """One line for people: what the policies say, and by which stage they say more than is needed."""
         if self.target is None:
             return "no proof yet: the policy has seen no need, or not the last one"
-        said = {"cpu": str(self.target.cpu), "memory": f"{self.target.mem.as_gib:.2f} GiB"}
-        return " and ".join(f"{amount} {resource}{self._raised(resource)}" for resource, amount in said.items())
+        amounts = {"cpu": str(self.target.cpu), "memory": f"{self.target.mem.as_gib:.2f} GiB"}
+        return " and ".join(f"{amount} {resource}{self._raised(resource)}" for resource, amount in amounts.items())
 
     def steps(self) -> tuple[SmoothingStep, ...]:
         """The effect of each stage on the last need; empty before the first."""

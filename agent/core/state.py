@@ -3,9 +3,8 @@
 Rules that hold here:
 
 - ``advance.advance`` is the only writer. ``plan`` and ``explain`` only read.
-- ``ceiling`` is the part of the permit that is certain: it falls to a request when that is *sent*, because the
-  scheduler may take it even if no answer ever comes; it rises only with an accepted answer. Until the first answer
-  there is none, and the VM may not grow at all.
+- ``ceiling`` is the part of the permit that is certain: it falls to a request when that is *sent*, and rises only with
+  an accepted answer. Until the first answer there is none, and the VM may not grow at all.
 - What may be in effect counts as in effect: a patch in flight, and a patch whose outcome is unknown (``unsettled``).
 """
 
@@ -162,14 +161,12 @@ class State:
 
     @property
     def ceiling(self) -> Resources | None:
-        """The certain part of the permit.
-
-        A permit is stored before it is answered. So a newer object that records less proves that it was taken back:
-        autoscaling was off for a while, or another agent speaks for the VM.
-        """
+        """The certain part of the permit."""
         side, vm = self.scheduler, self.vm.seen
         if side.ceiling is None or vm is None or vm.recorded_permit is None or not side.stores_permits:
             return side.ceiling
+        # A permit is stored before it is answered. So a newer object that records less proves that it was taken back:
+        # autoscaling was off for a while, or another agent speaks for the VM.
         return side.ceiling.at_most(vm.recorded_permit) if vm.version > side.answered_version else side.ceiling
 
     @property
@@ -180,10 +177,11 @@ class State:
         """
         if self.vm.seen is None:
             return None
-        held = self.vm.seen.holds
+        size = self.vm.seen.holds
+        # A patch in flight, or one whose outcome is unknown, may be in effect already.
         for patch in (self.vm.patching, self.vm.unsettled):
-            held = held if patch is None else held.at_least(patch.target)
-        return held
+            size = size if patch is None else size.at_least(patch.target)
+        return size
 
 
 def begin(  # noqa: PLR0913 - what a state begins with
@@ -207,6 +205,7 @@ def begin(  # noqa: PLR0913 - what a state begins with
         pod=pod,
         policy=policy,
         begins_at=begins_at,
+        # An agent has a compute unit of its own only beside the original's scheduler, which stores no permits.
         scheduler=SchedulerSide(begins_at, sequence, compute_unit=unit, stores_permits=unit is None),
         guest=GuestSide(stabilizer=Stabilizer(policy.smoothing)),
         rhythm=rhythm,

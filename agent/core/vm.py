@@ -3,7 +3,6 @@
 Rules that hold here:
 
 - ``use`` is what the spec orders, ``actual`` what the status says the VM has. Neither is the agent's wish.
-- A floor raises the least that autoscaling goes to, never the most; it ends by itself.
 - ``version`` orders views of one object: an older view never replaces a newer one, unless the cluster's store was
   restored. Where the outcome of a patch is unknown, only a version beyond the one that it was based on settles whether
   it took effect.
@@ -59,6 +58,7 @@ class Vm:
         """The bounds with the floor that holds at ``now`` as their least."""
         if self.floor is None or now >= self.floor.until:
             return self.bounds
+        # A floor raises the least that autoscaling goes to, never the most.
         return Bounds(self.bounds.min.at_least(self.floor.size).at_most(self.bounds.max), self.bounds.max)
 
     def follows(self, version: int) -> bool:

@@ -1,4 +1,4 @@
-"""What kube-scheduler judges a pod's node by, so that VMs are only moved to where their pods may go (S4.8). Pure."""
+"""Constraints by which kube-scheduler judges nodes, so that VMs only move to where their pods may go (S4.8). Pure."""
 
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
 from scheduler_plugin.constraints.judge import Candidate, Judge, NodeConstraints, Shape, VolumeTerms

@@ -53,6 +53,7 @@ class ClusterView:
         self.nodes = nodes
         self.namespaces = namespaces
         self.discourages = any(taint.effect == DISCOURAGING for node in nodes.values() for taint in node.taints)
+        # A node that does not say how many pods it takes is not full.
         self.full = {name for name, node in nodes.items() if node.has.get(PODS, 1) < 1}
         self._places = {name: node.has[PODS] for name, node in nodes.items() if PODS in node.has}
         self._left: dict[str, dict[str, int]] = {}
@@ -71,6 +72,7 @@ class ClusterView:
             return
         self._pods.append(pod)
         self._occupy(pod)
+        # Indexes are made when they are first asked for, and then kept in step.
         for key, by_value in self._by_label.items():
             if key in pod.traits.labels:
                 by_value.setdefault(pod.traits.labels[key], []).append(pod)
@@ -81,6 +83,7 @@ class ClusterView:
 
     def on(self, node: str) -> list[PlacedPod]:
         """The pods of a node."""
+        # Few looks need it: only host ports and device requests are judged by node.
         if self._by_node is None:
             self._by_node = {}
             for pod in self._pods:
@@ -126,9 +129,10 @@ class ClusterView:
             yield from self._repelling.get(label, ())
 
     def _repel(self, term: PodTerm, pod: PlacedPod) -> None:
-        known = self._repulsions.get((term, pod.namespace))
-        if known is not None:
-            known.nodes.add(pod.node)
+        # Replicas share their terms: one entry for all of them.
+        repulsion = self._repulsions.get((term, pod.namespace))
+        if repulsion is not None:
+            repulsion.nodes.add(pod.node)
             return
         made = self._repulsions[term, pod.namespace] = Repulsion(term, pod.namespace, {pod.node})
         narrow = _narrow(term.selector)
@@ -153,4 +157,5 @@ def _take(left: dict[str, int], asked: Asked) -> None:
 
 
 def _narrow(selector: Selector) -> Requirement | None:
-    return next((each for each in selector or () if each.operator == "In"), None)
+    # Only In names values that an index can be asked for.
+    return next((requirement for requirement in selector or () if requirement.operator == "In"), None)

@@ -1,9 +1,8 @@
-"""Where a VM's target pod may be placed, by all constraints together, and where it would rather be.
+"""Judgement of nodes for a VM's target pod, by all constraints together, and its preferences.
 
 Rules that hold here:
 
 - A hindrance is what kube-scheduler would refuse the node for, in words; what is not known hinders nothing.
-- What depends only on the pod and one node is found once for all pods with the same constraints.
 - Preferences order nodes and never forbid one.
 """
 
@@ -60,9 +59,11 @@ class NodeConstraints:
     def hindrance(self, name: str) -> str | None:
         """The reason why the pod cannot be placed on the node; None if nothing known prevents it."""
         if name not in self.known:
-            found = self.view.nodes.get(name)
-            self.known[name] = None if found is None else hindrance_of_node(self.candidate, name, found)
+            traits = self.view.nodes.get(name)
+            self.known[name] = None if traits is None else hindrance_of_node(self.candidate, name, traits)
+        # What is left on a node changes with each pod that is placed, so it is not remembered.
         why = self.known[name] or self._by_what_is_left(name)
+        # The costly part is left out for pods that no other pod can keep away.
         if why is not None or self.is_alone:
             return why
         node = self.view.nodes.get(name)
@@ -75,20 +76,21 @@ class NodeConstraints:
             return 0, 0
         constraints = self.candidate.constraints
         weight = preferred_weight(constraints.preferred_nodes, name, node) + self.affinity.weight(node.labels)
+        # The weight is negative because the least is best.
         return discouragements(node.taints, constraints.tolerations), -weight
 
     def _by_what_is_left(self, name: str) -> str | None:
         """The reason why the pods on the node leave no room for it, whatever they are like."""
         if name in self.view.full:
             return "no more pods may be there"
-        asked = self.candidate.traits.asks
-        lacking = self.view.lacks(name, asked) if asked and name in self.view.nodes else None
+        requests = self.candidate.traits.asks
+        lacking = self.view.lacks(name, requests) if requests and name in self.view.nodes else None
         return None if lacking is None else f"too little {lacking} is left there"
 
     def _by_others(self, name: str, node: NodeTraits) -> str | None:
         """The reason why other pods keep it from the node."""
         why = self.affinity.hindrance(node.labels)
-        why = why or next((found for limit in self.spreads if (found := limit.hindrance(node.labels))), None)
+        why = why or next((reason for limit in self.spreads if (reason := limit.hindrance(node.labels))), None)
         return why or self._port(name)
 
     def _port(self, name: str) -> str | None:
@@ -129,6 +131,7 @@ class Judge:
             candidate,
             affinity,
             spreads,
+            # What depends only on the pod and one node is found once for all pods with the same constraints.
             self._known.setdefault((constraints, candidate.volumes), {}),
             self._view,
             is_alone=not (affinity.binds or spreads or candidate.traits.host_ports),

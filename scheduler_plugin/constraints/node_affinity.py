@@ -10,6 +10,7 @@ from scheduler_plugin.constraints.selectors import meets
 
 def term_matches(term: NodeTerm, name: str, node: NodeTraits) -> bool:
     """Return True if the alternative holds for the node of that name; an empty one holds for no node."""
+    # Kubernetes: an empty nodeSelectorTerm matches nothing, unlike an empty label selector.
     if not term.labels and not term.fields:
         return False
     return meets(term.labels, node.labels) and meets(term.fields, {"metadata.name": name})
@@ -29,4 +30,4 @@ def node_matches(constraints: PodConstraints, name: str, node: NodeTraits) -> bo
 
 def preferred_weight(terms: Iterable[Weighted[NodeTerm]], name: str, node: NodeTraits) -> int:
     """The sum of the weights of the preferred terms that hold."""
-    return sum(each.weight for each in terms if term_matches(each.term, name, node))
+    return sum(preference.weight for preference in terms if term_matches(preference.term, name, node))

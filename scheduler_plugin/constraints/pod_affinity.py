@@ -1,11 +1,6 @@
 """Affinity and anti-affinity between pods, as the InterPodAffinity plugin of kube-scheduler judges it.
 
-Rules that hold here:
-
-- A term is about topology: a node counts as where a pod is when both have the same value of the term's topology key.
-- Required affinity is met by pods that all its terms select; the first pod of its kind may go anywhere with the keys.
-- Anti-affinity holds both ways: what a placed pod demands keeps the new one away as well.
-- Whether a namespace is selected may not be known; then nothing is ruled out.
+A term is about topology: a node counts as where a pod is when both have the same value of the term's topology key.
 """
 
 from __future__ import annotations
@@ -61,21 +56,23 @@ class PodAffinity:
 
 def pod_affinity(constraints: PodConstraints, namespace: str, labels: Labels, view: ClusterView) -> PodAffinity:
     """Looks up once what is the same for every node."""
-    found = PodAffinity()
+    affinity = PodAffinity()
     if constraints.affinity:
-        _attract(found, [resolved(term, labels) for term in constraints.affinity], namespace, labels, view)
+        _attract(affinity, [resolved(term, labels) for term in constraints.affinity], namespace, labels, view)
     for term in constraints.anti_affinity:
-        found.repelled.update(_domains(resolved(term, labels), namespace, view, unknown=False))
+        affinity.repelled.update(_domains(resolved(term, labels), namespace, view, unknown=False))
+    # Anti-affinity holds both ways: what a placed pod demands keeps the new one away as well.
     for repulsion in view.repulsions(labels):
         if _is_about(repulsion.term, repulsion.namespace, namespace, labels, view, unknown=False):
-            found.repelled_by_others.update(_values(repulsion.term.topology_key, repulsion.nodes, view))
-    for each in constraints.preferred_pods:
-        for domain in _domains(resolved(each.term, labels), namespace, view, unknown=False):
-            found.preferred[domain] += each.weight
-    return found
+            affinity.repelled_by_others.update(_values(repulsion.term.topology_key, repulsion.nodes, view))
+    for preference in constraints.preferred_pods:
+        for domain in _domains(resolved(preference.term, labels), namespace, view, unknown=False):
+            affinity.preferred[domain] += preference.weight
+    return affinity
 
 
 def _attract(found: PodAffinity, terms: list[PodTerm], namespace: str, labels: Labels, view: ClusterView) -> None:
+    # A pod counts only if all terms select it, as in kube-scheduler; one pod per term is not enough.
     matching = [
         pod
         for pod in view.candidates(terms[0].selector)
@@ -85,6 +82,7 @@ def _attract(found: PodAffinity, terms: list[PodTerm], namespace: str, labels: L
     found.attracted = [
         {value for _, value in _values(key, (pod.node for pod in matching), view)} for key in found.affinity_keys
     ]
+    # The first pod of its kind may go anywhere that has the topology keys, or none could ever start.
     selects_itself = all(_is_about(term, namespace, namespace, labels, view, unknown=True) for term in terms)
     found.is_first = selects_itself and not any(found.attracted)
 
@@ -120,7 +118,9 @@ def _covers(term: PodTerm, owner: str, namespace: str, view: ClusterView, *, unk
         return namespace == owner
     if namespace in term.namespaces:
         return True
+    # An empty selector selects all namespaces, none at all selects none.
     if not term.namespace_selector:
         return term.namespace_selector is not None
-    known = None if view.namespaces is None else view.namespaces.get(namespace)
-    return unknown if known is None else meets(term.namespace_selector, known)
+    namespace_labels = None if view.namespaces is None else view.namespaces.get(namespace)
+    # If it is not known whether the namespace is selected, nothing is ruled out.
+    return unknown if namespace_labels is None else meets(term.namespace_selector, namespace_labels)

@@ -13,6 +13,7 @@ def _compares(requirement: Requirement, value: str | None, holds: Callable[[int,
     if value is None or len(requirement.values) != 1:
         return False
     try:
+        # A label that is no integer satisfies neither Gt nor Lt.
         return holds(int(value), int(requirement.values[0]))
     except ValueError:
         return False
@@ -46,6 +47,7 @@ def with_keys(selector: Selector, labels: Labels, same: tuple[str, ...], differe
     """The selector with ``matchLabelKeys`` and ``mismatchLabelKeys`` filled in from the owner's labels."""
     if selector is None or not (same or different):
         return selector
+    # Keys that the owner does not have are ignored, as the API server does when it fills them in.
     shared = [Requirement(key, "In", (labels[key],)) for key in same if key in labels]
     others = [Requirement(key, "NotIn", (labels[key],)) for key in different if key in labels]
     return (*selector, *shared, *others)

@@ -1,4 +1,4 @@
-"""What beside the ledger's facts decides where a VM may go: namespaces, and what its volumes are tied to."""
+"""Context for constraints beside the ledger's facts: namespaces, and the nodes that volumes are tied to."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class ConstraintContext:
 
     def _terms(self, namespace: str, claims: tuple[str, ...]) -> Iterator[tuple[NodeTerm, ...]]:
         for claim in claims:
+            # PersistentVolumes have no namespace.
             terms = self.volumes.get(ObjectName("", self.claims.get(ObjectName(namespace, claim), "")), ())
             if terms:
                 yield terms

@@ -17,6 +17,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
         return False
     if toleration.key not in ("", taint.key):
         return False
+    # An empty key is valid with Exists only.
     if toleration.operator in ("", "Equal"):
         return toleration.key == taint.key and toleration.value == taint.value
     return True
@@ -25,7 +26,7 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 def untolerated(taints: Iterable[Taint], tolerations: tuple[Toleration, ...]) -> Taint | None:
     """The first taint that keeps the pod away; None if none does."""
     for taint in taints:
-        if taint.effect in FORBIDDING and not any(tolerates(each, taint) for each in tolerations):
+        if taint.effect in FORBIDDING and not any(tolerates(toleration, taint) for toleration in tolerations):
             return taint
     return None
 
@@ -34,7 +35,10 @@ def discouragements(taints: Iterable[Taint], tolerations: tuple[Toleration, ...]
     """The number of PreferNoSchedule taints that the pod does not tolerate; only tolerations of that effect or of all
     count.
     """
-    relevant = [each for each in tolerations if each.effect in ("", DISCOURAGING)]
+    # As kube-scheduler scores soft taints.
+    relevant = [toleration for toleration in tolerations if toleration.effect in ("", DISCOURAGING)]
     return sum(
-        1 for taint in taints if taint.effect == DISCOURAGING and not any(tolerates(each, taint) for each in relevant)
+        1
+        for taint in taints
+        if taint.effect == DISCOURAGING and not any(tolerates(toleration, taint) for toleration in relevant)
     )

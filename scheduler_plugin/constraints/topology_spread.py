@@ -37,6 +37,7 @@ def spread_limits(
     if not constraints.spreads:
         return ()
     keys = [spread.topology_key for spread in constraints.spreads]
+    # kube-scheduler leaves out nodes that lack any of the keys.
     complete = {name: node for name, node in view.nodes.items() if all(key in node.labels for key in keys)}
     limits = []
     for spread in constraints.spreads:
@@ -53,8 +54,10 @@ def _limit(spread: Spread, domains: dict[str, str], namespace: str, labels: Labe
     selector = with_keys(spread.selector, labels, spread.same)
     counts = dict.fromkeys(domains.values(), 0)
     for pod in view.candidates(selector):
+        # Pods that are being deleted do not count, as in kube-scheduler.
         if pod.node in domains and pod.namespace == namespace and not pod.traits.is_leaving:
             counts[domains[pod.node]] += selects(selector, pod.traits.labels)
+    # Fewer domains than ``minDomains``: kube-scheduler then takes the least as 0, so that more domains must come.
     least = min(counts.values(), default=0) if len(counts) >= spread.min_domains else 0
     return SpreadLimit(spread.topology_key, counts, int(selects(selector, labels)), least + spread.max_skew)
 

@@ -1,10 +1,7 @@
 """Pods that filter has sent to one node and whose bind has not come yet: the next pods are better sent elsewhere.
 
-Rules that hold here:
-
-- Nothing is reserved: an assumption says which of the nodes that a pod fits is best, and never that a pod does not fit.
-  Bind alone reserves.
-- Only the last ``KEPT`` are kept, because a bind may never come; without a clock, that is what ends an assumption.
+Nothing is reserved: an assumption says which of the nodes that a pod fits is best, and never that a pod does not fit.
+Bind alone reserves.
 """
 
 from __future__ import annotations
@@ -24,9 +21,11 @@ class AssumedPods:
         self._pods: dict[str, tuple[str, Resources]] = {}
 
     def assume(self, uid: str, node: str, claim: Resources) -> None:
-        """The pod was sent to ``node`` and will claim so much there."""
+        """The pod was sent to ``node`` and will claim ``claim`` there."""
+        # Out and in again, so that it counts as the newest.
         self._pods.pop(uid, None)
         self._pods[uid] = (node, claim)
+        # A bind may never come; without a clock, only newer assumptions end one.
         if len(self._pods) > KEPT:
             del self._pods[next(iter(self._pods))]
 
@@ -36,8 +35,8 @@ class AssumedPods:
 
     def taken(self, beside: str) -> dict[str, Resources]:
         """Claims of all of them but the pod ``beside``, by node."""
-        found: dict[str, Resources] = {}
+        claims: dict[str, Resources] = {}
         for uid, (node, claim) in self._pods.items():
             if uid != beside:
-                found[node] = found[node] + claim if node in found else claim
-        return found
+                claims[node] = claims[node] + claim if node in claims else claim
+        return claims

@@ -1,4 +1,4 @@
-"""How much of what a VM's object says its nodes can bear (S4.5, S4.8).
+"""The part of what a VM's object says that its nodes can bear (S4.5, S4.8).
 
 Whoever may edit a VM writes what it asks for: ``use``, its maximum, annotations. Nobody else may pay for that:
 
@@ -9,16 +9,6 @@ Whoever may edit a VM writes what it asks for: ``use``, its maximum, annotations
 - A permit on the object counts up to what the VM's machine can take: its bounds may have been lowered since it was
   granted. A scheduler before this one may have answered it, so it counts even if there is no room; but no more than
   its node's capacity, unless that much was reserved before.
-  What is allocatable may have shrunk since the permit was granted: by the settings, or by the kubelet's.
-- If it is not known what a running guest has, it may have what its object asks for, up to what its node has.
-- What is heard of a VM first, as at a rebuild, counts up to what its node has, and its permit up to the capacity of the
-  largest node: the room is not known yet, nor on which node the permit was granted.
-- An object that cannot be read any more counts the same: what was reserved for its VM stays. If its status names more
-  than its node can bear, the spec's maximum is asked for instead.
-- What does not count is judged again with each request of the VM's agent: room may have become free.
-- A VM that has no place yet asks for all that it says, and finds no node if that is too much.
-- While the node of a VM's pod is not known, no request of the VM counts beyond its reservation. If
-  nothing was, all counts until the node is known, and then up to what that has.
 """
 
 from __future__ import annotations
@@ -41,28 +31,34 @@ from scheduler_plugin.ledger.state import LedgerState
 def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
     """News of a VM, as far as the nodes of its pods can bear it."""
     account = state.accounts.find(facts.name, facts.uid)
+    # A VM that has no place yet asks for all that it says, and finds no node if that is too much.
     if account is None:
         return _within_maximum(facts)
-    claims = [each for each in account.hosts if state.nodes[each.node].facts is not None]
+    claims = [claim for claim in account.hosts if state.nodes[claim.node].facts is not None]
     if not claims:
+        # While the node of the VM's pod is not known, no request of the VM counts beyond its reservation. If nothing
+        # was reserved, all counts until the node is known.
         is_first = account.facts is None or not account.hosts
         return _within_maximum(facts) if is_first else _bounded(facts, account.had, ZERO, facts.permit or ZERO)
-    pods_on = Counter(each.node for each in claims)
-    total = reduce(Resources.at_most, (_whole(state, each) for each in claims))
+    pods_on = Counter(claim.node for claim in claims)
+    total = reduce(Resources.at_most, (_whole(state, claim) for claim in claims))
     if account.facts is None:
         return _bounded(facts, ZERO, total, total)  # nobody was answered a permit of a VM that is heard of now
+    # If it is not known what a running guest has, it may have what its object asks for, up to what its node has.
     reach = total
     if facts.actual is not None or facts.phase in WITHOUT_GUEST:
-        reach = reduce(Resources.at_most, (_reach(state, each, pods_on[each.node]) for each in claims))
-    permitted = reduce(Resources.at_most, (_ever(state, each) for each in claims))
+        reach = reduce(Resources.at_most, (_reach(state, claim, pods_on[claim.node]) for claim in claims))
+    permitted = reduce(Resources.at_most, (_ever(state, claim) for claim in claims))
     bounded = _bounded(facts, account.had, reach, permitted.at_least(account.reserved))
+    # Some node of the VM is known, and no guest can have more than that.
     return bounded if bounded.is_bounded else replace(bounded, is_bounded=True)
 
 
 def judge_again(state: LedgerState, account: VmAccount) -> None:
-    """Counts more of what the VM's object says, if there is room for it by now. One that is gone says nothing."""
+    """Count more of what the VM's object says, if there is room for it now. A deleted object says nothing."""
     if account.is_deleted or account.facts is None or account.facts.said is None:
         return
+    # Room may have become free since the object was judged last.
     account.learn(believed(state, account.facts.said))
     state.settle_vm(account)
 
@@ -72,6 +68,7 @@ def _reach(state: LedgerState, claim: Claim, pods: int) -> Resources:
     node = state.nodes[claim.node]
     free = node.room.free
     if pods > 1:
+        # Two pods of one VM on a node grow together, so each gets an equal part of what is free.
         free = Resources(free.cpu.scaled(Fraction(1, pods)), free.mem.scaled(Fraction(1, pods)))
     return (claim.reserved + free).minus_or_zero(claim.pod.around + node.over)
 
@@ -83,22 +80,21 @@ def _whole(state: LedgerState, claim: Claim) -> Resources:
 def _ever(state: LedgerState, claim: Claim) -> Resources:
     """The most that this claim could leave its guest before its node's allocatable resources shrank."""
     facts = state.nodes[claim.node].facts
+    # What is allocatable may have shrunk since the permit was granted: by our settings, or by the kubelet's.
     return ZERO if facts is None else facts.ever_reservable.minus_or_zero(claim.pod.around)
 
 
 def at_rebuild(facts: Iterable[VmFacts], nodes: Iterable[NodeFacts], pods: Iterable[PodFacts]) -> list[VmFacts]:
     """VMs as a first complete list has them, each as far as the node of its pod can bear it."""
-    known = list(nodes)
-    totals = {each.name: each.reservable for each in known}
+    listed = list(nodes)
+    totals = {node.name: node.reservable for node in listed}
     places: dict[ObjectName, Resources] = {}
     for pod in pods:
         if pod.vm is not None and pod.node in totals:
             places[pod.vm] = totals[pod.node].at_least(places.get(pod.vm, ZERO))
-    largest = Resources.most(each.ever_reservable for each in known)
-    return [
-        _bounded(each, ZERO, places[each.name], largest) if each.name in places else _within_maximum(each)
-        for each in facts
-    ]
+    # The room is not known yet, nor on which node the permit was granted.
+    largest = Resources.most(node.ever_reservable for node in listed)
+    return [_bounded(vm, ZERO, places[vm.name], largest) if vm.name in places else _within_maximum(vm) for vm in facts]
 
 
 def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:
@@ -110,11 +106,13 @@ def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:
     if account is None or account.facts is None or state.nodes[claim.node].facts is None:
         return
     whole = _whole(state, claim)
+    # The first pod on a known node: nothing has bounded the VM so far.
     is_only = account.claims == [claim]
     facts = _first(account.facts, whole) if is_only else _fitted(state, account, account.facts, claim)
     is_unanswered = is_only and not (at_rebuild or account.agent)
     if is_unanswered:
         facts = _bounded(account.facts, ZERO, whole, whole)
+        # No agent was answered yet, so none can hold more than the node has.
         account.promises.cap(whole.at_least(facts.actual or ZERO))
     if is_unanswered or facts is not account.facts:
         account.learn(facts)
@@ -138,7 +136,7 @@ def _fitted(state: LedgerState, account: VmAccount, facts: VmFacts, claim: Claim
     them so far.
     """
     whole = _whole(state, claim)
-    if any(each is not claim and state.nodes[each.node].facts is not None for each in account.claims):
+    if any(other is not claim and state.nodes[other.node].facts is not None for other in account.claims):
         return _restarting(facts, whole, ZERO)
     return _bounded(facts, account.reserved.at_most(whole), whole, _ever(state, claim))
 
@@ -166,17 +164,20 @@ def _restarting(facts: VmFacts, reach: Resources, base: Resources) -> VmFacts:
 
 def _bounded(facts: VmFacts, had: Resources, reach: Resources, permitted: Resources) -> VmFacts:
     """``facts`` of a VM that ``had`` so much, could grow to ``reach`` and may have been ``permitted`` so much."""
-    said, base = facts.said or facts, had.at_least(facts.actual or ZERO)
+    original, base = facts.said or facts, had.at_least(facts.actual or ZERO)
     facts = _restarting(_within_maximum(facts, base), reach, base)
     permit = facts.permit and facts.permit.at_most(permitted.at_least(base))
     reach = reach.at_least(base)
     wanted = facts.use
     if facts.unreadable:
+        # The status of an unreadable object may name more than its node can bear; then the spec's maximum is asked
+        # for instead.
         wanted = RefusedParts.of_rise(reach, wanted).of(facts.most.at_most(wanted), wanted)
+    # Each resource counts whole or not at all, as a kubelet resizes pods.
     beyond = RefusedParts.of_rise(reach, wanted)
     use = beyond.of(base.at_most(wanted), wanted)
     granted = RefusedParts.of_rise(reach, facts.granted).of(base.at_most(facts.granted), facts.granted)
     most = beyond.of(use, facts.most)
     if (permit, use, granted, most) == (facts.permit, facts.use, facts.granted, facts.most):
         return facts
-    return replace(facts, permit=permit, use=use, granted=granted, most=most, said=said)
+    return replace(facts, permit=permit, use=use, granted=granted, most=most, said=original)

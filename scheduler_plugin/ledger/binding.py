@@ -1,14 +1,9 @@
-"""Bind is Reserve: a pod has its claim before the API is asked, and every way in which that may end (S4.10).
+"""Bind is Reserve: a pod has its claim before the API is asked (S4.10).
 
 Rules that hold here:
 
 - A reservation is made by the same ``verdict`` that filter used, and is kept until the pod is known not to be there.
-- The target pod of a migration takes over the room that was reserved for it: the VM is never reserved twice on a node.
 - Asking again for the same node succeeds and reserves nothing more; another node is refused while the first may hold.
-- Only the last certain refusal of all calls in flight releases; after a call with an unknown outcome, only a fresh
-  read of the pod does.
-- No pod loses its node, unless the API's store was restored: then its bind is in doubt again, and is really sent when
-  kube-scheduler asks for it.
 """
 
 from __future__ import annotations
@@ -51,24 +46,26 @@ def claim_of(state: LedgerState, pod: PodFacts) -> Resources:
 
 def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
     """The nodes that fit the pod. One with a reservation fits its node only, as bind would say."""
-    held = state.claims.get(pod.uid)
-    if held is None:
+    claim = state.claims.get(pod.uid)
+    if claim is None:
         needed = claim_of(state, pod)
         if pod.migration is None:
-            found = state.node_indexes.of(needed).filter(names)
+            filtered = state.node_indexes.of(needed).filter(names)
         else:
-            found = sort_out(names, {name: judge_target(state, pod, pod.migration, name) for name in names})
-        if found.fits:
+            filtered = sort_out(names, {name: judge_target(state, pod, pod.migration, name) for name in names})
+        if filtered.fits:
             state.waiting.fits(pod.uid)
             state.sampled.forget(pod.uid)
+        # A pod deleted during its scheduling cycle must not wait for ever.
         elif not state.is_gone(pod.uid):
             account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
+            # kube-scheduler asked about a sample only, so room on any other node may wake the pod as well.
             suits = state.rooms if state.sampled.is_sample(len(names), len(state.rooms)) else names
-            state.waiting.add(pod, account, suits if pod.migration is None else found.refused)
-        return found
-    elsewhere = f"the pod holds a reservation on node {held.node}"
-    others = {name: elsewhere for name in names if name != held.node}
-    return Filtered([name for name in names if name == held.node], others, {})
+            state.waiting.add(pod, account, suits if pod.migration is None else filtered.refused)
+        return filtered
+    elsewhere = f"the pod holds a reservation on node {claim.node}"
+    others = {name: elsewhere for name in names if name != claim.node}
+    return Filtered([name for name in names if name == claim.node], others, {})
 
 
 def find_waiting(state: LedgerState, pods: list[PodFacts]) -> list[Effect]:
@@ -105,14 +102,15 @@ def reserve(state: LedgerState, pod: PodFacts, node: str) -> Reservation:
     state.assumed.settle(pod.uid)
     if state.is_gone(pod.uid):
         raise UnknownPodError(f"pod {pod.name} is deleted or has finished")
-    held = state.claims.get(pod.uid)
-    if held is not None:
-        return _again(held, node)
+    claim = state.claims.get(pod.uid)
+    if claim is not None:
+        return _again(claim, node)
     needed = claim_of(state, pod)
     room = state.rooms.get(node)
     judged = verdict(room, needed) if pod.migration is None else judge_target(state, pod, pod.migration, node)
     if judged is not FITS or room is None:
         return Reservation(judged, "" if room is None else shortage(room, needed))
+    # The target pod takes over the room reserved for it: the VM is never reserved twice on a node.
     state.close_claim(reservation_uid(pod.migration))
     state.open_claim(pod, node, ClaimState.TENTATIVE).attempts = 1
     state.waiting.forget(pod.uid)
@@ -124,6 +122,7 @@ def _again(held: Claim, node: str) -> Reservation:
     if held.node != node:
         where = f"the pod holds a reservation on node {held.node}"
         return Reservation(Refused(where), f"{where} ({held.state.value})")
+    # kube-scheduler may repeat a bind whose answer it has lost.
     if held.state not in UNSETTLED:
         return Reservation(FITS)
     held.attempts += 1
@@ -140,6 +139,8 @@ def bind_done(state: LedgerState, uid: str, node: str) -> None:
 def bind_refused(state: LedgerState, uid: str, node: str) -> None:
     """The API certainly did not bind: Unreserve."""
     claim = _attempt_over(state, uid, node)
+    # Only the last certain refusal of all calls in flight releases. After a call with an unknown outcome, only a
+    # fresh read of the pod does.
     if claim is not None and claim.state is ClaimState.TENTATIVE and not claim.attempts:
         state.close_claim(uid)
 
@@ -196,6 +197,7 @@ def see_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> N
         claim = None
     if claim is None:
         claim = state.open_claim(pod, pod.node, ClaimState.BOUND)
+        # Another scheduler placed the pod, or this one before its restart: nobody has asked here for room.
         seen_on_node(state, claim, at_rebuild=at_rebuild)
         state.note_left(claim.vm)
         return
@@ -213,6 +215,8 @@ def see_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> N
 def _see_unbound(state: LedgerState, pod: PodFacts) -> None:
     """A pod whose bind is on its way: its requests may have been raised for that. Or one that was unbound."""
     claim = state.claims.get(pod.uid)
+    # No pod loses its node, unless the API's store was restored. Then the bind is in doubt again, and is really sent
+    # when kube-scheduler asks for it.
     if claim is not None and claim.state is ClaimState.BOUND:
         state.doubt(claim)
     elif claim is not None and claim.state is ClaimState.TENTATIVE and not _runs_another_vm(claim, pod):
@@ -226,6 +230,7 @@ def _learn(state: LedgerState, claim: Claim, pod: PodFacts) -> None:
     claim.pod = pod
     if resizes is not None and pod.runner is not None:
         if before is not None and resizes.is_unanswered(before):
+            # An agent may be waiting for the kubelet to grant these requests.
             state.orders.append(RequestsSeen(pod.uid))
         resizes.seen(pod.runner)
 

@@ -1,4 +1,4 @@
-"""Why a VM has the size it has: everything that the ledger knows of one pod, as data."""
+"""The explanation of a VM's size: everything that the ledger knows of one pod, as data."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ClaimExplanation:
 def explain(
     claim: Claim, node: NodeAccount, migrations: Sequence[Migration], now: Instant, *, follows_requests: bool = False
 ) -> ClaimExplanation:
-    """Explain ``claim`` on the node of ``book``, with its VM's ``migrations``."""
+    """Explain ``claim`` on ``node``, with its VM's ``migrations``."""
     account, runner = claim.vm, claim.pod.runner if follows_requests else None
     return ClaimExplanation(
         pod=claim.pod.name,
@@ -94,7 +94,7 @@ def explain(
         node_total=node.room.total,
         node_reserved=node.reserved,
         node_pressure=node.pressure,
-        journeys=tuple(_journey(each, account, now) for each in migrations if each.is_active),
+        journeys=tuple(_journey(migration, account, now) for migration in migrations if migration.is_active),
         requests=None if runner is None else runner.asked,
         requests_secured=None if runner is None else (claim.resizes or PodRequests()).least(runner),
         permit_problem="" if account is None else account.refusal,
@@ -112,12 +112,14 @@ def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount, now: 
         return f"the pod's requests cannot be changed, and permits do not wait for them: {resizes.exempt_because}"
     if runner.problem:
         return f"the kubelet does not give what the pod requests: {runner.problem}"
+    # What the permit lacks only because requests do not hold it yet counts as wanted.
     wanted = account.reserved.at_least((account.permit or ZERO) + claim.unsecured)
     if resizes.raising.parts_at(now).any or (resizes.raising.parts.any and not wanted.within(runner.asked)):
         return f"the pod's requests were not raised: {resizes.raising.why}"
-    said = _not_done(runner, resizes, account)
-    if said or wanted.within(runner.asked):
-        return said
+    problem = _not_done(runner, resizes, account)
+    # The requests are high enough, so what is missing is up to the kubelet.
+    if problem or wanted.within(runner.asked):
+        return problem
     fits = node.facts is None or (wanted + claim.pod.around).within(node.facts.allocatable)
     return "the pod requests less than its VM needs" + ("" if fits else ": its node has no more")
 
@@ -135,7 +137,7 @@ def _not_done(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) 
 
 def _journey(migration: Migration, account: VmAccount | None, now: Instant) -> Journey:
     claims = () if account is None else account.claims
-    reserved = [each.reserved for each in claims if each.pod.uid == migration.reservation_uid]
+    reserved = [claim.reserved for claim in claims if claim.pod.uid == migration.reservation_uid]
     return Journey(
         migration=migration.name,
         phase=migration.creation.value if migration.facts is None else migration.phase.value,
@@ -153,10 +155,11 @@ def _journey(migration: Migration, account: VmAccount | None, now: Instant) -> J
 def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     if account is None or account.facts is None:
         return {"requests of the pod": claim.pod.requests}
+    # The VM runs elsewhere now; this pod follows it no more.
     if claim.left is not None:
         return {"what the VM had when it left this pod": claim.left, "requests of the pod": claim.pod.requests}
     around = claim.pod.around
-    offered = Resources.most(each.permit for each in account.offers.values())
+    offered = Resources.most(offer.permit for offer in account.offers.values())
     use = "the maximum of an unreadable VM" if account.facts.unreadable else "spec.guest use"
     guest = {
         "permit the agent may hold": account.held,
@@ -170,12 +173,14 @@ def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     floors["requests of the pod"] = claim.pod.requests
     if claim.resizes is not None and claim.pod.runner is not None and claim.resizes.may_land:
         floors["a resize of the pod that is on its way"] = claim.resizes.most + around
+    # Zeros explain nothing.
     return {source: amount for source, amount in floors.items() if amount.any}
 
 
 def _denied_by(claim: Claim, node: NodeAccount) -> str | None:
     if not claim.unmet.any:
         return None
+    # Room would not help: a VM that is being copied must not be resized.
     if claim.holds_still:
         return "the VM is moving and may not grow before it has moved"
     return f"node {node.name} has {node.room.free} free of {node.room.total}, needed {claim.unmet} more"

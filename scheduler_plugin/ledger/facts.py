@@ -51,6 +51,7 @@ class ResourcePolicy(Generic[A]):
 
     def watermark_of(self, allocatable: A) -> A:
         """The level above which reservations are pressure, rounded down."""
+        # Of what pods may reserve, not of the whole node: the system's part never counts as pressure.
         return self.reservable(allocatable).scaled(self.watermark)
 
 
@@ -96,6 +97,7 @@ class NodeFacts:
     @property
     def ever_reservable(self) -> Resources:
         """No less than pods may reserve now, or could at any time since the node booted."""
+        # A guest that was granted more keeps it when the allocatable part shrinks under it.
         return self.reservable.at_least(self.capacity)
 
 
@@ -120,6 +122,7 @@ class RunnerRequests:
 
     def given_back(self, first: Resources) -> Resources:
         """Requests without what we raised: down to those the pod was created with."""
+        # Others may have lowered the requests below those of the start; they are not raised again.
         return self.asked.minus_or_zero(self.by_us).at_least(first.at_most(self.asked))
 
     @property
@@ -135,6 +138,7 @@ class RunnerRequests:
     @property
     def secured(self) -> Resources:
         """Resources that the pod holds on its node, whatever other schedulers and the kubelet do."""
+        # While a lower request is on its way, the kubelet still holds the larger one but will let it go.
         return self.asked if self.allocated is None else self.asked.at_most(self.allocated)
 
 
@@ -188,7 +192,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     been granted up to it before ``most`` was lowered (zero: ``most`` counts). ``after_restart`` is what the spec asks
     for if that differs. ``actual`` is what the guest has (None while
     no guest runs), ``permit`` the persisted annotation. ``pod`` is ``status.podName`` as a full name. ``version``
-    is the resourceVersion as a number. ``stays_because`` says why the scheduler must not move it by itself, None where
+    is the resourceVersion as a number. ``stays_because`` says why the scheduler must not move it by itself, None if
     it may; ``auto_migration`` is what the VM says about that, None if it says nothing. ``phase`` is
     ``status.phase``, ``constraints`` are what it demands of its node.
     ``is_permit_known``: it can be read; otherwise ``permit`` is its maximum. ``holders`` are UIDs: of the
@@ -227,8 +231,8 @@ class VmFacts(msgspec.Struct, frozen=True):
 
     def with_permit(self, version: int, permit: Resources | None) -> VmFacts:
         """The same after a write of a permit, which has changed nothing else of the object."""
-        said = self.said and structs.replace(self.said, version=version, permit=permit)
-        return structs.replace(self, version=version, permit=permit, said=said)
+        stated = self.said and structs.replace(self.said, version=version, permit=permit)
+        return structs.replace(self, version=version, permit=permit, said=stated)
 
     def runs_in(self, pod: ObjectName) -> bool:
         """Return True if the guest has booted in that pod, so that ``actual`` is what it has there."""

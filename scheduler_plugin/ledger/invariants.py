@@ -1,11 +1,10 @@
-"""What must hold after every step, as one function; run after every test step and in debug builds of the service.
+"""Rules that must hold after every step; run after every test step and in debug builds of the service.
 
 Rules that hold here:
 
-- Guest use <= permit held by the agent <= reservation <= node. The ledger alone can show the
-  last two; a ``World`` that knows the agents and guests shows the rest.
+- Guest use <= permit held by the agent <= reservation <= node. The ledger alone can show the last two; a ``World`` that
+  knows the agents and guests shows the rest.
 - A VM on its way has one reservation on each node where it is or will be, and nothing is kept for one that is not.
-- A node over its total is a violation only where a grant caused it; what outside facts forced is ``overcommitted``.
 """
 
 from __future__ import annotations
@@ -70,9 +69,9 @@ def overcommitted(ledger: Ledger) -> dict[str, Resources]:
 
 def _state(ledger: Ledger) -> list[str]:
     broken = []
-    known = {name for name, node in ledger.nodes.items() if node.facts is not None}
-    if known != set(ledger.rooms):
-        broken.append(f"rooms are published for {sorted(ledger.rooms)}, known nodes are {sorted(known)}")
+    names = {name for name, node in ledger.nodes.items() if node.facts is not None}
+    if names != set(ledger.rooms):
+        broken.append(f"rooms are published for {sorted(ledger.rooms)}, known nodes are {sorted(names)}")
     counted = [uid for node in ledger.nodes.values() for uid in node.claims]
     if sorted(counted) != sorted(ledger.claims):
         broken.append(f"nodes count the pods {sorted(counted)}, the claims are of {sorted(ledger.claims)}")
@@ -82,6 +81,7 @@ def _state(ledger: Ledger) -> list[str]:
 def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
     claims = node.claims.values()
     leaving = [claim for claim in claims if claim.is_migrating]
+    # The sums are kept up to date change by change; here they are added up from the claims.
     checks = {
         "reserved": (node.reserved, Resources.sum(claim.reserved for claim in claims)),
         "unmet": (node.unmet, Resources.sum(claim.unmet for claim in claims)),
@@ -90,8 +90,11 @@ def _node(name: str, node: NodeAccount, ledger: Ledger) -> list[str]:
         "free": (node.room.free, ZERO if node.unmeasured else node.room.total.minus_or_zero(node.reserved)),
     }
     broken = [
-        f"node {name}: {what} is {kept}, its claims say {real}" for what, (kept, real) in checks.items() if kept != real
+        f"node {name}: {what} is {counted}, its claims say {real}"
+        for what, (counted, real) in checks.items()
+        if counted != real
     ]
+    # Over its total by a fact from outside is no violation: see ``overcommitted``. By a grant it is.
     if not node.over.within(node.forced):
         broken.append(f"node {name}: granted {node.over} above its total, of which facts forced {node.forced}")
     if node.facts is None and not node.claims:
@@ -119,6 +122,7 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     if account is not None:
         if claim.left is None and not (account.may_be_used + claim.pod.around).within(claim.reserved):
             broken.append(f"pod {uid}: reserves {claim.reserved}, less than its VM may use")
+        # Pressure without an agent would move VMs for nobody.
         if claim.unmet.any and not account.has_agent:
             broken.append(f"pod {uid}: is denied {claim.unmet}, which no agent wants")
         if not account.stored_low.within(account.stored_high):
@@ -133,7 +137,9 @@ def _stranger(uid: str, pod: PodFacts, vm: ObjectName, ledger: Ledger) -> list[s
     signs = {
         "has a runner": pod.has_runner,
         "is in the VM's status": facts is not None and facts.pod in (None, pod.name),
-        "is in a migration": any(pod.name in (each.source_pod, each.target_pod) for each in ledger.migrations_of(vm)),
+        "is in a migration": any(
+            pod.name in (migration.source_pod, migration.target_pod) for migration in ledger.migrations_of(vm)
+        ),
     }
     return [f"pod {uid}: counts as any pod and {sign}" for sign, is_so in signs.items() if is_so]
 
@@ -144,15 +150,21 @@ def _order(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
     migrations = () if claim.pod.vm is None else ledger.migrations_of(claim.pod.vm)
     if claim.is_migrating is not any(leaves(migration, claim) for migration in migrations):
         broken.append(f"pod {uid}: is_migrating is {claim.is_migrating}, its migrations say otherwise")
-    if claim.holds_still is not any(leaves(each, claim) and has_place(each, claim.vm) for each in migrations):
+    if claim.holds_still is not any(
+        leaves(migration, claim) and has_place(migration, claim.vm) for migration in migrations
+    ):
         broken.append(f"pod {uid}: holds_still is {claim.holds_still}, its migrations say otherwise")
     if claim.state is ClaimState.INCOMING:
-        needed = [each for each in migrations if each.reservation_uid == uid and each.target == claim.node]
-        if not any((each.is_active and not each.is_leaving) or each.arrives_unseen for each in needed):
+        needed = [
+            migration for migration in migrations if migration.reservation_uid == uid and migration.target == claim.node
+        ]
+        if not any(
+            (migration.is_active and not migration.is_leaving) or migration.arrives_unseen for migration in needed
+        ):
             broken.append(f"{uid}: room is kept on node {claim.node} for a migration that does not need it")
         if claim.node not in ledger.rooms or not ledger.rooms[claim.node].is_open:
             broken.append(f"{uid}: room is kept on node {claim.node}, which takes no pod")
-        if claim.vm is not None and [each.node for each in claim.vm.hosts].count(claim.node) > 1:
+        if claim.vm is not None and [host.node for host in claim.vm.hosts].count(claim.node) > 1:
             broken.append(f"{uid}: the VM is reserved more than once on node {claim.node}")
     return broken
 
@@ -166,6 +178,7 @@ def _migration(name: ObjectName, migration: Migration, ledger: Ledger) -> list[s
     waits = carried_out(ledger.migrations_of(migration.vm)) is migration and migration.problem is None
     if not waits or migration.target is None or account is None or account.facts is None or account.is_deleted:
         return broken
+    # Once the VM has a pod there, that pod's own claim holds the room.
     is_placed = any(claim.node == migration.target or is_target(migration, claim) for claim in account.hosts)
     if not is_placed and migration.reservation_uid not in ledger.claims:
         broken.append(f"migration {name}: nothing is reserved on its target {migration.target}")

@@ -7,7 +7,6 @@ Rules that hold here:
 - Everything about the API may arrive late, twice or never. What matters is the newest fact, and nothing is freed twice.
 - A process that begins to decide, after a start or a fail-over, does so with a new ``Ledger`` and fresh lists: one that
   only watched does not know what the one before it has answered.
-- ``is_ready`` is false until a complete list has been taken in (``resync``); nothing is decided before.
 """
 
 from __future__ import annotations
@@ -20,5 +19,6 @@ from scheduler_plugin.ledger.parts.scheduling import Scheduling
 from scheduler_plugin.ledger.parts.views import LedgerViews
 
 
+# One class of many parts: each caller sees its own verbs, and all share one state.
 class Ledger(ClusterFacts, MigrationOrders, Scheduling, AgentPermits, RequestOrders, LedgerViews):
     """The ledger: reservations on every node, and every VM's permit."""

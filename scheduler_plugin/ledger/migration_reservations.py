@@ -1,4 +1,4 @@
-"""How the books follow the migrations: room on the target before it starts, and the order to the source (S4.9).
+"""The books follow the migrations: room on the target before it starts, and the order to the source (S4.9).
 
 Rules that hold here:
 
@@ -6,14 +6,8 @@ Rules that hold here:
   changed; so no order of events matters, and none is needed.
 - A VM has one reservation on each node where it is or will be. Room is reserved on the node that the migration names
   while the VM claims nothing there and its target pod is nowhere; the pod's own claim takes the reservation's place.
-  A success that is heard of before its target pod keeps the room until the pod is.
-- Of several migrations of a VM that have not ended, the one that is carried out reserves: people may make any number.
 - A reservation shares the VM's account, so it grows, shrinks and bounds growth like any of its claims. It never pushes
-  a node over its total; what has no room any more is ``problem``, for the planner, which may cancel.
-- A claim is migrating while an active migration leaves it, and after a success until its pod goes. The order to hold
-  still begins once the target pod has a node: until then it may be refused, and the VM may grow.
-- A migration whose target pod has no node for ``BEGINS_WITHIN`` counts no more, whoever made it: its VM is not gone,
-  and nothing is kept for it. It counts again once the pod has a node.
+  a node over its total.
 - The pod that a VM has left may stay for ever where its kubelet is dead. It keeps what it had, and bounds nothing.
 """
 
@@ -74,16 +68,17 @@ def see_migration(state: LedgerState, facts: MigrationFacts, now: Instant) -> No
     """A migration as a watch, a list or a read shows it."""
     if state.migrations.is_gone(facts.uid):
         return
-    known = state.migrations.named.get(facts.name)
-    if known is not None and known.facts is not None and known.facts.uid != facts.uid:
-        _forget(state, known)
-        known = None
-    if known is None:
-        known = Migration(facts.name, facts.vm, now)
-        state.migrations.add(known)
-    known.learn(facts, now)
-    state.recount(known.vm)
-    state.migrations.disturb(known.vm)
+    migration = state.migrations.named.get(facts.name)
+    # Deleted and made again under the same name, between two events of the watch.
+    if migration is not None and migration.facts is not None and migration.facts.uid != facts.uid:
+        _forget(state, migration)
+        migration = None
+    if migration is None:
+        migration = Migration(facts.name, facts.vm, now)
+        state.migrations.add(migration)
+    migration.learn(facts, now)
+    state.recount(migration.vm)
+    state.migrations.disturb(migration.vm)
 
 
 def lose_migration(state: LedgerState, name: ObjectName) -> None:
@@ -101,30 +96,31 @@ def _forget(state: LedgerState, migration: Migration) -> None:
 
 def migration_refused(state: LedgerState, name: ObjectName) -> None:
     """The API certainly did not make it; one that was seen exists nevertheless."""
-    found = state.migrations.named.get(name)
-    if found is not None and found.facts is None:
+    migration = state.migrations.named.get(name)
+    if migration is not None and migration.facts is None:
         lose_migration(state, name)
 
 
 def migration_answered(state: LedgerState, name: ObjectName, creation: Creation) -> tuple[Effect, ...]:
     """The API made it, or the outcome is unknown and it has to be read."""
-    found = state.migrations.named.get(name)
-    if found is None or found.facts is not None:
+    migration = state.migrations.named.get(name)
+    if migration is None or migration.facts is not None:
         return ()
-    found.creation = creation
+    migration.creation = creation
     return (ReadMigration(name),) if creation is Creation.UNSURE else ()
 
 
 def relist(state: LedgerState, listed: list[MigrationFacts], now: Instant) -> tuple[Effect, ...]:
-    """A complete list. One that we ordered and never saw may be younger than the list: it is read."""
+    """Take in a complete list. Returns reads of those that we ordered and never saw."""
     for facts in listed:
         see_migration(state, facts, now)
     doubtful: list[Effect] = []
     for name in state.migrations.named.keys() - {facts.name for facts in listed}:
-        found = state.migrations.named[name]
-        if found.facts is not None:
+        migration = state.migrations.named[name]
+        if migration.facts is not None:
             lose_migration(state, name)
-        elif found.creation is not Creation.ORDERED:
+        # It may be younger than the list.
+        elif migration.creation is not Creation.ORDERED:
             doubtful.append(ReadMigration(name))
     return tuple(doubtful)
 
@@ -156,6 +152,8 @@ def settle(state: LedgerState) -> None:
             _trace(migration, account)
         state.note_left(account)  # where the VM runs decides what has to be reserved
         for migration in migrations:
+            # Whoever made it: while the target pod finds no node, the VM is not gone and nothing is kept for it. It
+            # counts again once the pod has a node.
             migration.is_stalled = migration.is_active and migration.is_overdue and not has_place(migration, account)
             if not _keeps_reservation(state, migration, account):
                 state.close_claim(migration.reservation_uid)
@@ -164,6 +162,8 @@ def settle(state: LedgerState) -> None:
         for claim in [] if account is None else account.claims:
             leaving = [migration for migration in migrations if leaves(migration, claim)]
             state.change(claim, is_migrating=bool(leaving))
+            # The order begins once the target pod has a node: until then the move may be refused, and the VM may
+            # grow.
             claim.holds_still = any(has_place(migration, account) for migration in leaving)
 
 
@@ -180,6 +180,7 @@ def has_place(migration: Migration, account: VmAccount | None) -> bool:
     """Return True if the target pod has a node, so that the VM holds still from now on; before that it may never get
     one.
     """
+    # Its controller has begun, or it is over.
     if migration.phase is not MigrationPhase.PENDING:
         return True
     return any(is_target(migration, claim) for claim in ([] if account is None else account.claims))
@@ -196,6 +197,7 @@ def leaves(migration: Migration, claim: Claim) -> bool:
     """Return True if the claim is of the pod that the migration takes the VM away from."""
     if claim.state is ClaimState.INCOMING or claim.pod.migration is not None or is_target(migration, claim):
         return False
+    # A new VM has the name: the migration is not about the pods of the one before.
     if migration.is_stalled or (claim.vm is not None and claim.vm.is_replaced):
         return False
     facts = None if claim.vm is None else claim.vm.facts
@@ -211,8 +213,10 @@ def _wants_reservation(state: LedgerState, migration: Migration, account: VmAcco
     if migration.is_stalled:
         return False
     if migration.is_active:
+        # People may make any number of migrations of a VM; it moves by one at a time.
         is_expected = carried_out(state.migrations.of(migration.vm)) is migration
     else:
+        # A success that is heard of before its target pod keeps the room until the pod is seen.
         runs_in, pods = account.facts.pod, (migration.source_pod, migration.target_pod)
         is_expected = migration.arrives_unseen and runs_in is not None and runs_in in pods
     if not is_expected:
@@ -228,12 +232,17 @@ def _room(state: LedgerState, node: str | None) -> Room | None:
 
 
 def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAccount | None) -> bool:
-    held = state.claims.get(migration.reservation_uid)
+    reservation = state.claims.get(migration.reservation_uid)
     room = _room(state, migration.target)
-    if held is None or room is None or not room.is_open or held.node != room.node:
+    if reservation is None or room is None or not room.is_open or reservation.node != room.node:
         return False
-    if held.vm is not None and held.vm is not account:  # another VM has the name: this one may still be on its way
-        return not any(each.node == held.node for each in held.vm.hosts if each is not held) and migration.is_active
+    if (
+        reservation.vm is not None and reservation.vm is not account
+    ):  # another VM has the name: this one may still be on its way
+        return (
+            not any(host.node == reservation.node for host in reservation.vm.hosts if host is not reservation)
+            and migration.is_active
+        )
     return _wants_reservation(state, migration, account)
 
 
@@ -249,6 +258,7 @@ def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None
     pod = _incoming(migration, account, room.node)
     judged = verdict(room, claim_size(pod, account))
     if not isinstance(judged, Fits):
+        # The planner reads the problem, and may cancel.
         return f"node {migration.target}: {judged.message}"
     state.open_claim(pod, room.node, ClaimState.INCOMING)
     return None
@@ -256,7 +266,7 @@ def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None
 
 def _incoming(migration: Migration, account: VmAccount, node: str) -> PodFacts:
     """The pod that will come, made from the same object as the one that is left: as much lies around its guest."""
-    like = next((each.pod for each in account.hosts), None)
+    like = next((claim.pod for claim in account.hosts), None)
     requests, around = (ZERO, ZERO) if like is None else (like.requests, like.around)
     return PodFacts(migration.reservation_uid, migration.name, requests, migration.vm, node, around=around)
 
@@ -270,22 +280,23 @@ def judge_target(state: LedgerState, pod: PodFacts, migration: ObjectName, node:
     Reserved room is open to it alone, so there it always fits; without a reservation it is placed like any pod, except
     on the node that its VM is to leave, and nowhere but on the node that the migration names.
     """
-    found = state.migrations.named.get(migration)
-    if found is None:
+    owner = state.migrations.named.get(migration)
+    if owner is None:
         raise NotReadyError(f"migration {migration} of pod {pod.name} is not known yet")
-    if not found.is_active or found.is_leaving:
+    if not owner.is_active or owner.is_leaving:
         return OVER
-    account = state.vms.get(found.vm)
-    if pod.vm != found.vm or account is None:
+    account = state.vms.get(owner.vm)
+    if pod.vm != owner.vm or account is None:
         return OTHER_VM
-    if found.target not in (None, node):
-        return NeverFits(f"the migration goes to node {found.target}")
-    if any(claim.node == node and leaves(found, claim) for claim in account.claims):
+    if owner.target not in (None, node):
+        return NeverFits(f"the migration goes to node {owner.target}")
+    if any(claim.node == node and leaves(owner, claim) for claim in account.claims):
         return STAYS_AWAY
     needed = claim_size(pod, account)
-    held = state.claims.get(found.reservation_uid)
-    if held is None:
+    reservation = state.claims.get(owner.reservation_uid)
+    if reservation is None:
         return verdict(state.rooms.get(node), needed)
     room = state.rooms.get(node)
-    beyond = needed.minus_or_zero(held.reserved)
+    # The reserved room is open to this pod alone; only what it needs beyond that must fit.
+    beyond = needed.minus_or_zero(reservation.reserved)
     return FITS if room is None or not beyond.any else verdict(room, beyond)

@@ -1,10 +1,6 @@
-"""What is known of each migration of a VM: ordered by us, or found in the API (S4.9).
+"""Migrations of VMs: ordered by us, or found in the API (S4.9).
 
-Rules that hold here:
-
-- A migration is active from the moment that it is ordered until it has ended or is gone. What the API says is the
-  newest fact; what it once said of the pods is kept where it later says nothing.
-- The UIDs of migrations that are gone are remembered, so that a late event cannot bring one back.
+A migration is active from the moment that it is ordered until it has ended or is gone.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ class MoveCause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A VM is to leave node ``source`` for node ``target``. ``uid`` is the pod's that runs it;
+    """A VM is to leave node ``source`` for node ``target``. ``uid`` is that of the pod that runs it.
 
     ``cause`` is what it is for, ``reason`` says so to people.
     """
@@ -126,6 +122,7 @@ class Migration:
     @property
     def is_ours(self) -> bool:
         """True if a scheduler of ours made it."""
+        # One that was never seen is known only because we have ordered it.
         return self.facts is None or self.facts.is_ours
 
     @property
@@ -146,6 +143,7 @@ class Migration:
         if facts.phase.is_over and self.over_since is None:
             self.over_since = now
         self.target = facts.target
+        # A status may lose its pods again; what it once said of them stays true.
         self.source_pod = facts.source_pod or self.source_pod
         self.target_pod = facts.target_pod or self.target_pod
 
@@ -155,8 +153,8 @@ def carried_out(migrations: Iterable[Migration]) -> Migration | None:
 
     People may make any number; a VM moves by one at a time.
     """
-    active = [each for each in migrations if each.is_active and not each.is_leaving]
-    return next((each for each in active if each.has_begun), active[0] if active else None)
+    active = [migration for migration in migrations if migration.is_active and not migration.is_leaving]
+    return next((migration for migration in active if migration.has_begun), active[0] if active else None)
 
 
 class Migrations:
@@ -175,7 +173,7 @@ class Migrations:
 
     def active(self, vm: ObjectName) -> Migration | None:
         """The VM's first migration that has not ended."""
-        return next((each for each in self.of(vm) if each.is_active), None)
+        return next((migration for migration in self.of(vm) if migration.is_active), None)
 
     def forget_versions(self) -> None:
         """Facts of any version count as news from now on, and what is gone may come back."""
@@ -199,6 +197,7 @@ class Migrations:
         """A migration that is known is gone, or never came to be."""
         migration = self.named.pop(name)
         if migration.facts is not None:
+            # A late event must not bring it back.
             self._gone[migration.facts.uid] = None
             if len(self._gone) > REMEMBERED_GONE:
                 del self._gone[next(iter(self._gone))]
@@ -226,29 +225,33 @@ class Migrations:
             self._waiting.pop(migration, None)
         else:
             self._waiting[migration] = waiting
-        known = self.named.get(migration)
-        if known is not None:
-            known.waiting_target = waiting
+        # The migration may be seen later than its target pod; ``add`` then takes the pod from ``_waiting``.
+        existing = self.named.get(migration)
+        if existing is not None:
+            existing.waiting_target = waiting
 
     def has_moved_from(self, pod: PodFacts, runs_elsewhere: bool) -> bool:
         """Return True if the pod, which its VM's status does not name, is one that the VM was in, and not one to come.
 
-        A pod that is being deleted may be the VM's only one, unless the VM ``runs_elsewhere``.
+        ``runs_elsewhere``: the status names another pod, which is there.
         """
         moved = [] if pod.vm is None else self.of(pod.vm)
+        # A pod that is being deleted may be the VM's only one.
         return (pod.is_leaving and runs_elsewhere) or any(
-            each.phase is MigrationPhase.SUCCEEDED and each.source_pod == pod.name for each in moved
+            migration.phase is MigrationPhase.SUCCEEDED and migration.source_pod == pod.name for migration in moved
         )
 
     def lapse(self, now: Instant) -> None:
         """Time has passed: those that have not begun by now may count no more."""
         for migration in self.named.values():
+            # Only the first time: each VM named here is looked at again.
             if migration.is_active and not migration.is_overdue and now - migration.since >= BEGINS_WITHIN:
                 migration.is_overdue = True
                 self._disturbed[migration.vm] = None
 
     def disturb(self, vm: ObjectName | None) -> None:
         """Something about the VM has changed; only one that has migrations matters."""
+        # Most VMs never migrate; ``settle`` is not to look at each of them after each event.
         if vm in self._of_vm and vm is not None:
             self._disturbed[vm] = None
 

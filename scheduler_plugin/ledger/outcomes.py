@@ -1,4 +1,4 @@
-"""What the ledger answers: effects for the service to carry out, decisions, reservations, and errors.
+"""Answers of the ledger: effects for the service to carry out, decisions, reservations, and errors.
 
 The service reports each effect's outcome back: ``PersistPermit`` by ``permit_stored``, ``permit_refused`` or
 ``permit_unsure``, a reservation's bind by ``bind_done``, ``bind_refused`` or ``bind_unknown``, ``ReadPod`` by

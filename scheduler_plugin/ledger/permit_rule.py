@@ -5,15 +5,7 @@ Rules that hold here:
 - What the VM has is always granted, and so is what the agent says that it holds, as far as it is reserved for the VM.
   What exceeds both is granted as far as there is room: what is reserved for the VM, and what its node has free or too
   much. So a permit never lifts a node over its total, whatever stands on the object.
-- CPU and memory are independent, and the unmet part replaces the pod's earlier pressure. It ends with the agent:
-  at once where autoscaling is switched off, else after ``SILENT``.
-- A VM that holds still for its migration is permitted what it has, whatever its agent does: the rest is pressure. Until
-  its target pod has a node it may grow.
-- Apart from that ``lastPermit`` counts only for a VM that a rebuild found without a persisted permit: then its agent
-  may use that much at any moment without asking, so it is reserved even over the node's total.
-- Where pods' requests follow permits, nothing above what the VM has or held is permitted before they hold it (B.10).
-  What is missing there is no pressure: another node would not help.
-- A VM for which autoscaling is not enabled gets what it has.
+- CPU and memory are independent.
 - A permit never exceeds the VM's upper bound, unless the VM has more already.
 - One agent of a VM is answered, and others get a conflict.
 """
@@ -66,6 +58,8 @@ def _decided(
     wanted = bounded(account, message.asked, message.last_permit)
     by_room = _by_room(state, claim, account, message, wanted)
     if claim.holds_still:
+        # A VM that holds still for its migration is permitted what it has, whatever its agent does: the rest is
+        # pressure.
         by_room = by_room.at_most(account.in_use)
     revision, last = state.next_revision(), message.last_permit
     if account.permit is not None and account.is_old(message, now):
@@ -74,12 +68,15 @@ def _decided(
     permit = _secured(state, claim, account, by_room)
     claim.unsecured = ZERO if permit is by_room else by_room.minus_or_zero(permit)
     outside = account.is_unproven and last is not None
+    # A rebuild found no persisted permit. The agent may use its last one at any moment without asking, so that is
+    # reserved even over the node's total.
     if account.is_unproven and last is not None:
         permit = permit.at_least(wanted.at_most(last))
         account.honour(permit, now)
     persist = account.answer(message, permit, now, revision, state.nodes[claim.node].claims)
     unmet = ZERO
     if by_room is not wanted and account.has_agent:
+        # What the pod's requests do not hold yet is no pressure: another node would not help.
         unmet = wanted.minus_or_zero(by_room.at_least(permit))
     _note_denial(state, claim, unmet, now)
     return permit, persist, outside
@@ -101,9 +98,11 @@ def _require_turn(state: LedgerState, claim: Claim, account: VmAccount, message:
 def _by_room(state: LedgerState, claim: Claim, account: VmAccount, message: Message, wanted: Resources) -> Resources:
     """``wanted`` as far as the VM has it, its agent holds it, or there is room."""
     if not account.has_agent:
+        # Autoscaling is not enabled: the VM gets what it has.
         return wanted.at_most(account.in_use)
     if wanted.within(account.reserved) and not _is_over(state, account):
         return wanted
+    # Never less than the VM has, and what its agent says it holds, as far as that is reserved.
     own = account.in_use.at_least((message.last_permit or ZERO).at_most(account.reserved))
     return wanted.at_most(ceiling(state, account, claim).at_least(own))
 
@@ -148,17 +147,18 @@ def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = Non
 def ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
     """Limit of a VM with an agent: its reservation, and what each node of its guest has free or too much."""
     hosts = account.hosts
-    pods_on = Counter(each.node for each in hosts) if len(hosts) > 1 else {}
-    found = _reach(state, claim, pods_on)
+    pods_on = Counter(host.node for host in hosts) if len(hosts) > 1 else {}
+    limit = _reach(state, claim, pods_on)
     for other in hosts if pods_on else ():
-        found = found.at_most(_reach(state, other, pods_on))
-    return found
+        limit = limit.at_most(_reach(state, other, pods_on))
+    return limit
 
 
 def _reach(state: LedgerState, claim: Claim, pods_on: Mapping[str, int]) -> Resources:
     """Greatest size of the guest by this claim's node alone, shared with the VM's other pods there."""
     node, pods = state.nodes[claim.node], pods_on.get(claim.node, 1)
     free = node.room.free if pods == 1 else _share(node.room.free, pods)
+    # A node over its total gives nothing: what it has too much comes off the VM's own reservation.
     return (claim.reserved + free).minus_or_zero(claim.pod.around + node.over)
 
 

@@ -1,4 +1,4 @@
-"""Which preemption would help: pure, by the same verdict as filter and bind (S4.10).
+"""Judgement of preemptions, by the same verdict as filter and bind (S4.10). Pure.
 
 kube-scheduler proposes nodes with victims by its own accounting; here each proposal is held against the ledger, where
 a VM may hold more than its pod requests.
@@ -35,7 +35,10 @@ def _without(room: Room | None, claims: Mapping[str, Claim], candidate: Preempti
     if room is None:
         return None
     leaving = Resources.sum(
-        claims[uid].reserved for uid in candidate.victims if uid in claims and claims[uid].node == candidate.node
+        # kube-scheduler may know pods that have moved or ended meanwhile.
+        claims[uid].reserved
+        for uid in candidate.victims
+        if uid in claims and claims[uid].node == candidate.node
     )
     reserved = room.reserved.minus_or_zero(leaving)
     is_withheld = room.free != room.total.minus_or_zero(room.reserved)  # beside a claim without a bound nothing is free

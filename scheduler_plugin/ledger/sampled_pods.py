@@ -4,8 +4,7 @@ Rules that hold here:
 
 - It looks at all nodes unless it has found ``sample_size`` of them, and begins where it stopped: so a pod that is asked
   about again meets other nodes.
-- A pod is sent round so often that all nodes have had their turn twice, and then waits like any other. It is sent round
-  again once room has become free for it. Any node may be one of those that kube-scheduler did not come to.
+- A pod that was sent round in vain waits like any other, and is sent round again once room has become free for it.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ def sample_size(nodes: int, percent: int) -> int:
     >>> sample_size(2_000, 100)
     680
     """
+    # The same arithmetic as kube-scheduler's numFeasibleNodesToFind.
     if nodes < _LEAST:
         return nodes
     return max(_LEAST, nodes * min(percent, max(5, 50 - nodes // 125)) // 100)
@@ -52,7 +52,8 @@ class SampledPods:
         return sample_size(nodes, self.percent) * _TOLERANCE <= asked < nodes
 
     def send_round(self, uid: str, asked: int, nodes: int) -> bool:
-        """The pod was refused on this many of all nodes, and others have room. Whether it is to be sent round."""
+        """Note that the pod was refused on ``asked`` of all nodes. Returns True if it is to be sent round."""
+        # So often that all nodes have had their turn twice.
         left = self._left.pop(uid, 2 * -(-nodes // asked))
         self._left[uid] = max(-1, left - 1)
         if len(self._left) > KEPT:

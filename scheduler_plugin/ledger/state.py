@@ -4,7 +4,6 @@ Rules that hold here:
 
 - A pod has at most one claim, found by its UID; it is opened, moved and closed here, so a release happens exactly once
   however often it is asked for.
-- The UIDs of pods that are gone are remembered, so that a late event cannot bring one back.
 - Every step ends with ``finish``, which publishes the new rooms and says where freed room is waited for.
 """
 
@@ -130,6 +129,7 @@ class LedgerState:
         self.waiting.forget(uid)
         self.sampled.forget(uid)
         self.migrations.target_gone(uid)
+        # A late event must not bring the pod back.
         self._gone[uid] = None
         if len(self._gone) > REMEMBERED_GONE:
             del self._gone[next(iter(self._gone))]
@@ -165,7 +165,7 @@ class LedgerState:
             node.unmet = node.unmet - claim.unmet + unmet
             claim.denied_since = claim.denied_since if unmet.any else None
         if reserved != claim.reserved or is_unmeasured is not claim.counts_as_unmeasured:
-            node.unmeasured += is_unmeasured - claim.counts_as_unmeasured
+            node.unmeasured += is_unmeasured - claim.counts_as_unmeasured  # booleans count as 0 and 1
             node.replace(claim.reserved, reserved)
         claim.reserved, claim.unmet, claim.is_migrating = reserved, unmet, is_migrating
         claim.counts_as_unmeasured = is_unmeasured
@@ -195,23 +195,24 @@ class LedgerState:
 
     def know_vm(self, facts: VmFacts, now: Instant, *, at_rebuild: bool) -> None:
         """New facts about a VM. One with another UID than that of its name so far is another VM; so are its pods."""
-        known = self.vms.get(facts.name)
-        if known is not None and known.facts is not None and _is_predecessor(facts, known.facts):
+        current = self.vms.get(facts.name)
+        if current is not None and current.facts is not None and _is_predecessor(facts, current.facts):
             return
         account = self.accounts.open(facts.name, facts.uid)
-        if known is not None and known is not account:
-            self._replace(known)
+        if current is not None and current is not account:
+            self._replace(current)
         self.vms[facts.name] = account
         account.is_replaced = False
         if account.facts is None:
             account.open(facts, now, at_rebuild=at_rebuild)
         else:
-            before = account.stored_high
+            before = account.stored_high  # edits of other writers show only against it
             account.observe(facts)
             account.lapse(now)
             self._have_written(account.edited(before, now, self.next_revision()))
         had_pods = bool(account.claims)
         self.recount(facts.name)
+        # At a rebuild the pods are listed after the VMs: no VM has any yet.
         if not at_rebuild and (account.is_to_be_taken_back or not (had_pods or account.claims)):
             self._take_back(account, now)
         self.migrations.disturb(facts.name)
@@ -236,15 +237,13 @@ class LedgerState:
         self.accounts.forget_unneeded(account)
 
     def rebuilt(self, now: Instant) -> None:
-        """A first complete list was taken in: where it names no pod of a VM, there is no agent either.
-
-        Requests above a VM's reservation may yet be lowered by a write of the process before.
-        """
+        """A first complete list was taken in: where it names no pod of a VM, there is no agent either."""
         for account in list(self.vms.values()):
             for claim in account.claims:
                 runner = claim.pod.runner
                 if runner is not None and not runner.asked.within(account.reserved):
                     claim.resizes = PodRequests()
+                    # The process before may have sent a write that lowers the requests.
                     claim.resizes.send(account.reserved, runner, now)
             if not account.claims and account.facts is not None:
                 account.agent_gone()
@@ -258,7 +257,7 @@ class LedgerState:
         self.migrations.forget_versions()
         for account in self.accounts:
             account.forget_version()
-        for claim in [each for each in self.claims.values() if each.state is ClaimState.CONFIRMED]:
+        for claim in [claim for claim in self.claims.values() if claim.state is ClaimState.CONFIRMED]:
             self.doubt(claim)
 
     def doubt(self, claim: Claim) -> None:
@@ -283,7 +282,7 @@ class LedgerState:
         for claim in self.claims.values():
             if claim.unmet.any and claim.vm is not None and claim.vm.is_silent(now):
                 self.change(claim, unmet=ZERO)
-        for account in [each for each in self.vms.values() if each.is_to_be_taken_back]:
+        for account in [account for account in self.vms.values() if account.is_to_be_taken_back]:
             self._take_back(account, now)
         self.waiting.lapse(now)
         self.migrations.lapse(now)
@@ -294,6 +293,7 @@ class LedgerState:
             return ()
         for name in self._touched:
             node = self.nodes[name]
+            # A grant never forces: what it adds over the total must show as a violation.
             node.forced = node.over if outside else node.forced.at_most(node.over)
             self.node_indexes.changed(name)
             if node.is_strained:
@@ -329,7 +329,7 @@ class LedgerState:
 
     def _enter(self, claim: Claim) -> None:
         self._touch(claim.node).claims[claim.pod.uid] = claim
-        unmet, claim.unmet = claim.unmet, ZERO
+        unmet, claim.unmet = claim.unmet, ZERO  # ``change`` adds the difference to the sums of the node
         is_migrating, claim.is_migrating = claim.is_migrating, False
         self.change(claim, unmet=unmet, is_migrating=is_migrating)
 

@@ -1,4 +1,4 @@
-"""The accounts of all VMs, and which pods run them.
+"""The accounts of all VMs, and the pods that run them.
 
 Rules that hold here:
 
@@ -42,6 +42,7 @@ class VmAccounts:
         named = None if pod.vm is None else self.named.get(pod.vm)
         if not pod.vm_uid:
             return named
+        # An account without a UID was opened for pods that do not say it; it may be the same VM.
         return named if named is not None and not named.uid else self._by_uid.get(pod.vm_uid)
 
     def is_run_by(self, pod: PodFacts) -> bool:
@@ -53,18 +54,19 @@ class VmAccounts:
         return pod.has_runner or not pod.vm_uid or self._is_named(pod, pod.vm)
 
     def _is_target(self, pod: PodFacts, migration: ObjectName) -> bool:
-        """Not where the migration that controls the pod is another one of that name, or of another VM."""
-        known = self._migrations.named.get(migration)
-        if known is None:
+        """Return False if the migration that controls the pod is another one of that name, or of another VM."""
+        owner = self._migrations.named.get(migration)
+        # The pod may be seen before its migration.
+        if owner is None:
             return True
-        return known.vm == pod.vm and (known.facts is None or pod.migration_uid in ("", known.facts.uid))
+        return owner.vm == pod.vm and (owner.facts is None or pod.migration_uid in ("", owner.facts.uid))
 
     def _is_named(self, pod: PodFacts, vm: ObjectName) -> bool:
         """Return True if the VM's status or a migration of it names the pod, or may come to."""
         account = self.of(pod)
         if account is None or account.facts is None or account.facts.pod in (None, pod.name):
             return True
-        return any(pod.name in (each.source_pod, each.target_pod) for each in self._migrations.of(vm))
+        return any(pod.name in (migration.source_pod, migration.target_pod) for migration in self._migrations.of(vm))
 
     def run_by_pod(self, pod: PodFacts) -> VmAccount | None:
         """The account of the VM that the pod runs, opened where it is the first that is heard of the VM."""
@@ -76,8 +78,9 @@ class VmAccounts:
         return [claim for claim in doubtful.values() if self._is_miscounted(claim)]
 
     def _is_miscounted(self, claim: Claim) -> bool:
-        """A target that has counted as its VM's stays so: another migration of that name proves nothing about it."""
+        """Return True if the claim counts as the VM's and should not, or the other way round."""
         is_run = self.is_run_by(claim.pod)
+        # A target that has counted as its VM's stays so: another migration of that name proves nothing about it.
         return is_run if claim.vm is None else not (is_run or claim.pod.migration is not None)
 
     def find(self, name: ObjectName, uid: str) -> VmAccount | None:
@@ -99,6 +102,7 @@ class VmAccounts:
     def enter(self, claim: Claim) -> None:
         """A claim was opened; whether its pod runs its VM may have to be judged again."""
         pod = claim.pod
+        # The containers of a pod never change: one with a runner counts as the VM's for good.
         if pod.vm is not None and (pod.migration is not None or not pod.has_runner):
             self._doubtful.setdefault(pod.vm, {})[pod.uid] = claim
 
@@ -126,4 +130,4 @@ class VmAccounts:
     def _is_named_by_others(self, account: VmAccount) -> bool:
         """Return True if the VM owns a pod that does not run it: without the account nothing would tell."""
         others = {} if account.name is None else self._doubtful.get(account.name, {})
-        return any(each.vm is None and each.pod.vm_uid == account.uid for each in others.values())
+        return any(claim.vm is None and claim.pod.vm_uid == account.uid for claim in others.values())

@@ -3,11 +3,8 @@
 Rules that hold here:
 
 - A pod waits on the nodes that it was refused on. It is woken once, when one of them can take it; then it is asked
-  about again, and waits again if it must. If it is not asked about, the call was lost: it is called again, for another
-  node if there is one, a few times; kube-scheduler may refuse it for reasons of its own.
+  about again, and waits again if it must.
 - A process that starts finds who waits by what kube-scheduler says on pods, and then they wait on all nodes.
-- A pod that is gone, bound or fits again waits no more. Pods that no watch has shown are few: the oldest are forgotten.
-- Pods that were asked about together share one set of nodes: there are few sets, of thousands of names each.
 """
 
 from __future__ import annotations
@@ -65,6 +62,7 @@ class WaitingPods:
 
     def __init__(self) -> None:
         self._pods: dict[str, WaitingPod] = {}
+        # Pods that were asked about together share one set of nodes: there are few sets, of thousands of names each.
         self._groups: dict[frozenset[str], _Group] = {}
         self._of_vm: dict[VmAccount, dict[str, WaitingPod]] = {}
         self._seen: set[str] = set()
@@ -83,6 +81,7 @@ class WaitingPods:
         self._enter(WaitingPod(pod, account, claim_size(pod, account), frozenset(nodes)))
         if uid not in self._seen:
             self._unseen[uid] = None
+            # Nobody would tell that such a pod is gone.
             if len(self._unseen) > MOST_UNSEEN:
                 self._drop(next(iter(self._unseen)))
 
@@ -107,9 +106,12 @@ class WaitingPods:
     def lapse(self, now: Instant) -> None:
         """Time has passed: those that were called in vain wait again, and are called again."""
         for uid, pod in list(self._called.items()):
+            # Calls carry no time: the first look after one starts its clock.
             if pod.called_at is None:
                 pod.called_at = now
             elif now - pod.called_at >= ASKED_WITHIN:
+                # It was not asked about, so the call was lost, or kube-scheduler refuses it for reasons of its own.
+                # It is called a few times more, each time for another node if there is one.
                 del self._called[uid]
                 pod.claim = claim_size(pod.facts, pod.account)
                 self._enter(pod)
@@ -145,6 +147,7 @@ class WaitingPods:
     def listed(self, uids: Set[str]) -> None:
         """A complete list names ``uids``; what it does not name waits again only if it is seen later."""
         self._seen &= uids
+        # A pod may be younger than the list; it waits again once a watch shows it.
         self._unlisted = {uid: pod for uid, pod in self._pods.items() if uid not in uids}
         for uid in self._unlisted.keys() | (self._called.keys() - uids):
             self._drop(uid)
@@ -155,16 +158,18 @@ class WaitingPods:
         for pod in pods:
             pod.claim = claim_size(pod.facts, account)
             group = self._groups[pod.nodes]
+            # Only downwards: too small a bound costs a look at the pods, too large a one would miss them.
             group.least = group.least.at_most(pod.claim)
         return pods
 
     def _fitting(self, room: Room) -> list[WaitingPod]:
         """The pods that wait on this node and fit there now."""
-        found = []
+        fitting = []
         for nodes, group in self._groups.items():
+            # Most groups fail here, before any of their pods is looked at.
             if room.node in nodes and group.least.within(room.free):
-                found += [pod for pod in group.pods.values() if verdict(room, pod.claim) is FITS]
-        return found
+                fitting += [pod for pod in group.pods.values() if verdict(room, pod.claim) is FITS]
+        return fitting
 
     def _enter(self, pod: WaitingPod) -> None:
         group = self._groups.get(pod.nodes)

@@ -1,11 +1,7 @@
 """Creates the VirtualMachineMigrations that the ledger has reserved room for, and reads those of unknown fate (S4.9).
 
-Rules that hold here:
-
-- A certain refusal gives the room back. An unknown outcome keeps it until the object has been read under its name,
-  which was chosen before.
-- "Does not exist" is believed only ``CREATE_SETTLE`` after a creation went missing: until then it may still land.
-- What is refused, and what never lands, is noted in the planner's ``RefusedOrders``: it says who waits for that.
+A certain refusal gives the room back. An unknown outcome keeps it until the object has been read under its name, which
+was chosen before.
 """
 
 from __future__ import annotations
@@ -51,7 +47,11 @@ class MigrationCreator:
         """The reason why no further migration should be ordered now; None if one may be."""
         if self._refusals.all_wait(self._context.clock.now()):
             return "the API has refused the last order; the log says why"
-        doubted = [each for each in self._context.ledger.migrations.values() if each.creation is not Creation.DONE]
+        doubted = [
+            migration
+            for migration in self._context.ledger.migrations.values()
+            if migration.creation is not Creation.DONE
+        ]
         return f"the API has not answered yet whether it created {doubted[0].name}" if doubted else None
 
     async def _create(self) -> Never:
@@ -61,6 +61,7 @@ class MigrationCreator:
     async def _carry_out(self, order: CreateMigration) -> None:
         ledger, name, move = self._context.ledger, order.migration, order.move
         reserved = ledger.migrations.get(name)
+        # The order has waited in a queue; its room may be gone meanwhile.
         if reserved is None or reserved.problem is not None:
             self._undo(name, "it is not wanted any more" if reserved is None else f"{reserved.problem}")
             return
@@ -68,6 +69,7 @@ class MigrationCreator:
         wanted = MigrationOrder(
             name, move.vm, move.target, move.reason, settings.migration.timeout, settings.migration_bandwidth
         )
+        # Before the call, because it may land even if this task is cancelled during it.
         self._unanswered.sent(name, self._context.clock.now())
         try:
             made = await self._context.writer.create_migration(wanted)
@@ -80,10 +82,12 @@ class MigrationCreator:
             self._refusals.made(move.vm)
             self._unanswered.settled(name)
             self._context.order(ledger.migration_created(name))
+            # The watch may take a while to show it.
             self._context.feed.migrations.learn(made)
 
     def _refused(self, order: CreateMigration, error: ApiRefusedError) -> None:
         name, clock = order.migration, self._context.clock
+        # The object of that name may be our own, from a try whose answer was lost.
         if error.kind in (RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS):
             self._doubt(name, error)
             return
@@ -114,17 +118,20 @@ class MigrationCreator:
             first = await self._context.queues.migration_reads.take()
             for order in (first, *self._context.queues.migration_reads.take_all()):
                 await self._read(order)
+            # What is put back is read again in the next round, not at once.
             await self._context.clock.sleep(READ_INTERVAL)
 
     async def _read(self, order: ReadMigration) -> None:
         name = order.migration
         try:
-            found = await self._context.feed.migrations.read(name, self._context.writer.read_migration(name))
+            migration = await self._context.feed.migrations.read(name, self._context.writer.read_migration(name))
             self._unanswered.settled(name)
-            if found is not None:
-                self._refusals.made(found.facts.vm)
+            if migration is not None:
+                self._refusals.made(migration.facts.vm)
         except ApiError as error:
             is_absent = isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND
+            # "Does not exist" is believed only ``CREATE_SETTLE`` after a creation went missing: until then it may
+            # still land.
             if is_absent and not self._unanswered.may_land(name, self._context.clock.now()):
                 self._note_lost(name)
                 self._undo(name, "the API has no such object")
@@ -132,7 +139,8 @@ class MigrationCreator:
                 self._context.queues.migration_reads.put(name, order)
 
     def _note_lost(self, name: ObjectName) -> None:
-        """One that the API had made and that is gone again says nothing about its VM."""
-        known = self._context.ledger.migrations.get(name)
-        if known is not None and known.creation is Creation.UNSURE:
-            self._refusals.lost(known.vm, self._context.clock.now(), self._context.feed.settings.migration.rest)
+        """Note a creation that never landed."""
+        migration = self._context.ledger.migrations.get(name)
+        # One that the API had made and that is gone again says nothing about its VM.
+        if migration is not None and migration.creation is Creation.UNSURE:
+            self._refusals.lost(migration.vm, self._context.clock.now(), self._context.feed.settings.migration.rest)

@@ -3,9 +3,7 @@
 Rules that hold here:
 
 - Room is reserved on the target before the object is created.
-- While an order has no answer, no further one is given: what cannot be carried out must not pile up.
-- A look that fails, by a mistake of ours, is written down and counted, and moves nothing: permits and binds go on.
-- Nothing is remembered that matters. What a restarted scheduler finds in the API says who moves, and who moved lately.
+- Nothing is remembered that matters. A restarted scheduler finds in the API who moves, and who moved lately.
 """
 
 from __future__ import annotations
@@ -63,6 +61,7 @@ class Mover:
     async def _decide(self) -> None:
         try:
             plan = await self._made(self._look())
+        # A mistake of ours is logged and counted, and moves nothing: permits and binds go on.
         except Exception:  # noqa: BLE001 - what is odd about one VM must not end what all others live by
             self._note_failure()
             return
@@ -71,6 +70,7 @@ class Mover:
         if idle is None:
             for move in plan.moves:
                 self._reserve(move)
+        # Also while no VM may be moved: what is under way must still be able to end.
         cancels = {cancel.migration: cancel.why for cancel in plan.cancels} | self._without_vm()
         for name, why in cancels.items():
             self._reporter.cancelling(name, why)
@@ -81,6 +81,7 @@ class Mover:
         self._context.telemetry.migrations.failed_looks.inc()
         self._looks_from = Instant(self._context.clock.now() + FAILED_WAIT)
         self._publish(MovePlan(), FAILED)
+        # What an earlier look wanted deleted may be needed again.
         self._remover.want({})
 
     def _publish(self, plan: MovePlan, idle: str | None) -> None:
@@ -94,8 +95,16 @@ class Mover:
         metrics.unrelieved.set(0.0 if since is None else self._context.clock.now() - since)
 
     def _without_vm(self) -> dict[ObjectName, str]:
-        active = [each for each in self._context.ledger.migrations.values() if each.is_active and each.is_ours]
-        return {each.name: f"VM {each.vm} is gone" for each in active if each.vm not in self._context.feed.vms.facts}
+        active = [
+            migration
+            for migration in self._context.ledger.migrations.values()
+            if migration.is_active and migration.is_ours
+        ]
+        return {
+            migration.name: f"VM {migration.vm} is gone"
+            for migration in active
+            if migration.vm not in self._context.feed.vms.facts
+        }
 
     async def _made(self, look: Look) -> MovePlan:
         """The plan, without holding the event loop for longer than one step takes."""
@@ -105,6 +114,7 @@ class Mover:
             except StopIteration as done:
                 plan: MovePlan = done.value
                 return plan
+            # Between two steps, other tasks answer agents and kube-scheduler.
             await asyncio.sleep(0)
 
     def _look(self) -> Look:
@@ -129,12 +139,14 @@ class Mover:
             return "migration.enabled is false in the settings"
         if feed.migrations.is_missing:
             return "the cluster has no VirtualMachineMigrations (its CRD is missing)"
+        # While an order has no answer, no further one is given: what cannot be carried out must not pile up.
         return self._creator.busy_with
 
     def _reserve(self, move: Move) -> None:
         context = self._context
         reservation = context.ledger.reserve_move(move, self._name_for(move), context.clock.now())
         context.order(reservation.effects)
+        # The ledger may have changed since the planner looked at it.
         if not isinstance(reservation.verdict, Fits):
             reason = f"{reservation.verdict.message} {reservation.detail}".rstrip()
             LOG.warning("move not reserved", extra={"vm": str(move.vm), "to": move.target, "reason": reason})
@@ -144,5 +156,6 @@ class Mover:
         context.telemetry.migrations.causes.labels(move.cause.value).inc()
 
     def _name_for(self, move: Move) -> ObjectName:
-        """A VM moves at most once a second, so the second tells its migrations apart, also after a restart."""
+        """A name for the migration that no other one of the VM has had."""
+        # A VM moves at most once a second, so the second tells its migrations apart, also after a restart.
         return ObjectName(move.vm.namespace, f"{move.vm.name[:LONGEST_NAME]}-{int(self._context.clock.wall()):x}")

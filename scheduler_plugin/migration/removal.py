@@ -42,12 +42,14 @@ class MigrationRemover:
     async def _remove(self, name: ObjectName) -> bool:
         """False if the deletion failed."""
         why = self._unwanted.get(name)  # while others were deleted, this one may have become wanted
-        found = self._context.feed.migrations.facts.get(name)
-        if why is None or found is None or found.facts.is_leaving:
+        migration = self._context.feed.migrations.facts.get(name)
+        if why is None or migration is None or migration.facts.is_leaving:
             return True
         try:
-            await self._context.writer.delete_migration(name, found.facts.uid)
+            # With the UID: a person may have made another one of that name.
+            await self._context.writer.delete_migration(name, migration.facts.uid)
         except ApiError as error:
+            # Gone already is as good as deleted.
             if not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND):
                 what = {"migration": str(name), "why": why, "reason": str(error)}
                 LOG.warning("migration not deleted, trying again", extra=what)

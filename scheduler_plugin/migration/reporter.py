@@ -1,11 +1,7 @@
-"""Tells people how migrations go: Events on the VM, metrics, and one line in the log for each turn.
+"""Reports on migrations: Events on the VM, metrics, and one line in the log for each turn.
 
-Rules that hold here:
-
-- It reports the difference between two readings of the API. At the first after a start everything that
-  is not older than ``RECENT`` is reported again: Events have names of their own and are not doubled. Metrics count only
-  what ended under our eyes.
-- One that is gone before it has ended was cancelled, unless its VM runs in its target pod.
+It reports the difference between two readings of the API. At the first after a start everything that is not older than
+``RECENT`` is reported again.
 """
 
 from __future__ import annotations
@@ -59,38 +55,40 @@ class MigrationReporter:
         """Tells what has changed since the last call."""
         self._waits.reconcile()
         there = self._context.feed.migrations.facts
-        for name, found in there.items():
+        for name, migration in there.items():
             before = None if self._known is None else self._known.get(name)
-            if before is not found:
-                self._follow(before, found)
+            if before is not migration:
+                self._follow(before, migration)
         for name, before in (self._known or {}).items():
             if name not in there:
                 self._vanished(before)
         self._known = dict(there)
         self._forget_orders_never_carried_out()
         self._name_stalled(there)
-        phases = [found.facts.phase for found in there.values()]
+        phases = [migration.facts.phase for migration in there.values()]
         for phase, gauge in self._active.items():
             gauge.set(phases.count(phase))
 
     def _name_stalled(self, there: Mapping[ObjectName, ClusterMigration]) -> None:
         """Report a migration that does not begin: it counts no more, and whoever made it can cancel it."""
         ledger = self._context.ledger.migrations
-        stalled = {name for name, each in ledger.items() if each.is_stalled and name in there}
+        stalled = {name for name, entry in ledger.items() if entry.is_stalled and name in there}
         for name in sorted(stalled - self._stalled):
-            found, why = there[name], ledger[name].waiting_target
+            migration, why = there[name], ledger[name].waiting_target
             refusal = f" (kube-scheduler says: {why.refusal})" if why is not None and why.refusal else ""
-            self._tell(found, "Stalled", f"{ledger[name].problem}{refusal}: {name.name}")
-            LOG.warning("migration has not begun", extra={"migration": str(name), "vm": str(found.facts.vm)})
+            self._tell(migration, "Stalled", f"{ledger[name].problem}{refusal}: {name.name}")
+            LOG.warning("migration has not begun", extra={"migration": str(name), "vm": str(migration.facts.vm)})
         self._stalled = stalled
         self._context.telemetry.migrations.stalled.set(len(stalled))
 
     def _forget_orders_never_carried_out(self) -> None:
-        seen, ordered = self._context.feed.migrations.facts, self._context.ledger.migrations
-        self._cancelled = {name: why for name, why in self._cancelled.items() if name in seen or name in ordered}
+        existing, ordered = self._context.feed.migrations.facts, self._context.ledger.migrations
+        # An order may be called off before its object exists.
+        self._cancelled = {name: why for name, why in self._cancelled.items() if name in existing or name in ordered}
 
     def _follow(self, before: ClusterMigration | None, found: ClusterMigration) -> None:
         facts = found.facts
+        # Deleted and made again between two calls.
         if before is not None and before.facts.uid != facts.uid:
             self._vanished(before)
             before = None
@@ -99,6 +97,7 @@ class MigrationReporter:
             return
         if before is None:
             source, target = self._routes[facts.name]
+            # At the first call after a start, nobody has seen it begin.
             turn = "started" if self._known is not None else "found under way"
             what = {"vm": str(facts.vm), "from": source, "to": target, "reason": found.reason}
             LOG.info(f"migration {turn}", extra=what)
@@ -110,6 +109,7 @@ class MigrationReporter:
     def _tell_who_waits(self, found: ClusterMigration, source: str, target: str) -> None:
         """A denied VM, or a pod that asks for room, hears that a neighbour moves away (B.14)."""
         facts = found.facts
+        # A move that a person ordered makes room only by chance.
         waiting = waiting_for_room(self._context.ledger, source) if facts.is_ours else []
         for claim in waiting[:MOST_TOLD]:
             vm = self._context.feed.vm_of(claim.pod)
@@ -123,17 +123,19 @@ class MigrationReporter:
         return ended_at is not None and self._context.clock.wall() - ended_at >= RECENT
 
     def _note_route(self, found: ClusterMigration) -> None:
-        """The ledger knows where the pods are while they are there; afterwards the route is remembered."""
-        known = self._context.ledger.migrations.get(found.facts.name)
+        """Remember the source and the target of the migration."""
+        in_ledger = self._context.ledger.migrations.get(found.facts.name)
         old = self._routes.get(found.facts.name, (None, None))
-        source = found.source_node or (known and known.source) or old[0] or "an unknown node"
-        target = found.target_node or (known and known.goal) or old[1] or "a node still to be chosen"
+        # The ledger knows where the pods are while they are there; afterwards the route is remembered.
+        source = found.source_node or (in_ledger and in_ledger.source) or old[0] or "an unknown node"
+        target = found.target_node or (in_ledger and in_ledger.goal) or old[1] or "a node still to be chosen"
         self._routes[found.facts.name] = (source, target)
 
     def _vanished(self, before: ClusterMigration) -> None:
         facts = before.facts
         if not facts.phase.is_over:
             vm = self._context.feed.vms.facts.get(facts.vm)
+            # One that is gone before it was seen to end was cancelled, unless its VM runs in its target pod.
             arrived = vm is not None and facts.target_pod == ObjectName(facts.vm.namespace, vm.pod_name or "")
             self._cancelled.setdefault(facts.name, "its object was deleted")
             self._ended(before, is_success=arrived)
@@ -149,6 +151,7 @@ class MigrationReporter:
         outcome = "succeeded" if is_success else "cancelled" if cancelled else "failed"
         why = f"called off: {cancelled}" if cancelled else found.why or "its controller gave no reason"
         numbers = f"in {_ms(found.total)}, it stood still for {_ms(found.downtime)}"
+        # Metrics and log lines only for what ended under our eyes.
         if self._known is not None:
             self._count(found, outcome)
             what = {"vm": str(facts.vm), "from": source, "to": target, "reason": numbers if is_success else why}
@@ -170,6 +173,7 @@ class MigrationReporter:
         facts = found.facts
         vm = self._context.feed.vms.facts.get(facts.vm)
         if vm is not None:
+            # A name of its own for each turn: after a restart the same Event is not written twice.
             name = f"{facts.name.name}.{facts.uid[:8]}.{turn.lower()}"
             self._notices.tell(
                 EventRecord(about_vm(vm), f"Migration{turn}", note, is_warning=turn in {"Failed", "Stalled"}, name=name)

@@ -1,7 +1,4 @@
-"""Says why a person's migration waits for a node: an Event on the migration and on its VM, once for each.
-
-- What is ours is called off within seconds, and says why then (``reporter``).
-"""
+"""Events that say why a person's migration waits for a node: on the migration and on its VM, once for each."""
 
 from __future__ import annotations
 
@@ -26,22 +23,33 @@ class WaitReporter:
     def reconcile(self) -> None:
         """Tells of those that are refused for the first time."""
         waiting: set[str] = set()
-        for each in self._context.ledger.migrations.values():
-            target = each.waiting_target
-            if each.facts is None or each.is_ours or not each.is_active or target is None or not target.refusal:
+        for migration in self._context.ledger.migrations.values():
+            target = migration.waiting_target
+            # What is ours is called off within seconds, and says why then (``reporter``).
+            if (
+                migration.facts is None
+                or migration.is_ours
+                or not migration.is_active
+                or target is None
+                or not target.refusal
+            ):
                 continue
-            waiting.add(each.facts.uid)
-            if each.facts.uid not in self._told:
-                self._tell(each.facts, self._why(each, target.refusal))
+            waiting.add(migration.facts.uid)
+            if migration.facts.uid not in self._told:
+                self._tell(migration.facts, self._why(migration, target.refusal))
+        # Whoever waits no more may be told again when it waits again.
         self._told = waiting
 
     def _why(self, migration: Migration, refusal: str) -> str:
         ledger = self._context.ledger
         account = ledger.vms.get(migration.vm)
-        claims = [] if account is None else [each for each in account.claims if each.state is not ClaimState.INCOMING]
-        left = {each.node for each in claims}
+        claims = (
+            [] if account is None else [claim for claim in account.claims if claim.state is not ClaimState.INCOMING]
+        )
+        # The node that the VM is on is no target, however much room it has.
+        left = {claim.node for claim in claims}
         rooms = (room for name, room in ledger.rooms.items() if name not in left)
-        return no_room(rooms, Resources.most(each.size for each in claims)) or f"kube-scheduler says: {refusal}"
+        return no_room(rooms, Resources.most(claim.size for claim in claims)) or f"kube-scheduler says: {refusal}"
 
     def _tell(self, facts: MigrationFacts, why: str) -> None:
         vm = self._context.feed.vms.facts.get(facts.vm)

@@ -1,4 +1,4 @@
-"""Where a pod fits, and how much each node is wanted for it. Pure; what nodes hold is the ledger's."""
+"""Nodes that a pod fits, and how much each is wanted for it. Pure; what nodes hold is the ledger's."""
 
 from scheduler_plugin.placement.scoring import best_target, standing_with, stays_below_watermark, unfitness_of
 from scheduler_plugin.placement.verdict import (

@@ -1,10 +1,7 @@
-"""What all nodes mean for pods of one size, kept in step node by node: thousands are asked for at once (S4.10).
+"""All nodes as they are for pods of one size, kept in step node by node: thousands are asked for at once (S4.10).
 
-Rules that hold here:
-
-- Nothing is decided here: each node's verdict is ``placement``'s, its standing ``protocol.ranking``'s, both by its
-  present room. A survey only remembers them until that room changes.
-- Pods come in few sizes. The node_indexes of the last ``KEPT`` are kept; a further size costs one look at every node.
+Nothing is decided here: each node's verdict is ``placement``'s, its standing ``protocol.ranking``'s, both by its
+present room. An index only remembers them until that room changes.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ from protocol.units import Resources
 from scheduler_plugin.placement.scoring import standing_with
 from scheduler_plugin.placement.verdict import FITS, Filtered, Room, Verdict, sort_out, verdict
 
+# Pods come in few sizes; a further one costs one look at every node.
 KEPT: Final = 16
 
 _LAST: Final[Standing] = (1, 0.0, 0.0)
@@ -50,6 +48,7 @@ class NodeIndex:
     def filter(self, names: Sequence[str]) -> Filtered:
         """The ``names`` that the pod fits, in their order."""
         self._look()
+        # In a cluster with room this is the usual case, and it takes no look at single nodes.
         if self._fitting.issuperset(names):
             return Filtered(list(names), {}, {})
         return sort_out(names, self._verdicts)
@@ -66,6 +65,7 @@ class NodeIndex:
         standings = {kind: self._standings[kind] for kind in set(kinds) if kind is not None}
         scores = extender_scores(standings.values())
         score_of: dict[int | None, int] = {None: 0}
+        # 0 is for nodes that do not fit.
         score_of |= {kind: max(1, scores[standing]) for kind, standing in standings.items()}
         return [score_of[kind] for kind in kinds]
 
@@ -83,6 +83,7 @@ class NodeIndex:
         def ranked() -> Iterator[str]:
             for standing in sorted({*self._present, *moved.values()}) if moved else self._present:
                 members = self._members.get(self._kind_of.get(standing, -1), {})
+                # Of equals each pod begins at another one, so that pods that come together spread.
                 turn = start % len(members) if members else 0
                 staying = (
                     name for name in chain(islice(members, turn, None), islice(members, turn)) if name not in moved
@@ -90,10 +91,12 @@ class NodeIndex:
                 coming = sorted(name for name, its in moved.items() if its == standing)
                 yield from (name for name in chain(coming, staying) if name in asked)
 
+        # Shunned nodes only if there is no other.
         return list(islice(filterfalse(shuns, ranked()), most)) or list(islice(ranked(), most))
 
     def _standing_beside(self, name: str, taken: Resources) -> Standing:
         room = self._rooms[name]
+        # It still fits by what is reserved, so it stays in the list, as the last resort.
         if not (self._claim + taken).within(room.free):
             return _LAST
         return standing_with(room, self._claim + taken, self._curve, self.preferred)
@@ -103,8 +106,8 @@ class NodeIndex:
             return
         for name in self.stale:
             room = self._rooms.get(name)
-            self._verdicts[name] = found = verdict(room, self._claim)
-            if room is not None and found is FITS:
+            self._verdicts[name] = judged = verdict(room, self._claim)
+            if room is not None and judged is FITS:
                 self._fitting.add(name)
                 self._enter(name, self._kind(room))
             else:
@@ -119,6 +122,8 @@ class NodeIndex:
         if before is not None:
             del self._members[before][name]
             if not self._members[before]:
+                # ``_present`` holds only standings that some node has, so that ``best`` need not walk over those of
+                # the past.
                 del self._present[bisect_left(self._present, self._standings[before])]
         if kind is not None:
             self._kinds[name] = kind
@@ -138,7 +143,7 @@ class NodeIndex:
 
 
 class NodeIndexes:
-    """The node_indexes of the sizes that were asked for last, over rooms whose owner reports every change."""
+    """The indexes of the sizes that were asked for last, over rooms whose owner reports every change."""
 
     def __init__(self, rooms: Mapping[str, Room]) -> None:
         self._rooms = rooms
@@ -156,7 +161,8 @@ class NodeIndexes:
             survey.stale.add(node)
 
     def of(self, claim: Resources) -> NodeIndex:
-        """The survey for pods that claim so much."""
+        """The index for pods that claim ``claim``."""
+        # Popped and put back: the order of the dictionary is that of the last use.
         survey = self._kept.pop(claim, None)
         if survey is None or survey.preferred != preferred_vcpus(len(self._rooms), self._ranking):
             survey = NodeIndex(claim, self._rooms, self._ranking)

@@ -1,4 +1,4 @@
-"""How much a node is wanted: its room in the terms of ``protocol.ranking``, which alone says how good it is (S2.8b)."""
+"""Score of a node: its room in the terms of ``protocol.ranking``, which alone says how good it is (S2.8b)."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def standing_with(room: Room, claim: Resources, curve: ScoreCurve, preferred: fl
         fraction(used.cpu.value + claim.cpu.value, mark.cpu.value, total.cpu.value, curve),
         fraction(used.mem.value + claim.mem.value, mark.mem.value, total.mem.value, curve),
     )
+    # Standings are compared as tuples, and the least is the best.
     return -score, room.price, unfitness_of(total.cpu, preferred)
 
 
@@ -45,13 +46,13 @@ def best_target(
 ) -> str | None:
     """The best of ``rooms`` for a VM that claims that much (S2.8b); None if it fits nowhere below a watermark.
 
-    A node that the VM would lift above its watermark is no target: it would only pass the pressure on. ``nodes`` is how
-    many the whole cluster has.
+    ``nodes`` is the number of nodes in the whole cluster.
     """
     preferred = preferred_vcpus(nodes, ranking)
     targets = {
         name: standing_with(room, claim, ranking.score, preferred)
         for name, room in rooms.items()
+        # Above its watermark, a target would only pass the pressure on.
         if stays_below_watermark(room, claim)
     }
     return choose_target(targets, draw)

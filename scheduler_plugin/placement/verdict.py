@@ -1,12 +1,10 @@
-"""Where a pod fits: ONE function, ``verdict``, decides for filter and for bind alike (S4.10).
+"""The verdict on a pod and a node: ONE function decides for filter and for bind alike (S4.10).
 
 Rules that hold here:
 
 - A pod fits when its claim is within what is free on a node, system reserve left out, for CPU and for memory.
 - ``Refused`` may change when others go (FailedNodes: preemption may help); ``NeverFits`` cannot
   (FailedAndUnresolvableNodes). A node that the ledger does not know yet is refused, not impossible.
-- Reasons are few fixed texts, because kube-scheduler counts equal ones ("3000 Insufficient cpu"); ``shortage``
-  gives the numbers of one node.
 """
 
 from __future__ import annotations
@@ -57,6 +55,8 @@ class NeverFits:
 
 Verdict = Fits | Refused | NeverFits
 
+# Few fixed texts, because kube-scheduler counts equal ones ("3000 Insufficient cpu"). ``shortage`` gives the numbers
+# of one node.
 FITS: Final = Fits()
 UNKNOWN_NODE: Final = Refused("the scheduler does not know the node yet")
 CORDONED: Final = NeverFits("node is unschedulable")
@@ -75,6 +75,7 @@ def verdict(room: Room | None, claim: Resources) -> Verdict:
     cpu, mem = claim.cpu.value, claim.mem.value  # plain numbers: this runs for every node of every pending pod
     if cpu <= room.free.cpu.value and mem <= room.free.mem.value:
         return FITS
+    # More than the whole node: no preemption helps, and kube-scheduler need not try one.
     if cpu > room.total.cpu.value:
         return CPU_TOO_SMALL
     if mem > room.total.mem.value:
@@ -104,12 +105,12 @@ def filter_nodes(rooms: Mapping[str, Room], names: Sequence[str], claim: Resourc
 def sort_out(names: Sequence[str], verdicts: Mapping[str, Verdict]) -> Filtered:
     """``names`` by what was found of them, in their order; those without a verdict are not known."""
     fits = [name for name in names if verdicts.get(name) is FITS]
-    found = Filtered(fits, {}, {})
+    filtered = Filtered(fits, {}, {})
     if len(fits) < len(names):
         for name in names:
             judged = verdicts.get(name, UNKNOWN_NODE)
             if isinstance(judged, Refused):
-                found.refused[name] = judged.message
+                filtered.refused[name] = judged.message
             elif isinstance(judged, NeverFits):
-                found.never[name] = judged.message
-    return found
+                filtered.never[name] = judged.message
+    return filtered

@@ -1,4 +1,4 @@
-"""Who moves, where to, and when to stop: nodes that fill up shed VMs before anyone is denied (S4.8, S4.9). Pure."""
+"""Planning of moves: nodes that fill up shed VMs before anyone is denied (S4.8, S4.9). Pure."""
 
 from scheduler_plugin.ledger import Move
 from scheduler_plugin.planner.beneficiaries import room_being_made, waiting_for_room

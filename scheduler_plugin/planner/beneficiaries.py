@@ -1,4 +1,4 @@
-"""For which VMs and pods room is being made, and how (B.14). Pure."""
+"""VMs and pods that room is being made for, and the moves that make it (B.14). Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ def waiting_for_room(ledger: Ledger, node: str) -> list[Claim]:
     """
     book = ledger.nodes.get(node)
     claims = () if book is None else book.claims.values()
-    return [each for each in claims if (each.unmet.any or each.waits.asked.any) and not each.is_migrating]
+    # A VM on its way out gets its room elsewhere.
+    return [claim for claim in claims if (claim.unmet.any or claim.waits.asked.any) and not claim.is_migrating]
 
 
 def room_being_made(ledger: Ledger, claim: Claim) -> Iterator[str]:
     """VMs that leave the node of a waiting claim, as sentences; none if no move is under way."""
     if claim in waiting_for_room(ledger, claim.node):
-        for each in ledger.migrations.values():
-            if each.is_active and each.source == claim.node:
-                yield sentence(each)
+        for migration in ledger.migrations.values():
+            if migration.is_active and migration.source == claim.node:
+                yield sentence(migration)
 
 
 def sentence(migration: Migration) -> str:

@@ -1,13 +1,10 @@
-"""What moving a VM costs, and which VMs make enough room for the least of it (B.14, S4.8). Pure.
+"""The cost of moving a VM, and the VMs that make enough room for the least of it (B.14, S4.8). Pure.
 
 Rules that hold here:
 
 - A cost counts in bytes: what has to be copied, as much again for setting a move up, and more for a VM that is busy.
-- A move of a VM that has moved within the hour costs double, after two such moves four times as much, and so on.
 - More of a reported metric never makes a VM go sooner, all else equal. A VM whose load is not known goes last.
 - Room beyond what is needed is worth something, up to ``Freedom.welcome``: it delays the next move.
-- Either one VM goes that is enough by itself or several that are enough together, whichever costs less for what it
-  frees.
 """
 
 from __future__ import annotations
@@ -62,6 +59,7 @@ class Freedom:
         much = excess.at_least(wished)
         left = slack.minus_or_zero(much)
         spare = Resources(
+            # At most half of what the emptiest target has left: more would only move the pressure there.
             min(watermark.cpu.scaled(SPARE), left.cpu.scaled(HALF)),
             min(watermark.mem.scaled(SPARE), left.mem.scaled(HALF)),
         )
@@ -71,6 +69,7 @@ class Freedom:
     def share(self, freed: Resources) -> float:
         """Share of the welcome amount that is gained, 0 to 1: that of the resource with the least."""
         pairs = ((freed.cpu.value, self.welcome.cpu.value), (freed.mem.value, self.welcome.mem.value))
+        # The scarcer resource decides: a VM with much memory does not relieve a node that lacks CPU.
         return min((min(1.0, gained / much) for gained, much in pairs if much), default=1.0)
 
 
@@ -83,6 +82,7 @@ Whether one has a place is asked as late as it can be: it may mean to look at ev
 
 def cost_of(victim: Victim) -> float:
     """Cost of its move, in bytes; infinite if its load is unknown."""
+    # A VM that has moved within the hour costs double, after two such moves four times as much, and so on.
     return (SET_UP + victim.to_copy + PER_LOADED_VCPU * victim.load) * AGAIN ** min(victim.moved, MOST_DOUBLINGS)
 
 
@@ -102,10 +102,12 @@ def _load(victim: Victim) -> str:
 def least_cost(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:
     """The rule: the VMs that make enough room for the least cost; where not enough can go, all that help."""
     if need is None:
-        return filter(has_place, sorted(victims, key=lambda each: (cost_of(each), each.to_copy, each.vm)))
-    ranked = sorted(victims, key=lambda each: (_rate([each], need), each.to_copy, each.vm))
+        return filter(has_place, sorted(victims, key=lambda victim: (cost_of(victim), victim.to_copy, victim.vm)))
+    ranked = sorted(victims, key=lambda victim: (_rate([victim], need), victim.to_copy, victim.vm))
     several = enough(ranked, need.excess, has_place)
-    alone = next((each for each in ranked if need.excess.within(each.size) and has_place(each)), None)
+    alone = next((victim for victim in ranked if need.excess.within(victim.size) and has_place(victim)), None)
+    # Either one VM that is enough by itself or several that are enough together, whichever costs less for what it
+    # frees.
     return several if alone is None or _rate(several, need) < _rate([alone], need) else [alone]
 
 
@@ -114,17 +116,14 @@ def in_order(order: Callable[[Victim, Resources | None], tuple[float, ...]]) -> 
 
     def select(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:
         excess = None if need is None else need.excess
-        ranked = sorted(victims, key=lambda each: (order(each, excess), each.vm))
+        ranked = sorted(victims, key=lambda victim: (order(victim, excess), victim.vm))
         return filter(has_place, ranked) if excess is None else enough(ranked, excess, has_place)
 
     return select
 
 
 def enough(victims: Sequence[Victim], excess: Resources, has_place: HasPlace) -> list[Victim]:
-    """The first of ``victims`` with a place that relieve ``excess`` together, or all that help where it is not enough.
-
-    One that is not needed because of a later, larger one stays.
-    """
+    """The first of ``victims`` with a place that relieve ``excess`` together; all that help if they are not enough."""
     chosen, left = [], excess
     for victim in victims:
         if not left.any:
@@ -133,6 +132,7 @@ def enough(victims: Sequence[Victim], excess: Resources, has_place: HasPlace) ->
             chosen.append(victim)
             left = left.minus_or_zero(victim.size)
     relieved = Resources.sum(victim.size for victim in chosen)
+    # A later, larger VM may make an earlier one needless.
     for victim in list(chosen):
         if not left.any and excess.within(relieved - victim.size):
             chosen.remove(victim)
@@ -147,5 +147,5 @@ def helps(victim: Victim, excess: Resources) -> bool:
 
 def _rate(victims: Sequence[Victim], need: Freedom) -> float:
     """Cost of moving them all for each share of what is welcome; infinite if they free none of it."""
-    share = need.share(Resources.sum(each.size for each in victims))
+    share = need.share(Resources.sum(victim.size for victim in victims))
     return sum(map(cost_of, victims)) / share if share else inf

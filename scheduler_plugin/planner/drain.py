@@ -1,12 +1,9 @@
-"""Which VMs leave a node in one look, and where they go (S4.8).
+"""The VMs that leave a node in one look, and where they go (S4.8).
 
 Rules that hold here:
 
 - First the whole set that would relieve the node is chosen (``cost``); of it as many move as may move at once.
 - A VM that has no place to go is passed over for the next one.
-- A VM that wants more than its whole node moves to a larger one. If there is none, its neighbours go, so that it gets
-  as much as its node has.
-- Nobody leaves for a VM that has all of its node already: that would not help it.
 """
 
 from __future__ import annotations
@@ -41,12 +38,14 @@ class DrainPlan:
         """Chooses the VMs that leave the node of ``need`` now, or says why none can."""
         node = need.book.name
         allowed = traffic.may_leave(node, self._policy)
+        # Moves under way relieve the node; that is no news, unless they are not ours and may never end.
         if not allowed:
             why = traffic.why_full()
             return None if why is None else Stuck(node, why)
         victims, others = self._victims(need, left_alone, targets)
         moved = 0
         for victim in self._select(victims, need.freedom(targets.slack), targets.has_place):
+            # ``has_place`` held before the moves of this look; an earlier one may have taken the place.
             target = targets.take(node, victim)
             if target is not None:
                 self.moves.append(_move(need, victim, target))
@@ -61,9 +60,10 @@ class DrainPlan:
 
     def _victims(self, need: RoomNeed, left_alone: LeftAlone, targets: Targets) -> tuple[list[Victim], Counter[str]]:
         """The VMs that may move, by name, and why the other ones may not."""
-        found: list[Victim] = []
+        movable: list[Victim] = []
         others: Counter[str] = Counter()
         for arrived, claim in enumerate(need.book.claims.values()):
+            # Ordinary pods stay, and room kept for a VM that arrives has no pod yet.
             if claim.vm is None or claim.state is ClaimState.INCOMING:
                 continue
             victim = victim_of(self._ledger, claim, arrived, self._now, opt_in=self._policy.opt_in)
@@ -72,13 +72,13 @@ class DrainPlan:
                 continue
             why = RESTING if self._rests(victim.vm, need) else left_alone(victim.vm)
             if why is None:
-                found.append(victim)
+                movable.append(victim)
             else:
                 others[why] += 1
-        found.sort(key=lambda victim: victim.vm)
-        helpful = _helpful(need, found, targets)
-        if len(helpful) < len(found):
-            others[BESIDE] = len(found) - len(helpful)
+        movable.sort(key=lambda victim: victim.vm)
+        helpful = _helpful(need, movable, targets)
+        if len(helpful) < len(movable):
+            others[BESIDE] = len(movable) - len(helpful)
         return helpful, others
 
     def _rests(self, vm: ObjectName, need: RoomNeed) -> bool:
@@ -88,13 +88,16 @@ class DrainPlan:
 
 def _helpful(need: RoomNeed, victims: list[Victim], targets: Targets) -> list[Victim]:
     """The VMs of ``victims`` whose leaving can give the node's VMs what they want."""
+    # A cordoned node is to be empty, so everybody's leaving helps.
     if need.excess is None:
         return victims
     total = need.book.room.total
-    vms = [each for each in need.book.claims.values() if each.vm is not None]
-    has_all = [each for each in vms if any(each.reserved.each(total, ge))]
-    too_large = [each for each in vms if each in has_all or not (each.reserved + each.unmet).within(total)]
-    themselves = [each for each in victims if each.claim in too_large]
+    claims = [claim for claim in need.book.claims.values() if claim.vm is not None]
+    has_all = [claim for claim in claims if any(claim.reserved.each(total, ge))]
+    too_large = [claim for claim in claims if claim in has_all or not (claim.reserved + claim.unmet).within(total)]
+    themselves = [victim for victim in victims if victim.claim in too_large]
+    # A VM that wants more than its whole node moves to a larger one. If there is none, its neighbours go, so that it
+    # gets as much as its node has. Nobody leaves for a VM that has all of it already.
     return themselves if has_all or any(map(targets.has_place, themselves)) else victims
 
 
@@ -109,5 +112,5 @@ def _why(movable: int, others: Mapping[str, int], hindrances: Mapping[str, int],
         return f"no node has room below its watermark for any of {movable} VMs that may move{reasons}"
     if movable:
         return f"none of {movable} VMs that may move would relieve it"
-    kept = ", ".join(f"{count} {why}" for why, count in sorted(others.items()))
-    return f"no VM may move: {kept}" if kept else "no VM is on it"
+    excluded = ", ".join(f"{count} {why}" for why, count in sorted(others.items()))
+    return f"no VM may move: {excluded}" if excluded else "no VM is on it"

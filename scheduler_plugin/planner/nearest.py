@@ -1,4 +1,4 @@
-"""Why no node has room for a VM that is to move, and which node comes nearest. Pure."""
+"""The sentence for people when no node has room for a VM that is to move. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def no_room(rooms: Iterable[Room], need: Resources) -> str:
         return ""
     if not candidates:
         return "no other node takes pods"
+    # The name decides between equals, so that the sentence does not change from look to look.
     nearest = min(candidates, key=lambda room: (_lacking_share(room, need), room.node))
     lacking = some(need.minus_or_zero(nearest.free))
     return f"no node has room for {some(need)}; {nearest.node} comes nearest, it lacks {lacking}"

@@ -1,4 +1,4 @@
-"""Where each VM may be moved to by the constraints of the cluster and by what was learned, in one planning round."""
+"""Nodes that each VM may move to by the cluster's constraints and by what was learned, in one planning round."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Places:
 
     def judgement(self, claim: Claim, vm: ObjectName) -> NodeConstraints:
         """Constraints of the VM of ``claim``, applied to each node."""
-        known = self._judgements.get(vm)
-        if known is None:
-            known = self._judgements[vm] = self._judge.judge(self._candidate(claim))
-        return known
+        judged = self._judgements.get(vm)
+        if judged is None:
+            judged = self._judgements[vm] = self._judge.judge(self._candidate(claim))
+        return judged
 
     def hindrances(self, claim: Claim, vm: ObjectName) -> Callable[[str], str | None]:
         """Says why the VM of ``claim`` should not be sent to a node, None if it may be: for many nodes at once."""
@@ -55,12 +55,14 @@ class Places:
     def send(self, claim: Claim, vm: ObjectName, node: str) -> None:
         """The VM is sent there: what is judged from now on sees it there."""
         self._judge.place(self.judgement(claim, vm).candidate, node)
+        # A pod that is sent somewhere changes affinity and spread for all others.
         self._judgements.clear()
 
     def _candidate(self, claim: Claim) -> Candidate:
         """The target pod: the VM's demands, and what its present pod has beside them."""
         pod, facts = claim.pod, None if claim.vm is None else claim.vm.facts
         constraints, traits = UNCONSTRAINED if facts is None else facts.constraints, pod.traits
+        # What the present pod tolerates beside its VM's own tolerations, the target pod will tolerate as well.
         if traits.tolerations:
             constraints = replace(constraints, tolerations=(*constraints.tolerations, *traits.tolerations))
         volumes = self._surroundings.terms_of(pod.name.namespace, traits.volumes)
@@ -74,5 +76,8 @@ def _placed(ledger: Ledger) -> Iterator[PlacedPod]:
         if claim.state is not ClaimState.INCOMING:
             yield PlacedPod(claim.node, pod.name.namespace, pod.traits)
         else:
-            others = (each.pod for each in (() if claim.vm is None else claim.vm.claims) if each is not claim)
+            # The target pod is made from the same object as the present one, so it will look the same to others.
+            others = (
+                vm_claim.pod for vm_claim in (() if claim.vm is None else claim.vm.claims) if vm_claim is not claim
+            )
             yield from (PlacedPod(claim.node, other.name.namespace, other.traits) for other in others)

@@ -1,4 +1,4 @@
-"""What is decided about migrations, by which settings, and what a node needs."""
+"""Decisions about migrations, the settings for them, and the need of a node."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class MigrationPolicy:
     def at_once(self, nodes: int) -> int:
         """The number of migrations that may be active in a cluster of that many nodes."""
         limit = self.per_cluster
+        # Rounded up: a small cluster may still move one VM.
         return ceil(limit * nodes) if isinstance(limit, Fraction) else limit
 
 
@@ -117,10 +118,12 @@ class RoomNeed:
         if self.excess is None:
             return None
         book = self.book
+        # What is already on its way out is not asked for twice.
         return Freedom.of(self.excess, book.room.watermark, slack, book.wished.minus_or_zero(book.migrating))
 
     def is_due(self, policy: MigrationPolicy, now: Instant) -> bool:
         """Return True if it has lasted."""
+        # Long enough for the agent to have asked again: a wish that is met meanwhile moves nobody.
         is_denied = self.denied_since is not None and now - self.denied_since >= policy.settle_denied
         return is_denied or now - self.since >= policy.settle
 

@@ -5,10 +5,7 @@ Rules that hold here:
 - ``plan`` decides; nothing is carried out here. What it says is repeated while it is true, and gone when it is not. Of
   the past it remembers only how long something has been so: forgetting that (a restart) only delays.
 - A node is relieved once its pressure has lasted: for ``settle``, or for ``settle_denied`` where a VM is denied what it
-  asks for, which is long enough for its agent to have asked again. So it is where a pod waits for room that asks for
-  it (B.14). A cordoned node is emptied by the same rules.
-- What has not begun and is not needed any more is cancelled, once that has lasted as well; what cannot go on is
-  cancelled at once. What has begun is finished: it is paid for.
+  asks for. So it is where a pod waits for room that asks for it (B.14). A cordoned node is emptied by the same rules.
 """
 
 from __future__ import annotations
@@ -116,6 +113,7 @@ class Planner:
         due = {name: need for name, need in self._needs.items() if policy.enabled and need.is_due(policy, now)}
         self._stuck = {name: stuck for name, stuck in self._stuck.items() if name in due}
         if len(due) > AT_ONCE:
+            # A node found stuck in this or an earlier look waits behind those that may still be relieved.
             turns = {name: turn for turn, name in enumerate(self._stuck, start=1)}
             first = sorted(due, key=lambda name: (turns.get(name, 0), due[name].urgency))[:AT_ONCE]
             due = {name: due[name] for name in first}
@@ -128,12 +126,19 @@ class Planner:
         """
         if not (ledger.migrations or self._active or self._resting or self._misled):
             return
-        seen = {name: each for name, each in ledger.migrations.items() if each.is_active and each.facts is not None}
+        active = {
+            name: migration
+            for name, migration in ledger.migrations.items()
+            if migration.is_active and migration.facts is not None
+        }
+        # Deleted by somebody before it had ended. One of ours that went astray says nothing about its VM.
         unwanted = [self._active[name] for name in self._active.keys() - ledger.migrations.keys() - self._misled]
-        unwanted += [each.vm for name, each in seen.items() if each.is_leaving and name not in self._misled]
+        unwanted += [
+            migration.vm for name, migration in active.items() if migration.is_leaving and name not in self._misled
+        ]
         self._resting |= dict.fromkeys(unwanted, Instant(now + policy.rest.cooldown))
         self._resting = {vm: until for vm, until in self._resting.items() if until > now}
-        self._active = {name: each.vm for name, each in seen.items()}
+        self._active = {name: migration.vm for name, migration in active.items()}
         self._misled &= ledger.migrations.keys()
 
     def _left_alone(self, now: Instant, vm: ObjectName) -> str | None:
@@ -142,21 +147,22 @@ class Planner:
 
     def _present_needs(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> Iterator[RoomNeed]:
         for name in ledger.strained:
-            book, known = ledger.nodes[name], self._needs.get(name)
+            book, previous = ledger.nodes[name], self._needs.get(name)
             drains = not book.room.is_open and policy.drain_cordoned
-            if known is not None and known.is_of(book, drains=drains):
-                yield known
+            # A node may stay strained for hours without any change; its need is derived once.
+            if previous is not None and previous.is_of(book, drains=drains):
+                yield previous
                 continue
             pressure = book.pressure
             if not drains and not pressure.too_much:
                 continue
             is_denied = pressure.capacity.any and pressure.too_much
-            denied_before = None if known is None else known.denied_since
+            denied_before = None if previous is None else previous.denied_since
             yield RoomNeed(
                 book,
                 seen=seen_of(book),
                 excess=None if drains else pressure.excess,
-                since=now if known is None else known.since,
+                since=now if previous is None else previous.since,
                 denied_since=(now if denied_before is None else denied_before) if is_denied else None,
             )
 
@@ -166,42 +172,50 @@ class Planner:
     def _learn_from_failures(self, ledger: Ledger, policy: MigrationPolicy, now: Instant) -> None:
         """Learn from failed migrations: one without a place was refused, even if its controller ended it first."""
         self.refused.forget_old(now, policy.rest)
-        for each in self._unplaced.newly_failed(ledger.migrations.values()):
-            if each.name not in self._misled:
-                self._learn(ledger, each, "its target pod found no node", policy, now)
+        for migration in self._unplaced.newly_failed(ledger.migrations.values()):
+            if migration.name not in self._misled:
+                self._learn(ledger, migration, "its target pod found no node", policy, now)
 
     def _cancels(self, ledger: Ledger, policy: MigrationPolicy, now: Instant, *, is_current: bool) -> Iterator[Cancel]:
-        ours = [each for each in ledger.migrations.values() if each.is_active and each.is_ours and not each.is_leaving]
+        ours = [
+            migration
+            for migration in ledger.migrations.values()
+            if migration.is_active and migration.is_ours and not migration.is_leaving
+        ]
         if not ours:
             self._needless_since.clear()
             return
         needless = _needless(ledger, policy, ours)
-        self._needless_since = {each.name: self._needless_since.get(each.name, now) for each in needless}
-        for each in ours:
-            since = self._needless_since.get(each.name)
-            refusal = self._unplaced.gives_up(each, policy, now, is_current=is_current)
-            if refusal is not None and each.target is not None:
-                if each.name not in self._misled:
-                    self._learn(ledger, each, refusal, policy, now)
-                self._misled.add(each.name)
-                yield Cancel(each.name, f"kube-scheduler does not place it on node {each.target}: {refusal}")
-            elif each.problem is not None and not each.is_stalled:
-                self._misled.add(each.name)
-                yield Cancel(each.name, f"it cannot go where it should: {each.problem}")
-            elif now - each.since >= policy.timeout + GRACE:
-                yield Cancel(each.name, f"it has not ended within {policy.timeout:g} s")
+        self._needless_since = {migration.name: self._needless_since.get(migration.name, now) for migration in needless}
+        for migration in ours:
+            # It must have been needless for a while, or orders and cancellations would alternate.
+            since = self._needless_since.get(migration.name)
+            refusal = self._unplaced.gives_up(migration, policy, now, is_current=is_current)
+            if refusal is not None and migration.target is not None:
+                if migration.name not in self._misled:
+                    self._learn(ledger, migration, refusal, policy, now)
+                # Its end must not make the VM rest: the target was wrong, not the VM.
+                self._misled.add(migration.name)
+                yield Cancel(migration.name, f"kube-scheduler does not place it on node {migration.target}: {refusal}")
+            # It cannot go on, so it is cancelled at once.
+            elif migration.problem is not None and not migration.is_stalled:
+                self._misled.add(migration.name)
+                yield Cancel(migration.name, f"it cannot go where it should: {migration.problem}")
+            elif now - migration.since >= policy.timeout + GRACE:
+                yield Cancel(migration.name, f"it has not ended within {policy.timeout:g} s")
             elif since is not None and now - since >= policy.settle:
-                yield Cancel(each.name, f"node {each.source} does not need it any more")
+                yield Cancel(migration.name, f"node {migration.source} does not need it any more")
 
 
 def _needless(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) -> list[Migration]:
     """Of those that have not begun, the ones without which their node is relieved as well; the newest go first."""
     relieved: dict[str, Resources] = {}
-    found = []
-    for each in reversed(ours):
-        uid = None if each.source_pod is None else ledger.uid_of(each.source_pod)
+    needless = []
+    for migration in reversed(ours):
+        uid = None if migration.source_pod is None else ledger.uid_of(migration.source_pod)
         claim = None if uid is None else ledger.claims.get(uid)
-        if claim is None or each.phase is not MigrationPhase.PENDING or each.placed_on is not None:
+        # One that has begun is finished: it is paid for.
+        if claim is None or migration.phase is not MigrationPhase.PENDING or migration.placed_on is not None:
             continue
         book = ledger.nodes[claim.node]
         if not book.room.is_open and policy.drain_cordoned:
@@ -210,15 +224,15 @@ def _needless(ledger: Ledger, policy: MigrationPolicy, ours: list[Migration]) ->
         left = relieved.get(claim.node, book.migrating).minus_or_zero(size)
         if book.pressure.due.within(left):
             relieved[claim.node] = left
-            found.append(each)
-    return found
+            needless.append(migration)
+    return needless
 
 
 def _forgotten(ledger: Ledger, policy: MigrationPolicy, now: Now) -> tuple[ObjectName, ...]:
     """Our objects that are no longer needed."""
     if not ledger.migrations:
         return ()
-    over = {each.vm: None for each in ledger.migrations.values() if not each.is_active}
+    over = {migration.vm: None for migration in ledger.migrations.values() if not migration.is_active}
     names = [name for vm in over for name in policy.rest.forgotten(ledger.migrations_of(vm), now)]
-    known = [ledger.migrations[name] for name in names]
-    return tuple(each.name for each in known if each.is_ours and not each.is_leaving)
+    candidates = [ledger.migrations[name] for name in names]
+    return tuple(migration.name for migration in candidates if migration.is_ours and not migration.is_leaving)

@@ -1,13 +1,8 @@
-"""Which VMs' migrations the API would not make lately: the planner passes over them for others (S4.9).
+"""VMs whose migrations the API would not make lately: the planner passes over them for others (S4.9).
 
-Rules that hold here:
-
-- A refusal is about one VM until others share its fate: the VM rests as after a migration that failed, the others of
-  its namespace wait for seconds (a quota, a policy), and all VMs do so once a second namespace has refused in a row.
-  One that is about us (no access, too many requests) lets all VMs wait and none rest.
-- A creation that got lost says nothing yet, for the network may have been the reason. From the second in a row on it
-  counts like a refusal: an API server that ends each one with an error would be asked for the same VM for ever.
-- What is made proves that its namespace takes migrations, and so does the API.
+A refusal is about one VM until others share its fate: the VM rests as after a migration that failed, the others of its
+namespace wait for seconds (a quota, a policy), and all VMs do so once a second namespace has refused in a row. One that
+is about us (no access, too many requests) lets all VMs wait and none rest.
 """
 
 from __future__ import annotations
@@ -48,6 +43,7 @@ class RefusedOrders:
         self._rest(vm, now, rest, forgiven=0)
         self._namespaces[vm.namespace] = _longer(self._namespaces.get(vm.namespace), now, jitter)
         self._in_row.add(vm.namespace)
+        # Two namespaces in a row: it is no quota of one of them.
         if len(self._in_row) > 1:
             self.refused_all(now, jitter)
 
@@ -57,11 +53,14 @@ class RefusedOrders:
 
     def lost(self, vm: ObjectName, now: Instant, rest: Rest) -> None:
         """A creation without an answer has not come to anything."""
+        # The network may have been the reason the first time. From the second in a row on it counts like a refusal:
+        # an API server that ends each one with an error would be asked for the same VM for ever.
         self._rest(vm, now, rest, forgiven=1)
 
     def made(self, vm: ObjectName) -> None:
         """The API has made a migration of the VM."""
         self._vms.pop(vm, None)
+        # What is made proves that its namespace takes migrations, and so does the API.
         self._namespaces.pop(vm.namespace, None)
         self._in_row.clear()
         self._all = None
@@ -79,15 +78,15 @@ class RefusedOrders:
     def forget_old(self, now: Instant, rest: Rest) -> None:
         """Forgets what has been left in peace for the longest wait."""
         self._vms = {vm: wait for vm, wait in self._vms.items() if wait.until + rest.backoff_most > now}
-        kept = {name: wait for name, wait in self._namespaces.items() if wait.until + rest.backoff_most > now}
-        self._namespaces = kept
-        self._in_row &= kept.keys()
+        recent = {name: wait for name, wait in self._namespaces.items() if wait.until + rest.backoff_most > now}
+        self._namespaces = recent
+        self._in_row &= recent.keys()
         if self._all is not None and self._all.until + rest.backoff_most <= now:
             self._all = None
 
     def _rest(self, vm: ObjectName, now: Instant, rest: Rest, *, forgiven: int) -> None:
-        known = self._vms.get(vm)
-        failures = 1 if known is None else known.failures + 1
+        previous = self._vms.get(vm)
+        failures = 1 if previous is None else previous.failures + 1
         wait = rest.after(failures) if failures > forgiven else Seconds(0.0)
         self._vms[vm] = _Wait(failures, Instant(now + wait))
 

@@ -1,10 +1,6 @@
-"""Which targets kube-scheduler has refused lately, VM by VM: what the planner cannot judge it learns (S4.8).
+"""Targets that kube-scheduler has refused lately, VM by VM: what the planner cannot judge it learns (S4.8).
 
-Rules that hold here:
-
-- A pair of a VM and a node that failed is left alone for a while, and for twice as long each time it fails again.
-- What the pair was like is remembered with it: once the VM's demands or the node have changed, the pair counts as new.
-- A pair that has been left in peace for long enough is forgotten, failures and all.
+A pair of a VM and a node that failed is left alone for a while, and for twice as long each time it fails again.
 """
 
 from __future__ import annotations
@@ -52,8 +48,10 @@ class RefusedTargets:
     def note(self, ledger: Ledger, pair: Pair, why: str, now: Instant, rest: Rest) -> None:
         """The VM's target pod was not placed on the node."""
         likeness = _likeness(ledger, *pair)
-        known = self._drop(pair)
-        failures = 1 if known is None or known.likeness != likeness else known.failures + 1
+        # Dropped first, so that the pair is the newest again.
+        previous = self._drop(pair)
+        # Once the VM's demands or the node have changed, the pair counts as new.
+        failures = 1 if previous is None or previous.likeness != likeness else previous.failures + 1
         vm, node = pair
         refusal = TargetRefusal(why, failures, Instant(now + rest.after(failures)), likeness)
         self._pairs[pair] = self._of_vm.setdefault(vm, {})[node] = refusal
@@ -62,10 +60,10 @@ class RefusedTargets:
 
     def why_not(self, ledger: Ledger, vm: ObjectName, node: str, now: Instant) -> str | None:
         """The reason why the VM should not be sent there again just now; None if it may."""
-        known = self._pairs.get((vm, node))
-        if known is None or known.until <= now or known.likeness != _likeness(ledger, vm, node):
+        refusal = self._pairs.get((vm, node))
+        if refusal is None or refusal.until <= now or refusal.likeness != _likeness(ledger, vm, node):
             return None
-        return f"was refused there lately: {known.why}"
+        return f"was refused there lately: {refusal.why}"
 
     def of(self, vm: ObjectName) -> Mapping[str, TargetRefusal]:
         """The VM's refusals by node, read only."""
@@ -73,17 +71,18 @@ class RefusedTargets:
 
     def forget_old(self, now: Instant, rest: Rest) -> None:
         """Forgets what has been left in peace for the longest wait."""
-        for pair in [pair for pair, known in self._pairs.items() if known.until + rest.backoff_most <= now]:
+        # Left in peace for the longest wait, its failures no longer predict anything.
+        for pair in [pair for pair, refusal in self._pairs.items() if refusal.until + rest.backoff_most <= now]:
             self._drop(pair)
 
     def _drop(self, pair: Pair) -> TargetRefusal | None:
-        known = self._pairs.pop(pair, None)
-        if known is not None:
+        refusal = self._pairs.pop(pair, None)
+        if refusal is not None:
             vm, node = pair
             del self._of_vm[vm][node]
             if not self._of_vm[vm]:
                 del self._of_vm[vm]
-        return known
+        return refusal
 
 
 def _likeness(ledger: Ledger, vm: ObjectName, node: str) -> Likeness:

@@ -1,4 +1,4 @@
-"""What the last round of planning found out about moving VMs, for people."""
+"""Findings of the last round of planning about moving VMs, for people."""
 
 from __future__ import annotations
 

@@ -1,13 +1,10 @@
-"""Where VMs may move to in one look, and how many migrations there are already.
+"""Targets that VMs may move to in one look, and the migrations there are already.
 
 Rules that hold here:
 
 - A target is open, under no pressure, has a place for one more incoming migration, stays below its watermark
   (``placement.best_target``), and takes the VM by all constraints and by what was learned (``places``).
 - What the VM prefers orders the targets that are left.
-- What one VM takes in a look is gone for the next one.
-- A migration counts while it may move a VM: not where no pod runs the VM, and not one of a person or another program
-  that should have begun long ago. Any object in any namespace would otherwise stop all moves for ever.
 """
 
 from __future__ import annotations
@@ -59,11 +56,11 @@ class Traffic:
     def of(cls, ledger: Ledger, policy: MigrationPolicy) -> Traffic:
         """All migrations that run now, and those of people that may begin."""
         traffic = cls(policy.at_once(len(ledger.rooms)))
-        for each in ledger.migrations.values():
-            if each.is_active and _counts(ledger, each):
-                traffic.add(each.source, each.goal)
-                if not each.is_ours:
-                    traffic.of_others.append(each.name)
+        for migration in ledger.migrations.values():
+            if migration.is_active and _counts(ledger, migration):
+                traffic.add(migration.source, migration.goal)
+                if not migration.is_ours:
+                    traffic.of_others.append(migration.name)
         return traffic
 
     def add(self, source: str | None, target: str | None) -> None:
@@ -80,15 +77,18 @@ class Traffic:
         """The reason why all nodes wait that no look can count on to end; None if others have no part in it."""
         if self.total < self.most or not self.of_others:
             return None
-        named = ", ".join(str(each) for each in sorted(self.of_others)[:MOST_NAMED])
+        named = ", ".join(str(name) for name in sorted(self.of_others)[:MOST_NAMED])
         more = f" and {len(self.of_others) - MOST_NAMED} more" if len(self.of_others) > MOST_NAMED else ""
         return f"as many migrations are under way as may be ({self.most}), and not ours are {named}{more}"
 
 
 def _counts(ledger: Ledger, migration: Migration) -> bool:
     account = ledger.vms.get(migration.vm)
+    # A migration of a VM that runs nowhere moves nothing. If it counted, any object in any namespace could stop all
+    # moves for ever.
     if account is None or not account.claims:
         return False
+    # One of a person or another program that should have begun long ago counts no more.
     return migration.is_ours or not migration.is_stalled
 
 
@@ -114,21 +114,20 @@ class Targets:
         self._unplaceable: dict[Shape, list[Resources]] = {}
 
     def has_place(self, victim: Victim) -> bool:
-        """Return True if some target would take the VM.
-
-        Targets only fill up in a look, so that a size that none has room for, or none that takes VMs of that shape, is
-        not looked for again.
-        """
+        """Return True if some target would take the VM."""
         size = victim.size
+        # Targets only fill up in a look, so a size that found no room finds none later.
         if _is_as_large(size, self._too_large):
             return False
         shape = self._places.shape(victim.claim, victim.vm)
         if shape is not None and _is_as_large(size, self._unplaceable.get(shape, ())):
             return False
+        # Only if the cheap checks fail: this may mean to judge every node.
         if next(self._taking(victim, size), None) is not None:
             return True
         if not any(stays_below_watermark(room, size) for room in self._rooms.values()):
             self._too_large = _least(self._too_large, size)
+        # There is room for the size, so it is the constraints of this shape that rule the nodes out.
         elif shape is not None:
             self._unplaceable[shape] = _least(self._unplaceable.get(shape, ()), size)
         return False
@@ -144,6 +143,7 @@ class Targets:
         if name is None:
             return None
         room = self._rooms[name]
+        # What one VM takes in a look is gone for the next one.
         self._rooms[name] = replace(room, reserved=room.reserved + size, free=room.free - size)
         self._places.send(victim.claim, victim.vm, name)
         self._traffic.add(source, name)
@@ -152,19 +152,17 @@ class Targets:
         return name
 
     def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
-        """The reasons against nodes that have room for the first VM, and the number of nodes each concerns.
-
-        A size that was refused while there was room for it may have none by now, and not be known as too large.
-        """
+        """The reasons against nodes that have room for the first VM, and the number of nodes each concerns."""
         for victim in victims:
             size = victim.size
             if _is_as_large(size, self._too_large):
                 continue
             large = [name for name, room in self._rooms.items() if stays_below_watermark(room, size)]
+            # A size that was refused while there was room for it may have none by now, and not be known as too large.
             if large:
                 hindrance = self._places.hindrances(victim.claim, victim.vm)
-                found = (hindrance(name) for name in large)
-                return Counter(f"{victim.vm.name}: {why}" for why in found if why is not None)
+                reasons = (hindrance(name) for name in large)
+                return Counter(f"{victim.vm.name}: {why}" for why in reasons if why is not None)
         return Counter()
 
     def _taking(self, victim: Victim, size: Resources) -> Iterator[Room]:
@@ -185,9 +183,9 @@ class Targets:
 
 
 def _is_as_large(size: Resources, known: Iterable[Resources]) -> bool:
-    return any(each.within(size) for each in known)
+    return any(smaller.within(size) for smaller in known)
 
 
 def _least(known: Iterable[Resources], size: Resources) -> list[Resources]:
     """``known`` and ``size``, without those that are no smaller than it."""
-    return [*(each for each in known if not size.within(each)), size]
+    return [*(other for other in known if not size.within(other)), size]

@@ -2,9 +2,7 @@
 
 Rules that hold here:
 
-- kube-scheduler's word counts once it has stood for ``REFUSAL_SETTLE``: its first attempt may be too early.
-- Without a word, a target pod may wait for ``placement_timeout``.
-- Time counts only while pods are seen: what happened meanwhile may be better news.
+- Without a word of kube-scheduler, a target pod may wait for ``placement_timeout``.
 - A migration that failed before its target pod had a node was refused as well, however it ended.
 """
 
@@ -19,7 +17,7 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger import Migration, MigrationPhase
 from scheduler_plugin.planner.plan import MigrationPolicy
 
-REFUSAL_SETTLE: Final = Seconds(2.0)
+REFUSAL_SETTLE: Final = Seconds(2.0)  # kube-scheduler's first attempt may be too early
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +40,7 @@ class UnplacedTargets:
             self._waits.pop(migration.name, None)
             return None
         target = migration.waiting_target
+        # Time counts only while pods are seen: what happened meanwhile may be better news.
         before = self._waits.get(migration.name, _Wait()) if is_current else _Wait()
         since = None if target is None else now if before.since is None else before.since
         refused = None if target is None or not target.refusal else before.refused_since
@@ -56,11 +55,11 @@ class UnplacedTargets:
 
     def newly_failed(self, migrations: Iterable[Migration]) -> Iterator[Migration]:
         """Those that have failed without a place since the last call; forgets all that are gone."""
-        known, there = self._waits, {}
-        for each in migrations:
-            wait = known.get(each.name)
-            if wait is not None and each.phase is MigrationPhase.FAILED and each.placed_on is None:
-                yield each
+        waits, there = self._waits, {}
+        for migration in migrations:
+            wait = waits.get(migration.name)
+            if wait is not None and migration.phase is MigrationPhase.FAILED and migration.placed_on is None:
+                yield migration
             elif wait is not None:
-                there[each.name] = wait
+                there[migration.name] = wait
         self._waits = there

@@ -1,11 +1,7 @@
-"""Which VMs of a node may be moved (S4.8). ``cost`` says which of them are.
+"""VMs of a node that may be moved (S4.8). ``cost`` chooses among them.
 
-Rules that hold here:
-
-- Only what can be moved safely and as a whole: a VM of ours in phase Running, in one pod that is known to be bound,
-  that may move, is not on its way already, and does not rest after its last migration.
-- When a migration ended is what its status says, by the clock of another program. One that is dated later than it was
-  seen to be over counts from when it was seen.
+Only what can be moved safely and as a whole: a VM of ours in phase Running, in one pod that is known to be bound, that
+may move, is not on its way already, and does not rest after its last migration.
 """
 
 from __future__ import annotations
@@ -84,6 +80,7 @@ class Rest:
             before = at
             if facts.phase is MigrationPhase.SUCCEEDED:
                 failures = 0
+                # A node that is to be emptied takes no account of a VM that has just arrived.
                 until = -inf if drains else at + self.cooldown
             else:
                 failures += 1
@@ -108,12 +105,17 @@ class Rest:
     def _says_nothing(self, at: float, phase: MigrationPhase, last_success: float, wall: float) -> bool:
         if phase is MigrationPhase.SUCCEEDED:
             return at + max(self.cooldown, REMEMBERED) <= wall
+        # The next failure has to count this one, so it is kept for twice the longest wait.
         return at < last_success or at + 2 * self.backoff_most <= wall
 
 
 def _ended(migrations: Sequence[Migration], now: Now) -> list[tuple[float, MigrationFacts]]:
     """Those that have ended, the first to end first, and when that was in seconds since 1970."""
-    over = [(_end_of(each, each.facts, now), each.facts) for each in migrations if each.facts and not each.is_active]
+    over = [
+        (_end_of(migration, migration.facts, now), migration.facts)
+        for migration in migrations
+        if migration.facts and not migration.is_active
+    ]
     return sorted(over, key=itemgetter(0))
 
 
@@ -121,6 +123,7 @@ def _end_of(migration: Migration, facts: MigrationFacts, now: Now) -> float:
     """The time when it ended, or was made if its status does not say; at the latest when it was seen to be over."""
     dated = facts.created_at if facts.ended_at is None else facts.ended_at
     since = migration.over_since
+    # The date comes from the clock of another program. One in the future must not let the VM rest until then.
     return dated if since is None else min(dated, now.wall - (now.monotonic - since))
 
 
@@ -155,9 +158,13 @@ def victim_of(ledger: Ledger, claim: Claim, arrived: int, now: Now, *, opt_in: b
 
 def _busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
     """The reason why the VM cannot be moved just now."""
-    account, moves = claim.vm, [each for each in ledger.migrations_of(facts.name) if each.is_active]
+    account, moves = claim.vm, [migration for migration in ledger.migrations_of(facts.name) if migration.is_active]
     if claim.is_migrating or moves:
-        return "in a migration that does not begin" if any(each.is_stalled for each in moves) else "migrating already"
+        return (
+            "in a migration that does not begin"
+            if any(migration.is_stalled for migration in moves)
+            else "migrating already"
+        )
     is_whole = account is not None and not account.is_deleted and account.hosts == [claim]
     if claim.state is not ClaimState.BOUND or facts.pod != claim.pod.name or not is_whole:
         return "not running in one pod"
@@ -165,11 +172,13 @@ def _busy(ledger: Ledger, claim: Claim, facts: VmFacts) -> str | None:
 
 
 def _load(claim: Claim) -> float:
+    # A VM whose load is unknown may be the busiest, so it goes last.
     return inf if claim.metrics is None else claim.metrics.load1
 
 
 def _to_copy(ledger: Ledger, vm: VmFacts, metrics: Metrics | None) -> int:
     used = (vm.actual or vm.use).mem if metrics is None or metrics.mem_used is None else metrics.mem_used
-    seen = [each.facts.dirty_rate for each in ledger.migrations_of(vm.name) if each.facts is not None]
-    rates = [rate for rate in seen if rate is not None]
+    # The newest known rate: what the guest changes while it is copied is copied again.
+    dirty_rates = [move.facts.dirty_rate for move in ledger.migrations_of(vm.name) if move.facts is not None]
+    rates = [rate for rate in dirty_rates if rate is not None]
     return used.value + (int(rates[-1].value * COPY_TIME) if rates else 0)

@@ -19,8 +19,8 @@ def some(amounts: Resources) -> str:
     >>> some(Resources.parse("1501m", "3Gi")), some(Resources.parse(0, "900Mi")), some(Resources.parse(0, 0))
     ('1.51 vCPU and 3 GiB', '900 MiB', 'nothing')
     """
-    said = (vcpus(amounts.cpu) if amounts.cpu else "", memory(amounts.mem) if amounts.mem else "")
-    return " and ".join(each for each in said if each) or "nothing"
+    parts = (vcpus(amounts.cpu) if amounts.cpu else "", memory(amounts.mem) if amounts.mem else "")
+    return " and ".join(part for part in parts if part) or "nothing"
 
 
 def vcpus(amount: MilliCpu) -> str:
@@ -29,6 +29,7 @@ def vcpus(amount: MilliCpu) -> str:
     >>> vcpus(MilliCpu(2000)), vcpus(MilliCpu(8))
     ('2 vCPU', '0.01 vCPU')
     """
+    # Rounded up: a lack of one thousandth must not read as 0.
     return f"{-(-amount.value // _HUNDREDTH) / 100:g} vCPU"
 
 

@@ -1,8 +1,7 @@
 """Processes that the guest's kernel killed for lack of memory: the strongest witness that a VM has too little.
 
-- Each look that shows kills asks for one step beyond what the guest had, however many they were, and bars less for a
-  while. A guest that lies about kills so moves its own VM alone, by a step for each look, within its bounds.
-- The counter is the kernel's, since boot. A counter that fell, or of another boot, begins again and is no kill.
+Each look that shows kills asks for one step beyond what the guest had, however many they were, and bars less for a
+while.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ class Kills:
     def count(self, sample: GuestSample, *, is_rebooted: bool) -> int:
         """The kills that ``sample`` shows beyond those that are known."""
         before, now = self.counter, sample.oom_kills
+        # The counter is the kernel's, since boot. One that fell, or of another boot, begins again and is no kill.
         if is_rebooted or before is None or now is None or now <= before:
             return 0
         return int(min(_MOST, now - before))
@@ -45,12 +45,13 @@ class Kills:
     def after(self, sample: GuestSample, has: Bytes, now: Instant, policy: MemoryPolicy, *, is_rebooted: bool) -> Kills:
         """The same with one more look at a guest that had ``has`` since the look before."""
         count = self.count(sample, is_rebooted=is_rebooted)
-        kept = sample.oom_kills if is_rebooted or sample.oom_kills is not None else self.counter
+        counter = sample.oom_kills if is_rebooted or sample.oom_kills is not None else self.counter
         if not count:
-            return replace(self, counter=kept)
+            return replace(self, counter=counter)
+        # One step for any number of kills: a guest that lies about them moves its own VM alone, a step for each look.
         step = has + max(Bytes(1), has.scaled(policy.pressure_step))
         need = max(self.need, step) if now < self.until else step
-        return Kills(kept, self.total + count, now, need, Instant(now + policy.kill_hold))
+        return Kills(counter, self.total + count, now, need, Instant(now + policy.kill_hold))
 
     def needed(self, now: Instant) -> Bytes:
         """The memory that the VM needs at ``now`` because of kills."""

@@ -1,8 +1,6 @@
 """Sentences that explain a VM's memory: what was tried, what it cost, and when it is tried again.
 
-Rules that hold here:
-
-- Everything is read from the state; times are spans: the agent's clock means nothing to others.
+Everything is read from the state; times are spans, because the agent's clock means nothing to others.
 """
 
 from __future__ import annotations
@@ -50,6 +48,7 @@ def _growth(trial: Growth) -> str:
 
 
 def _shrink(trial: Shrink, policy: CachePolicy) -> str:
+    # Only time that the metrics covered counts towards the watch.
     left = max(0.0, policy.watch - trial.cost.seconds)
     return f"watches for another {_span(left)} whether {_gib(trial.after)} instead of {_gib(trial.before)} hurt"
 
@@ -58,6 +57,7 @@ def _floor(probing: Probing, floor: WorkingSetFloor, now: Instant, policy: Cache
     """The working set, as far as it is known."""
     ago = _span(now - floor.at)
     learned = f"with {_gib(floor.hurt)}, {ago} ago, the guest {_suffered(floor.cost)}"
+    # An idle guest gives memory back although it will need it at work.
     if probing.idle_since is not None and probing.is_lifted(now, policy):
         idle = _span(now - probing.idle_since)
         return (

@@ -35,18 +35,19 @@ class MemoryView:
 
 
 def memory_view(sample: GuestSample, spent: Cost | None, vm: Vm, known: Goal, unit: ComputeUnit | None) -> MemoryView:
-    """The view of one sample. ``spent`` is the cost of the time since the last one, None if that is no evidence.
-
-    A guest that does not show what it rereads is judged by the pressure on its memory alone, and only where its
-    programs leave some of it.
-    """
+    """The view of one sample. ``spent`` is the cost of the time since the last one, None if that is no evidence."""
     need, used = known.at_least.mem, _used(known)
+    # A size must be a multiple of both the compute unit and the slot.
     step = vm.slot_size if unit is None else Bytes(lcm(unit.mem.value, vm.slot_size.value))
     view = MemoryView(vm.use.mem, vm.bounds.max.mem, step, need, cost=spent)
     if sample.shows_rereading and sample.mem_free is not None and sample.mem_available is not None:
+        # A guest is not trusted: it cannot have more available than it has.
         available = min(sample.mem_available, vm.actual.mem)
+        # Memory that is being unplugged is still reported as free, but is not there to fill.
         free, leaving = min(sample.mem_free, available), vm.actual.mem.minus_or_zero(vm.use.mem)
         return replace(view, free=min(vm.use.mem, free.minus_or_zero(leaving)), cached=available - free)
+    # A guest that does not show what it rereads is judged by pressure alone, and only where its programs leave some
+    # memory.
     is_crowded = used > vm.use.mem
     return replace(view, need=NOTHING.mem if is_crowded or need <= used else need, cost=None if is_crowded else spent)
 

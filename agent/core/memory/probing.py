@@ -1,14 +1,11 @@
-"""How much memory a VM keeps for its page cache: probing downwards, and growing where that pays (B.16).
+"""Memory that a VM keeps for its page cache: probing downwards, and growing where that pays (B.16).
 
 Rules that hold here:
 
 - What programs do not use is page cache, and may be the working set of a database. It is taken away in small steps, and
-  the guest's answer is awaited after each. Memory that holds nothing is given back at once,
-  but for what the kernel keeps free: that stays unused though the guest rereads.
+  the guest's answer is awaited after each. Memory that holds nothing is given back at once.
 - A shrink that hurt is taken back at once, remembered, and tried again after hours; an idle guest gives all back.
 - Growth for the cache is a trial too: what does not help is given back, and not repeated for hours.
-- A guest that does not show what it rereads shrinks as far as its programs allow, until that has once hurt.
-- Time is what the metrics cover: what was not seen proves nothing.
 """
 
 from __future__ import annotations
@@ -94,6 +91,7 @@ class Probing:
         self._changed_at, self._free = now, None
         if view.use > before:
             self._grew(view)
+        # This shrink takes a fruitless growth back; it is no trial of less.
         elif self._returning:
             self.trial, self._returning = None, False
         else:
@@ -111,7 +109,8 @@ class Probing:
         self._returning = self._returning and self.fruitless is not None and now < self.fruitless.retry_at
 
     def _fell(self, before: Bytes, after: Bytes, now: Instant) -> None:
-        """A shrink on top of one that is still watched counts as one with it."""
+        """Begin the trial of a shrink."""
+        # A shrink on top of one that is still watched counts as one with it.
         earlier = self.trial if isinstance(self.trial, Shrink) else None
         self._claim = None
         self.trial = self.shrunk = Shrink(
@@ -122,12 +121,14 @@ class Probing:
         )
         if self._anchor is None:
             self._anchor = self.trial.baseline
+        # The cheaper of the two: the cost may have crept up over many small steps, each harmless by itself.
         self.trial.baseline = min(self._anchor, self.trial.baseline, key=lambda cost: cost.loss(self.recent))
 
     def _account(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         if self.floor is not None and now - self.floor.at > policy.remember:
             self.floor = None
         cost = view.cost
+        # Time that the metrics do not cover proves nothing.
         if cost is None:
             return
         self.recent = recent(self.recent, cost, policy.recent)
@@ -150,32 +151,30 @@ class Probing:
         return min(1.0, self._free.minus_or_zero(view.free).value / cost.reread)
 
     def _regret(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """Take a shrink back if soon after it programs need more than is left.
-
-        A guest that shows what it uses needs no more than that; of another it is only known that all of it sufficed.
-        """
+        """Take a shrink back if soon after it programs need more than is left."""
         shrunk = self.shrunk
         if shrunk is None:
             return
         if now - shrunk.at > policy.retry or view.use > shrunk.after:
             self.shrunk = None
         elif view.need > shrunk.after:
+            # A guest that shows what it uses needs no more than that; of another it is only known that all of it
+            # sufficed.
             needed = shrunk.before if view.free is None else min(shrunk.before, view.need.up_to(view.step))
             self._hurt(replace(shrunk, before=needed), view, now, policy)
 
     def _hurt(self, shrunk: Shrink, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """Takes the shrink back. A greater floor, from before the guest was idle, stays known.
-
-        What hurts works, however little: the guest is not idle, and as little work as this is none of an idle guest.
-        """
-        known, tries = self.floor, tries_before(self.floor, now, policy.remember) + 1
+        """Take the shrink back, and learn from it."""
+        floor, tries = self.floor, tries_before(self.floor, now, policy.remember) + 1
         cost = shrunk.cost if shrunk.cost.seconds else self.recent
         cores, retry_at = max(shrunk.baseline.cores, cost.cores), next_try(tries, now, policy)
         spare = view.free if cost.reread and view.free is not None else NONE
-        if known is None or known.size <= shrunk.before:
+        # A greater floor, from before the guest was idle, stays.
+        if floor is None or floor.size <= shrunk.before:
             self.floor = WorkingSetFloor(shrunk.before, shrunk.after, now, tries, retry_at, cost, cores, spare)
         else:
-            self.floor = replace(known, tries=tries, retry_at=retry_at, cores=min(known.cores, cores), spare=spare)
+            self.floor = replace(floor, tries=tries, retry_at=retry_at, cores=min(floor.cores, cores), spare=spare)
+        # What hurts works, however little: the guest is not idle.
         self.idle_since = None
         self._claim, self.trial, self.shrunk, self.recent = shrunk.before, None, None, NO_COST
         self._claimed_at = self._changed_at = now
@@ -190,7 +189,8 @@ class Probing:
                 self.floor = self._lowered(self.floor, trial.after, now, policy)
 
     def _lowered(self, floor: WorkingSetFloor, size: Bytes, now: Instant, policy: CachePolicy) -> WorkingSetFloor:
-        """Less is enough. Where the next step would come to what once hurt, it waits as long as after that."""
+        """The floor after less than it has proven to be enough."""
+        # Where the next step would come to what once hurt, it waits as long as after that.
         is_near = _part(size, 1 - policy.step) <= floor.hurt
         return replace(floor, size=size, tries=0, retry_at=next_try(1, now, policy) if is_near else floor.retry_at)
 
@@ -211,11 +211,11 @@ class Probing:
 
     def _pays(self, trial: Growth, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         """Learn that the size before the growth was too little. If the guest still suffers, the next step follows."""
-        known = self.floor.size if self.floor is not None else NONE
-        was_wrong = known == trial.base
+        needed = self.floor.size if self.floor is not None else NONE
+        was_wrong = needed == trial.base
         tries = max(1, tries_before(self.floor, now, policy.remember)) if was_wrong else 1
         self.floor = WorkingSetFloor(
-            size=view.use if was_wrong else max(known, min(view.use, trial.base + view.step)),
+            size=view.use if was_wrong else max(needed, min(view.use, trial.base + view.step)),
             hurt=trial.base,
             at=now,
             tries=tries,
@@ -259,14 +259,16 @@ class Probing:
         return self.recent.loss(self.recent) if suffers(self.recent, view.use, policy, 0.5) else 0.0
 
     def _calm(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """A first scan that has ended says nothing about the next load."""
+        """Lift the bar of a single fruitless growth once the rereading has ended."""
         learned = self.fruitless
+        # A first scan that has ended says nothing about the next load.
         is_over = self.recent.seconds >= policy.watch / 6 and not suffers(self.recent, view.use, policy, 0.5)
         if learned is not None and learned.tries == 1 and is_over and now < learned.retry_at:
             self.fruitless = replace(learned, retry_at=now)
 
     def _may_grow(self, view: MemoryView, now: Instant) -> bool:
-        """Unused memory that the guest does not fill although it rereads is kept free by its kernel."""
+        """Return True if the memory is full and a growth is not barred."""
+        # Unused memory that the guest does not fill although it rereads is kept free by its kernel.
         is_full = view.free is not None and (view.free.ratio(view.use) < FULL or not self._trend.is_filling)
         return is_full and not self._is_barred(view, now)
 
@@ -281,6 +283,7 @@ class Probing:
             return self._claim
         if self._returning and self.fruitless is not None:
             return self.fruitless.base
+        # A guest that does not show what it rereads shrinks as far as its programs allow, until that has once hurt.
         if view.free is None and self.floor is None:
             return NONE
         bar = min(self._bar(now, policy), view.use)
@@ -309,19 +312,18 @@ class Probing:
         if view.cost is not None and view.cost.reread:
             return NONE
         fills = _part(view.use, min(1.0, self.recent.read_rate * policy.watch / max(1, view.use.value)))
+        # The kernel keeps some memory free although the guest rereads; giving that back would hurt.
         reserve = max(_part(view.use, RESERVE), NONE if self.floor is None else self.floor.spare)
         return (view.free or NONE).minus_or_zero(reserve).minus_or_zero(fills).down_to(view.step)
 
     def _grown(self, view: MemoryView, policy: CachePolicy) -> Bytes:
-        """The next size to try: the known working set, or else a step up; from a size known to suffice, a small one.
-
-        A trial that is repeated comes in one step.
-        """
-        known = self.floor.size if self.floor is not None else NONE
-        if known > view.use:
-            return min(view.most, known)
-        grown = view.use + _part(view.use, policy.step if known == view.use else policy.growth)
+        """The next size to try: the known working set, or else a step up; from a size known to suffice, a small one."""
+        needed = self.floor.size if self.floor is not None else NONE
+        if needed > view.use:
+            return min(view.most, needed)
+        grown = view.use + _part(view.use, policy.step if needed == view.use else policy.growth)
         if self.fruitless is not None:
+            # A trial that is repeated comes in one step, so that it gets a verdict at once.
             grown = max(grown, view.use + _part(view.most.minus_or_zero(view.use), REPEATED))
         return view.most if grown.ratio(view.most) >= NEARLY else grown.up_to(view.step)
 

@@ -1,14 +1,7 @@
 """The cost of a lack of memory over an interval: pages read again, and tasks that waited (B.16).
 
-Rules that hold here:
-
-- Pages that the kernel had to bring back (refaults) are the witness. A guest that does not count them is judged by all
-  that it read from disk; one that counts neither, by the pressure on memory alone.
-- Waiting for a disk counts as far as the traffic was rereading: commits wait for disks too, and memory does not help.
-- A trickle of rereading is normal and costs nothing.
-- Costs are compared for the same work of programs: clients that wait for a busy disk read no faster when they miss
-  more, they only get less done. And all reading is compared with all reading: what is read for the first time becomes
-  rereading by and by, without any change of the memory.
+Pages that the kernel had to bring back (refaults) are the witness. A guest that does not count them is judged by all
+that it read from disk; one that counts neither, by the pressure on memory alone.
 """
 
 from __future__ import annotations
@@ -90,10 +83,14 @@ class Cost:
 
     def for_effort_of(self, other: Cost) -> Cost:
         """The cost of the effort of ``other`` at this rate."""
+        # Costs are compared for the same work of programs: clients that wait for a busy disk read no faster when they
+        # miss more, they only get less done.
         return self.times(other.effort / self.effort if self.effort else 0.0)
 
     def loss(self, like: Cost) -> float:
         """The cost of a unit of work: bytes read if ``like`` has rereading, seconds waited otherwise."""
+        # All reading, because what is read for the first time becomes rereading by and by, without any change of the
+        # memory.
         lost = self.read if like.reread else self.waited
         return lost / self.effort if self.effort else 0.0
 
@@ -109,10 +106,14 @@ def cost(over: Rates, trickle: Bytes) -> Cost | None:
     """
     if not over.span or (over.mem_stall is None and over.refaulted is None and over.read is None):
         return None
+    # What is refaulted was read, even if the guest has no counter of reads.
     read = max(over.read or 0.0, over.refaulted or 0.0)
     reread = over.refaulted if over.refaulted is not None else read
+    # Waiting for a disk counts as far as the traffic was rereading: commits wait for disks too, and memory does not
+    # help them.
     traffic = max(1.0, read + (over.written or 0.0))
     for_memory, for_disks = over.mem_stall or 0.0, over.io_stall or 0.0
+    # A trickle of rereading is normal and costs nothing.
     counted = reread if reread >= trickle.value else 0.0
     blamed = for_memory + for_disks * counted / traffic
     share = Cost(
@@ -132,5 +133,6 @@ def recent(before: Cost, now: Cost, span: Seconds) -> Cost:
 
 
 def _programs(over: Rates) -> float:
-    """The cores that programs kept busy: what the kernel does may be the rereading itself."""
+    """The cores that programs kept busy."""
+    # Kernel time may be the rereading itself.
     return max(0.0, (over.busy or 0.0) - (over.steal or 0.0) - (over.kernel or 0.0))

@@ -28,6 +28,7 @@ class Trend:
 
     def sees(self, loss: float, free: Bytes, now: Instant, policy: CachePolicy) -> None:
         """Compare ``loss`` and the unused memory with those of ``policy.recent`` seconds ago, once in that time."""
+        # Once in a window: the change from one scrape to the next is no trend.
         if now - self._at < policy.recent:
             return
         filled = self._free.minus_or_zero(free).value

@@ -4,9 +4,7 @@ Rules that hold here:
 
 - A trial is judged by what it changed: by the cost for the same work, beside the cost before it.
 - A shrink hurts as soon as its cost has used up a budget; it is harmless when a whole watch has passed without that.
-- A growth is judged once the new memory is filled. It pays if it brought at least a share of what it would have to
-  bring if all the memory that the VM may have were to end the rereading. A scan of more than that brings nothing.
-- Too small a growth proves nothing: another step may follow before it is judged.
+- A growth is judged once the new memory is filled.
 """
 
 from __future__ import annotations
@@ -59,7 +57,10 @@ class Shrink:
         cost, expected = self.cost, self.baseline.for_effort_of(self.cost)
         taken = float(self.before.value - self.after.value)
         reading = max(policy.turnover * taken, policy.trickle.value * policy.watch)
+        # Half of the waiting that makes a VM grow is enough to blame a shrink.
         waiting = policy.stall * policy.watch / 2
+        # All reading must have risen as well: what was read for the first time turns into rereading without any
+        # change of the memory.
         rereads = _exceeds(cost.reread, expected.reread, reading) and _exceeds(cost.read, expected.read, reading)
         stalls = _exceeds(cost.stalled, expected.stalled, waiting) and _exceeds(cost.waited, expected.waited, waiting)
         if rereads or stalls:
@@ -99,19 +100,24 @@ class Growth:
             self.cost += cost
             return
         self.fills += cost.seconds
+        # Two watches at most: a kernel that keeps memory free never fills it.
         self.is_filled = free.ratio(self.size) < FULL or self.fills >= 2 * policy.watch
 
     def verdict(self, recent: Cost, free: Bytes, most: Bytes, policy: CachePolicy) -> TrialVerdict:
         """Good if it helps or the rereading has ended; bad if it does not help."""
         if self.size is None:
             return TrialVerdict.OPEN if suffers(recent, self.base, policy, 0.5) else TrialVerdict.BAD
+        # The rereading has ended, with the new memory: that is what it was for.
         if recent.seconds >= policy.watch / 6 and not suffers(recent, self.size, policy, 0.5):
             return TrialVerdict.GOOD
         if self.cost.seconds < policy.recent:
             return TrialVerdict.OPEN
         part = self.part_of(most, free)
+        # It pays if it brought at least a share of what it would have to bring if all the memory that the VM may have
+        # were to end the rereading. A scan of more than that brings nothing.
         if self.fell >= max(LEAST_GAIN, policy.gain * part):
             return TrialVerdict.GOOD
+        # Too small a growth proves nothing: another step follows before it is judged.
         return TrialVerdict.GO_ON if part < ENOUGH_TO_JUDGE and self.size < most else TrialVerdict.BAD
 
     @property
@@ -122,6 +128,7 @@ class Growth:
 
     def part_of(self, most: Bytes, free: Bytes) -> float:
         """The share (0..1) of the way to the VM's maximum that the cache has grown."""
+        # Memory that is still unused holds no cache.
         grown = (self.size or self.base).minus_or_zero(self.base).minus_or_zero(free)
         return grown.value / max(1, most.minus_or_zero(self.base).value)
 
@@ -131,6 +138,7 @@ def suffers(recent: Cost, memory: Bytes, policy: CachePolicy, share: float = 1.0
     if recent.seconds < min(_LEAST_SECONDS, policy.watch / 6):
         return False
     span = policy.recent
+    # ``turnover`` is for a whole watch; ``recent`` covers a third of it.
     reread = max(policy.trickle.value * span, policy.turnover * memory.value / 3)
     return recent.stalled >= share * policy.stall * span or recent.reread >= share * reread
 

@@ -3,7 +3,6 @@
 Rules that hold here:
 
 - What was learned is true for a while: it bars a trial until a time, and is forgotten after another.
-- Each time that the same is learned again, the next trial waits twice as long.
 - A guest that does no work any more needs no cache: then a floor bars nothing, but is remembered for when work returns.
 """
 
@@ -52,9 +51,11 @@ class Fruitless:
 
 def next_try(tries: int, now: Instant, policy: CachePolicy) -> Instant:
     """The time of the next try after ``tries`` (>= 1) failures in a row."""
+    # Each time that the same is learned again, the next trial waits twice as long.
     return Instant(now + Backoff(policy.retry, policy.longest, spread=0.0).delay(tries, 0.0))
 
 
 def tries_before(learned: WorkingSetFloor | Fruitless | None, now: Instant, remember: Seconds) -> int:
     """The number of times this was learned before; 0 once it is forgotten."""
+    # Forgotten knowledge does not lengthen the pause either.
     return 0 if learned is None or now - learned.at > remember else learned.tries

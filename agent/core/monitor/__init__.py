@@ -1,1 +1,1 @@
-"""What the monitor in a guest says, and what follows from it (B.8)."""
+"""The conversation with the monitor in a guest, and its consequences (B.8)."""

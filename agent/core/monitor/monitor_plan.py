@@ -3,7 +3,6 @@
 Rules that hold here:
 
 - Down: the agent asks the monitor first, and the VM keeps its memory until it agrees. Up: the agent reports the growth.
-- A refusal holds memory within the VM's bounds only, and no more of it than the VM is permitted.
 - Without a monitor, or with one that has been gone for a while, nothing here changes anything.
 """
 
@@ -35,6 +34,7 @@ def kept_by(side: MonitorSide, vm: Vm, now: Instant) -> Bytes:
     """The memory that the VM keeps at ``now`` until its monitor agrees to less."""
     if not side.keeps(now):
         return NOTHING.mem
+    # A refusal holds memory within the bounds only, and no more than the VM has been ordered.
     return min(vm.use.mem, vm.bounds.max.mem, vm.use.mem if side.told is None else side.told)
 
 
@@ -51,11 +51,14 @@ def message_to(side: MonitorSide, vm: Vm, size: Resources, unasked: Resources, n
     """The message to send to the monitor now: the VM goes to ``size``, and would go to ``unasked`` if it agreed."""
     if side.version is None or side.asking is not None:
         return None
+    # The smaller one: memory that is on its way in or out must not be counted on.
     has = min(vm.actual.mem, vm.use.mem)
+    # A monitor whose database was away may still count on less memory, so the size is sent again.
     is_untold = side.untold is not None and now >= side.untold.retry_at
     if side.told is None or is_untold or min(has, size.mem) > side.told:
         return AskMonitor(TellGrown(Resources(vm.actual.cpu, has)))
     refusal = side.refusal
+    # A smaller target than the refused one would be refused as well.
     is_refused = refusal is not None and unasked.mem <= refusal.target and now < refusal.retry_at
     if unasked.mem >= kept_by(side, vm, now) or is_refused:
         return None

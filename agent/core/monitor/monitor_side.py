@@ -4,10 +4,7 @@ Rules that hold here:
 
 - A guest is not trusted. A request counts for a while, and for no more than a step beyond what the VM has; so whatever
   a monitor says, it costs its own VM at most what that VM's bounds and the scheduler allow.
-- ``told`` is the memory that the monitor counts on: it falls when it agrees to a shrink, and rises with a growth. A
-  monitor that fails then (its database is away) may still count on less, so the message is repeated.
-- One that is gone may be back at once: until ``kept_until`` the VM keeps what it did not agree to lose. One that ends
-  again and again without an answer has that time once.
+- ``told`` is the memory that the monitor counts on: it falls when it agrees to a shrink, and rises with a growth.
 - An alarm is a report for which the VM grows. Looks at the guest then prove it right or false, and that is counted.
 """
 
@@ -83,10 +80,13 @@ class MonitorSide:
     def join(self, version: int) -> None:
         """A monitor connected. The first message to it is the VM's size."""
         self.version = version
+        # A monitor that has just started may count on anything.
         self.told = self.asking = self.untold = None
 
     def leave(self, now: Instant) -> None:
         """The monitor is gone, and its requests with it. What it counts on and refused is remembered for a while."""
+        # The monitor may be back at once, so the VM keeps what it did not agree to lose. One that ends again and
+        # again without an answer gets that grace once.
         has_answered = self.asking is None or self.kept_until is None
         if self.version is not None and has_answered:
             self.kept_until = Instant(now + MONITOR_GRACE)
@@ -98,16 +98,18 @@ class MonitorSide:
 
     def answered(self, result: DownscaleResult | UpscaleConfirmation | None, now: Instant, jitter: float) -> None:
         """Apply the answer to the message in flight; ``result`` is None if the monitor failed."""
-        asked, self.asking = self.asking, None
-        if asked is None:
+        action, self.asking = self.asking, None
+        if action is None:
             return
-        message = asked.message
+        message = action.message
         if isinstance(message, TellGrown):
             self.told = message.granted.mem
             count = 1 if self.untold is None else self.untold.count + 1
             retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
+            # A monitor that fails here (its database is away) may still count on less, so the message is repeated.
             self.untold = Untold(count, retry_at) if result is None else None
             return
+        # A real answer, even a refusal, makes the monitor worth waiting for again.
         self.kept_until = None if result is not None else self.kept_until
         if isinstance(result, DownscaleResult) and result.ok:
             self.told, self.refusal, self.untold = message.target.mem, None, None
@@ -123,13 +125,15 @@ class MonitorSide:
 
     def reported(self, report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy, now: Instant) -> None:
         """Raise an alarm for the load that the monitor reports."""
+        # A hold of 0 s turns reports off.
         if not policy.hold:
             return
         wanted, because = demand(report, vm, cpu, policy)
         need = min(wanted, vm.bounds.max.cpu)
+        # A report on top of a running alarm is judged against the size before both.
         before = vm.use.cpu if self.alarm is None else self.alarm.before
-        known = MilliCpu(0) if self.alarm is None else self.alarm.need
-        if need <= max(vm.use.cpu, known):
+        current = MilliCpu(0) if self.alarm is None else self.alarm.need
+        if need <= max(vm.use.cpu, current):
             return
         is_right = self.alarm is not None and self.alarm.is_right
         self.alarm = Alarm(need, before, because, Instant(now + policy.hold), is_right)
@@ -154,6 +158,7 @@ def demand(report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy) ->
     """
     over = Rates(busy=report.cpu_busy, cpu_stall=report.cpu_stall)
     waiting = cpu_demand(GuestSample(runnable=float(report.runnable)), over, vm.actual.cpu, cpu)
+    # At most a doubling: a guest may report any number of connections.
     coming = vm.use.cpu + min(vm.use.cpu, MilliCpu.cores(report.new_processes * policy.connection))
     if waiting is not None and waiting.need >= coming:
         return waiting.need, f"{waiting.because}{_doing(report)}"
@@ -170,4 +175,4 @@ def _doing(report: LoadReport) -> str:
 
 def printable(text: str) -> str:
     """A guest's text made safe to print: short, and without control characters."""
-    return "".join(each if each.isprintable() else " " for each in text[:LONGEST_STATUS])
+    return "".join(char if char.isprintable() else " " for char in text[:LONGEST_STATUS])

@@ -1,1 +1,1 @@
-"""What is kept of each pod, VM and node: claims, permits, sums and pressure."""
+"""Accounts of each pod, VM and node: claims, permits, sums and pressure."""

@@ -1,4 +1,4 @@
-"""What a VM's agents say: messages, their order, and agents that wait for their turn."""
+"""Messages of a VM's agents, their order, and agents that wait for their turn."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ class OtherAgent(NamedTuple):
         if follows(sequence, self.sequence):
             return OtherAgent(sequence, says)
         latest = sequence if self.sequence is None else self.sequence
+        # A message that names more than is held proves it; one that names less may be a late one.
         if self.since is None or not says.within(self.held):
             return OtherAgent(latest, self.held.at_least(says), says, now)
+        # All messages from before ``since`` have arrived or died, so the latest of them is among those heard.
         if now - self.since >= SETTLE:
             return OtherAgent(sequence, self.says.at_least(says))
         return OtherAgent(latest, self.held, self.says.at_least(says), self.since)
 
 
 def follows(sequence: int | None, other: int | None) -> bool:
-    """Whether ``sequence`` was given out after ``other`` by the same process. Of two processes, the one with the lower
-    numbers may be the later one: clocks are set back.
-    """
+    """Return True if ``sequence`` was given out after ``other`` by the same process."""
+    # Of two processes, the one with the lower numbers may be the later one: clocks are set back. So only a small step
+    # up proves anything.
     return sequence is not None and other is not None and 0 < sequence - other <= MOST_UNHEARD

@@ -66,6 +66,7 @@ class Claim:
         It has booted once its VM says that it runs in this pod. One that was moved did so elsewhere.
         """
         facts = None if self.vm is None else self.vm.facts
+        # The guest of a migration's target booted in another pod and brings its size along.
         self.has_booted = self.pod.migration is not None or (facts is not None and facts.runs_in(self.pod.name))
         boots_with = ZERO if self.has_booted else self.pod.boots_with
         self.boots_with = boots_with if whole is None else boots_with.at_most(whole.minus_or_zero(self.pod.around))
@@ -80,14 +81,12 @@ class Claim:
         )
         if self.resizes is None or self.pod.runner is None or not self.resizes.may_land:
             return size
+        # A resize in flight counts as done, because the kubelet may have granted it already.
         return size.at_least(self.resizes.most + self.pod.around)
 
     @property
     def secured(self) -> Resources | None:
-        """Greatest size of the guest by its pod's requests, whatever write lands; None if they do not follow it.
-
-        Nothing is certain before the pod has been seen on its node.
-        """
+        """Greatest size of the guest by its pod's requests, whatever write lands; None if they do not follow it."""
         runner = self.pod.runner
         if (
             self.vm is None
@@ -96,6 +95,7 @@ class Claim:
             or (self.resizes is not None and self.resizes.exempt_because)
         ):
             return None
+        # Nothing is certain before the pod has been seen on its node.
         if self.state is not ClaimState.BOUND:
             return ZERO
         return runner.secured if self.resizes is None else self.resizes.least(runner)
@@ -135,11 +135,12 @@ class VmAccount(PermitAccount):
     def runs_beside(self, claim: Claim) -> bool:
         """Return True if the VM's status names another pod than this claim's, and that one is there."""
         named = None if self.facts is None else self.facts.pod
-        return claim.pod.name != named and any(each.pod.name == named for each in self.claims)
+        return claim.pod.name != named and any(other.pod.name == named for other in self.claims)
 
     def note_left(self, has_moved_from: Callable[[PodFacts, bool], bool]) -> list[Claim]:
         """Marks the claims of pods that the VM has left, until its status names them again; the claims to look at."""
         named, claims = None if self.facts is None else self.facts.pod, self.claims
+        # The usual case, once for each event of a pod.
         if len(claims) == 1 and claims[0].left is None and claims[0].pod.name == named:
             return []
         pods = [claim for claim in claims if claim.state is not ClaimState.INCOMING]
@@ -148,6 +149,7 @@ class VmAccount(PermitAccount):
                 claim.left = None
             elif claim.left is None and has_moved_from(claim.pod, self.runs_beside(claim)):
                 claim.left = claim.reserved
+        # Without a pod in which the guest may run there is no agent either.
         if pods and not self.hosts:
             self.agent_gone()
         return pods
@@ -158,6 +160,7 @@ def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
 
     The target of a migration has the machine of its source.
     """
+    # The target of a migration has the machine of its source, whatever the spec says by now.
     is_new = pod.migration is None and pod.name != vm.pod
     return vm.after_restart if is_new and vm.after_restart is not None else ZERO
 

@@ -3,8 +3,7 @@
 Rules that hold here:
 
 - What a pod waits for is reserved, as kube-scheduler counts it, so that VMs cannot grow into room that is made for it.
-- It is no pressure by itself. Only a pod that asks for it by its label has VMs moved, and only where that can help:
-  the kubelet counts the requests of the VMs' pods and not what guests have, and grants a wish whole or not at all.
+- It is no pressure by itself. Only a pod that asks for it by its label has VMs moved, and only where that can help.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ class DeferredResizes:
         """Amounts that this pod waits for."""
         if not pod.deferred.any:
             return NONE_DEFERRED
+        # All of it is reserved, but VMs are moved only for a pod that asks for it by its label.
         return cls(pod.deferred, pod.deferred if pod.asks_room else ZERO)
 
     def __add__(self, other: DeferredResizes) -> DeferredResizes:

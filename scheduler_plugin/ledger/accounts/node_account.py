@@ -54,24 +54,28 @@ class NodeAccount:
     @property
     def wished(self) -> Resources:
         """By how much the node would be above its watermark if all were granted that is asked for."""
-        held = self.reserved.minus_or_zero(self.waits.all)
-        return (held + self.unmet + self.asked).minus_or_zero(self.room.watermark)
+        granted = self.reserved.minus_or_zero(self.waits.all)
+        return (granted + self.unmet + self.asked).minus_or_zero(self.room.watermark)
 
     @property
     def asked(self) -> Resources:
         """Amounts that pods wait for, asked for room, that do not fit and that the kubelet could grant if VMs left."""
         if not self.waits.asked.any:
             return ZERO
-        asked, free = self.waits.asked, self.room.total.minus_or_zero(self.reserved.minus_or_zero(self.waits.all))
-        if self.facts is None or asked.within(free) or not self._vms_request:
+        wanted, free = self.waits.asked, self.room.total.minus_or_zero(self.reserved.minus_or_zero(self.waits.all))
+        # What fits needs no VM to leave: the kubelet grants it by itself. If no VM has requests, the kubelet would
+        # see no room come free.
+        if self.facts is None or wanted.within(free) or not self._vms_request:
             return ZERO
         wishes = [claim.waits.asked for claim in self.claims.values() if claim.waits.asked.any]
+        # The most that could come free: all VMs gone, and none of the deferred requests granted yet.
         others = Resources.sum(claim.pod.requests for claim in self.claims.values() if claim.vm is None)
         return _as_many_as_fit(wishes, self.facts.allocatable.minus_or_zero(others.minus_or_zero(self.waits.all)))
 
     @property
     def _vms_request(self) -> bool:
-        """True if the kubelet sees VMs go: it counts the requests of their pods, and not what guests have."""
+        """True if the kubelet sees VMs go."""
+        # The kubelet counts the requests of pods, and not what their guests have.
         return any(claim.vm is not None and claim.pod.requests.any for claim in self.claims.values())
 
     @property
@@ -80,6 +84,7 @@ class NodeAccount:
         room = self.room
         if self.facts is None:
             return False
+        # A cordoned node is to be drained.
         if not room.is_open and self.claims:
             return True
         return not (self.reserved.within(room.watermark) and self.unmet.within(room.free))
@@ -87,6 +92,7 @@ class NodeAccount:
     def know(self, facts: NodeFacts | None) -> None:
         """Takes new facts; None: the node is gone."""
         self.facts = facts
+        # The policy outlives the node: agents of VMs left on it are still answered by it.
         if facts is not None:
             self.policy = facts.policy
         self.refresh()
@@ -115,13 +121,15 @@ class NodeAccount:
         self.room = Room(room.node, room.total, self.reserved, free, room.watermark, room.is_open, room.price)
 
     def _free(self, total: Resources) -> Resources:
+        # A claim without a bound may need all that is left.
         return ZERO if self.unmeasured else total.minus_or_zero(self.reserved)
 
 
 def _as_many_as_fit(wishes: list[Resources], room: Resources) -> Resources:
     """The sum of the smallest ``wishes`` that fit together; a kubelet grants each whole or not at all."""
     total = ZERO
-    for wish in sorted(wishes, key=lambda each: (each.cpu, each.mem)):
+    # A kubelet grants each wish whole or not at all; the smallest first lets most of them fit.
+    for wish in sorted(wishes, key=lambda amounts: (amounts.cpu, amounts.mem)):
         if (total + wish).within(room):
             total = total + wish
     return total

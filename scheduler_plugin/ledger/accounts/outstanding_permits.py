@@ -1,10 +1,7 @@
 """The permits that an agent may hold, when it is unknown which of its messages is the newest.
 
-Rules that hold here:
-
-- An agent holds the answer to its newest message. What was answered less than ``SETTLE`` ago may be that answer, unless
-  a message is known to be newer; what is older is not, once any message arrives: all its elders have arrived or died.
-- OutstandingPermits are merged upwards when there are many: more may stay reserved, never less.
+An agent holds the answer to its newest message. What was answered less than ``SETTLE`` ago may be that answer, unless a
+message is known to be newer; what is older is not, once any message arrives: all its elders have arrived or died.
 """
 
 from __future__ import annotations
@@ -29,11 +26,15 @@ class OutstandingPermits:
 
     def add(self, permit: Resources, now: Instant) -> None:
         """Another answer, to a message that may be older than those answered before."""
+        # Whichever message is the newest, the agent holds no more than this.
         if self.held.within(permit):
             self.replace(permit, now)
             return
+        # An older answer counts only if it grants more of something, and only as long as its message may be the
+        # newest.
         recent = [(at, older) for at, older in self._recent if now - at < SETTLE and not older.within(permit)]
         recent.append((now, permit))
+        # Merged upwards: more may stay reserved, never less.
         if len(recent) > MOST_OUTSTANDING:
             (_, first), (at, second), *rest = recent
             recent = [(at, first.at_least(second)), *rest]

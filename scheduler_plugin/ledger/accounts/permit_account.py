@@ -1,4 +1,4 @@
-"""One VM's account. What is stored, what is held and what is granted are three facts:
+"""One VM's account. The stored, the held and the granted permit are three facts:
 
 | Fact | Field | Changed by | Reserved | Granted again | Persisted |
 |---|---|---|---|---|---|
@@ -14,21 +14,9 @@ because it stands on the object: a predecessor's write that lands late, and an e
 Rules that hold here:
 
 - ``reserved`` falls only when each of its parts has provably fallen.
-- A smaller permit counts as held only once the message is known to be newer than what was answered before: by its
-  sequence, or by time (``promises``). So a late "decrease" never takes away what was granted after it was sent.
-- An agent that is permitted less than it asked for goes on with what it names as its last permit.
-- A message that is not newer than the last one changes no amount; it is answered as things stand. Only messages of one
-  agent in one pod are compared.
-- Sequences prove nothing for ``SETTLE`` after the account was opened on what a predecessor has granted, after one
-  went back or jumped (another process of the agent), and after another agent took over: then an unknown answer may be
-  the newest.
-- One agent at a time: others are refused while it is heard. What it held when it fell silent stays held as long as
-  its pod exists.
+- A message that is not newer than the last one changes no amount; it is answered as things stand.
+- One agent at a time: others are refused while it is heard.
 - The stored permit is the maximum that any agent may hold, not the last decision: a restarted scheduler must know it.
-- Only what is within ``stored_low`` may be answered without waiting for a write, and only to an agent that the object
-  names as a holder: an agent that takes over is answered once a write has named it.
-- A write that was refused leaves no doubt. One whose outcome is unknown does until the object is seen in a newer
-  version, because each write names the version that it is for.
 - Without an agent (autoscaling has been off for ``SETTLE``, or no pod is left) the permit is first taken back from the
   API; then the VM follows its object. Until then the agent may not have heard of it, or its last resize may be on its
   way; that of an original agent lands on any version of the object.
@@ -67,8 +55,8 @@ class PermitAccount(PermitWrites):
         What is reserved changes with the next message of the agent that is answered.
         """
         says = (message.last_permit or ZERO).at_most(self.reserved)
-        known = self.others.get(message.agent, OtherAgent(None, ZERO))
-        self.others[message.agent] = known.after(message.sequence, says, now)
+        other = self.others.get(message.agent, OtherAgent(None, ZERO))
+        self.others[message.agent] = other.after(message.sequence, says, now)
 
     def forget_gone(self, alive: Container[str]) -> None:
         """Agents whose pods are gone hold nothing."""
@@ -79,11 +67,14 @@ class PermitAccount(PermitWrites):
         """Return True if a message is doubled, or was overtaken by one already answered."""
         if message.sequence is None or self.heard is None or now - self.heard_at >= SETTLE:
             return False
+        # Only messages of one agent in one pod are compared: another process counts from its own clock.
         return message.sequence <= self.heard and self._is_of_the_same(message)
 
     def answer_old(self, permit: Resources, sequence: int | None, now: Instant, revision: int) -> PersistPermit | None:
         """Records the answer to an old message, or to a duplicate: its first copy may never have been answered."""
         waits = self._waits(permit)
+        # The agent may have received this answer last, whatever was answered in between. Until all messages in flight
+        # have died, sequences prove nothing.
         if sequence != self.heard:
             self.trusted_from = Instant(now + SETTLE)
         if not waits and (sequence != self.heard or not permit.within(self.promises.held)):
@@ -106,31 +97,40 @@ class PermitAccount(PermitWrites):
         """
         if not self._is_of_the_same(message):
             self._take_over(message, now, alive)
+            # The object names the agent before as a holder until a write of this revision or a later one is
+            # confirmed.
             self.unnamed_since = revision
         is_newest = follows(message.sequence, self.heard)
-        held = self.promises.held
-        carried = message.asked.at_most(held)
+        before = self.promises.held
+        # An agent that is permitted less than it asked for goes on with what it names as its last permit.
+        carried = message.asked.at_most(before)
         if message.last_permit is not None:
             carried = carried.at_most(message.last_permit)
         may_hold = permit.at_least(carried)
         waits = self._waits(permit)
+        # A smaller permit counts as held only once the message is known to be newer than what was answered before. So
+        # a late decrease never takes away what was granted after it was sent.
         if is_newest and now >= self.trusted_from:
             self.promises.replace(carried if waits else may_hold, now)
             self.offers.clear()
         else:
             self.promises.add(carried if waits else may_hold, now)
+        # The sequence went back or jumped: another process of the agent. An answer to the one before may still be the
+        # newest.
         if self.heard is not None and not is_newest:
             self.trusted_from = Instant(now + SETTLE)
         self.permit, self.heard, self.heard_at, self.is_quiet = permit, message.sequence, now, False
         self.turn_until = Instant(now + SILENT)
         self.is_unproven = False
         order = self.write(revision, Offer(may_hold, now) if waits else None)
-        if order is not None or self.promises.held != held:
+        if order is not None or self.promises.held != before:
             self._derive()
         return order
 
     def _waits(self, permit: Resources) -> bool:
         """Return True if the API has to store the permit, or who holds it, before it is answered."""
+        # After a restart, the object is all that a scheduler knows of what an agent may hold. So it must name this
+        # agent, and at least this permit, before the answer.
         return self.has_agent and (bool(self.unnamed_since) or not permit.within(self.stored_low))
 
     def _is_of_the_same(self, message: Message) -> bool:
@@ -145,9 +145,10 @@ class PermitAccount(PermitWrites):
             self._fold(list(self.others), now)
         elif self.agent not in (None, message.agent):
             self.trusted_from = Instant(now + SETTLE)
+            # What it held when it fell silent stays held as long as its pod exists.
             if self.agent in alive:
                 self.others[self.agent] = OtherAgent(self.heard, self.promises.held)
-        self._fold([each for each in self.others if each == message.agent], now)
+        self._fold([other for other in self.others if other == message.agent], now)
         self.heard, self.agent, self.heard_from = None, message.agent, message.pod
 
     def _fold(self, agents: list[str], now: Instant) -> None:

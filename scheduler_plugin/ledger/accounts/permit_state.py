@@ -79,8 +79,8 @@ class PermitState:
     @property
     def held(self) -> Resources:
         """The most that any agent may hold because it was answered."""
-        held = self.promises.held
-        return Resources.most((held, *(each.held for each in self.others.values()))) if self.others else held
+        answered = self.promises.held
+        return Resources.most((answered, *(other.held for other in self.others.values()))) if self.others else answered
 
     @property
     def had(self) -> Resources:
@@ -97,6 +97,7 @@ class PermitState:
         """Size that the VM has, or is about to have without asking us: a grant of another scheduler is that, too."""
         if self.facts is None:
             return ZERO
+        # A guest that shrinks still has more than its spec asks for; one that grows has less.
         return self.facts.use.at_least(self.facts.actual or ZERO).at_least(self.facts.granted)
 
     @property
@@ -115,7 +116,10 @@ class PermitState:
 
     def _bound(self) -> None:
         high = (self.facts and self.facts.permit) or ZERO
+        # A permit that cannot be read may be anything, so nothing is known to be stored.
         low = high if self.facts is None or self.facts.is_permit_known else ZERO
+        # A write whose outcome is open may have landed or not: the stored permit lies between the least and the most
+        # of them.
         for permit in (*self.orders.values(), *self.doubts):
             low, high = low.at_most(permit), high.at_least(permit)
         self.stored_low, self.stored_high = low, high
@@ -131,12 +135,15 @@ class PermitState:
     def _cap(self, most: Resources) -> None:
         """The agent may not have heard that autoscaling is off; what was taken back it cannot use."""
         self.promises.cap(most)
-        self.others = {agent: OtherAgent(each.sequence, each.held.at_most(most)) for agent, each in self.others.items()}
+        self.others = {
+            agent: OtherAgent(other.sequence, other.held.at_most(most)) for agent, other in self.others.items()
+        }
         self.offers, self.refusal, self.is_unproven = {}, "", False
         self.permit = self.permit and self.permit.at_most(most)
 
     def _derive(self) -> None:
         reserved = self.may_be_used
+        # A permit is reserved before its write is sent: once stored, it may be answered at any time.
         for offer in self.offers.values():
             reserved = reserved.at_least(offer.permit)
         self.reserved = reserved

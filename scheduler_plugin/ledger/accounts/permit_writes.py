@@ -1,4 +1,4 @@
-"""Writes of a VM's permit: which are due, and how they end."""
+"""Writes of a VM's permit: when they are due, and how they end."""
 
 from __future__ import annotations
 
@@ -27,20 +27,23 @@ class PermitWrites(SeenPermits):
             return None
         if self.permit is None or self.facts is None or not self.facts.has_agent:
             return None
-        due = Resources.most((self.held, *(each.permit for each in self.offers.values())))
+        # The object always names the maximum that any agent may hold, open offers included.
+        due = Resources.most((self.held, *(open_offer.permit for open_offer in self.offers.values())))
         due = due if offer is None else due.at_least(offer.permit)
         order = self._order(self.facts, due, revision, is_urgent=offer is not None)
         if offer is not None:
-            known = self.offers.get(order.revision, offer)
-            self.offers[order.revision] = Offer(known.permit.at_least(offer.permit), offer.at)
+            earlier = self.offers.get(order.revision, offer)
+            self.offers[order.revision] = Offer(earlier.permit.at_least(offer.permit), offer.at)
         return order
 
     def edited(self, before: Resources, now: Instant, revision: int) -> PersistPermit | None:
         """Another writer may have changed the permit on the object, which was ``before`` at most. Returns the write
         that restores what agents hold. What is above that is lowered later: a rival may have answered it.
         """
+        # A higher permit is not undone at once: a rival scheduler may have answered it.
         if not self.stored_high.within(before):
             self.raised_at = now
+        # While a write of ours is open or in doubt, a lower permit may be our own.
         is_lowered = not (self.orders or self.doubts or self.held.within(self.stored_low))
         if not is_lowered or now - self.mended_at < MEND_EVERY:
             return None
@@ -50,10 +53,9 @@ class PermitWrites(SeenPermits):
     def is_left_raised(self, now: Instant) -> bool:
         """Return True if more than agents hold has stood on the object for so long that they would have said they hold
         it.
-
-        If the object asks for more than counts, an agent may have ordered that within a permit of the process before:
-        then it must have been heard since.
         """
+        # An agent may have ordered what the object asks for within a permit of the process before, so it must have
+        # been heard since.
         last = self.heard_at if self._asks_more else now
         if self.raised_at is None or last - self.raised_at < SETTLE or self.orders:
             return False
@@ -62,7 +64,7 @@ class PermitWrites(SeenPermits):
 
     @property
     def _asks_more(self) -> bool:
-        """Whether the object asks for more than counts (``believed``)."""
+        """True if the object asks for more than counts (``believed``)."""
         facts = self.facts
         return facts is not None and facts.said is not None and not facts.said.use.within(facts.use)
 
@@ -78,6 +80,7 @@ class PermitWrites(SeenPermits):
         if self.facts is None or self.is_deleted or self.stored_high.within(self.in_use):
             return None
         if now is not None:
+            # A webhook may refuse the write or raise the permit again each time.
             if now - self.taken_back_at < SETTLE:
                 return None
             self.taken_back_at = now
@@ -90,6 +93,7 @@ class PermitWrites(SeenPermits):
         if self.heard_from is not None and self.agent is not None:
             holders = (self.heard_from, self.agent, *self.others)[:MOST_HOLDERS]
         last = self.pending
+        # The same write again keeps its revision, so that one outcome settles both.
         if last is not None and (last.permit, last.holders, last.takes_back) == (permit, holders, takes_back):
             revision = last.revision
         self.pending = PersistPermit(facts.name, permit, revision, is_urgent, facts.uid, holders, takes_back)
@@ -107,9 +111,11 @@ class PermitWrites(SeenPermits):
         offer = self.offers.get(revision)
         if offer is not None:
             self.promises.add(offer.permit, offer.at)
+        # This write, or a later one, has named the present agent.
         if revision >= self.unnamed_since:
             self.unnamed_since = 0
         self._ended(revision)
+        # Writes name the version that they are for, so none from before this one can land any more.
         self.doubts, self.refusal = (), ""
         self.learn(facts)
 
@@ -131,6 +137,7 @@ class PermitWrites(SeenPermits):
         doubt = self.orders.get(revision)
         self._ended(revision)
         if doubt is not None:
+            # One doubt without a version makes all of them open until a write is confirmed.
             is_known = version and (self.doubted_version or not self.doubts)
             self.doubted_version = max(version, self.doubted_version) if is_known else 0
             self.doubts = _extremes((*self.doubts, doubt))
@@ -141,8 +148,8 @@ class PermitWrites(SeenPermits):
         """Writes go one at a time: those before this one have ended, or were never sent."""
         if self.pending is not None and self.pending.revision <= revision:
             self.pending = None
-        self.orders = {each: permit for each, permit in self.orders.items() if each > revision}
-        self.offers = {each: offer for each, offer in self.offers.items() if each > revision}
+        self.orders = {number: permit for number, permit in self.orders.items() if number > revision}
+        self.offers = {number: offer for number, offer in self.offers.items() if number > revision}
 
 
 def _extremes(permits: tuple[Resources, ...]) -> tuple[Resources, ...]:

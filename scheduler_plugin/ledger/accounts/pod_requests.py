@@ -4,10 +4,7 @@ Rules that hold here:
 
 - A write fits one version of the pod. While the pod has that version the write may still land, answered or not; once
   another version is seen, it has landed or never will. After ``SETTLE`` it has, too.
-- A permit may rely on the least that the requests may be; the node's book holds the most. That least counts what was
-  asked for since the kubelet looked last: it may be setting aside less just now, and say what it had before.
-- Of writes without an answer that were sent soon after one another only the least and the most are kept: so it is a
-  handful, however many there are.
+- A permit may rely on the least that the requests may be; the node's book holds the most.
 - What was refused, by the API server or the kubelet, is tried again after longer and longer pauses; see
   ``refused_resizes``.
 """
@@ -89,9 +86,10 @@ class PodRequests:
 
     def least(self, runner: RunnerRequests) -> Resources:
         """Size that the pod has for its guest in any case."""
+        # The kubelet may be setting aside less just now, and still report what it had before.
         least = runner.secured if self.unseen is None else runner.secured.at_most(self.unseen)
-        for each in self.may_land:
-            least = least.at_most(each.least)
+        for sent in self.may_land:
+            least = least.at_most(sent.least)
         return least
 
     def is_unanswered(self, runner: RunnerRequests) -> bool:
@@ -104,7 +102,7 @@ class PodRequests:
 
         ``PodFacts.requests`` has the present requests, if they may be granted.
         """
-        return Resources.most(each.most for each in self.may_land)
+        return Resources.most(sent.most for sent in self.may_land)
 
     @property
     def changes_with_time(self) -> bool:
@@ -116,11 +114,13 @@ class PodRequests:
         self.settle(now)
         self.raising.tried(now)
         self.lowering.tried(now)
+        # Joined, so that a handful is kept however many writes go unanswered.
         self.earlier = tuple(_joined(self.may_land))
         self.newest, self.version = Sent(size, size, now, now), runner.version
 
     def seen(self, runner: RunnerRequests) -> None:
         """The pod as it is now."""
+        # A write names the version that it is for: once another version is seen, it has landed or never will.
         if runner.version != self.version:
             self.newest, self.earlier, self.no_answer = None, (), ""
         if runner.is_seen:
@@ -129,11 +129,12 @@ class PodRequests:
             self.unseen = runner.asked if self.unseen is None else runner.asked.at_most(self.unseen)
         if self.goal is not None and self.goal.within(self.least(runner)):
             self.goal = None
+            # The raise has succeeded, so the next refusal begins with a short pause again.
             if self.raising.parts == NEITHER:
                 self.raising = Pause()
 
     def hold(self, wished: Resources, now: Instant) -> None:
-        """An agent wants so much."""
+        """An agent wants ``wished``."""
         self.wished, self.held_until = wished, Instant(now + HELD)
 
     def kept(self, asked: Resources, needed: Resources, now: Instant) -> Resources:
@@ -153,7 +154,7 @@ class PodRequests:
 
     def settle(self, now: Instant) -> None:
         """Time has passed: what was sent so long ago has landed and been seen, or never will."""
-        self.earlier = tuple(each for each in self.earlier if now - each.last < SETTLE)
+        self.earlier = tuple(sent for sent in self.earlier if now - sent.last < SETTLE)
         if self.newest is not None and now - self.newest.last >= SETTLE:
             self.newest = None
         if now >= self.exempt_until:
@@ -176,9 +177,11 @@ class PodRequests:
         if self.newest is not None and self.newest.most == size:
             self.newest = None
         self.no_answer = ""
+        # The pod had changed meanwhile; the write may be tried again at once.
         if not why:
             return
         change = ResizeChange.of(asked, size)
+        # A refusal that is not about the size says nothing about CPU or memory.
         fault = change.at_fault(why) if is_of_size else BOTH
         is_named = is_of_size and fault.among(named_in(why)) == fault
         self.raising.add(fault.among(change.raised), size if is_named else asked, why, now)

@@ -3,9 +3,7 @@
 Rules that hold here:
 
 - Logical pressure is what is reserved above the watermark; capacity pressure is what VMs asked for and did not get,
-  as far as it would not fit by now.
-- What a pod's deferred resize waits for is no pressure, though it is reserved. Where it does not fit and the pod asks
-  for room it counts like a VM's wish: logical pressure up to the node's total, and capacity pressure beyond.
+  as far as it would not fit now.
 - Room below the watermark answers pressure before any migration does. Every difference stops at zero.
 """
 
@@ -34,13 +32,17 @@ class Pressure:
 
         Of what is reserved pods wait for ``waits``, of which ``asked`` counts as if it were granted where it fits.
         """
+        # What a pod's deferred resize waits for is no pressure, though it is reserved. If the pod asks for room, it
+        # counts like a VM's wish.
         wanted = room.reserved.minus_or_zero(waits) + asked
-        held = wanted.at_most(room.total) if asked.any else wanted
+        # A wish is logical pressure up to the node's total, and capacity pressure beyond.
+        covered = wanted.at_most(room.total) if asked.any else wanted
         return cls(
-            logical=held.minus_or_zero(room.watermark),
-            capacity=unmet.minus_or_zero(room.free) + wanted.minus_or_zero(held),
+            logical=covered.minus_or_zero(room.watermark),
+            # Room may have come free since the agent was denied; it gets that with its next request.
+            capacity=unmet.minus_or_zero(room.free) + wanted.minus_or_zero(covered),
             migrating=migrating,
-            slack=room.watermark.minus_or_zero(held),
+            slack=room.watermark.minus_or_zero(covered),
         )
 
     @property

@@ -1,12 +1,10 @@
-"""What was refused of a pod's requests lately: it is not tried again for a while, and keeps back nothing else (B.10).
+"""Refused resizes of a pod's requests: not tried again for a while, and nothing else waits for them (B.10).
 
 Rules that hold here:
 
 - Raises and lowerings are counted apart: what may not be lowered may still be raised, and the other way round.
-- Of CPU and memory only the one that a refusal names is left alone. Where it names none, memory is, until CPU by itself
+- Of CPU and memory only the one that a refusal names is left alone. If it names none, memory is, until CPU by itself
   is refused as well.
-- Of what a refusal names as too much half is tried, and half of the rest again: a quota may have some of it.
-- The pauses grow with every refusal, and begin again after as long without one as the longest lasts.
 """
 
 from __future__ import annotations
@@ -94,6 +92,7 @@ class ResizeChange(NamedTuple):
         RefusedParts(cpu=True, mem=False, is_guess=False)
         """
         changed = self.raised.together(self.lowered)
+        # Only one resource changed, so the refusal is about that one.
         if changed != BOTH:
             return changed
         named = named_in(why)
@@ -116,10 +115,12 @@ class Pause:
             return
         self.why, self.size = why, parts.of(size, self.size)
         if now >= self.again_at:
+            # After as long without a refusal as the longest pause lasts, the pauses begin again.
             self.failures = 1 if now - self.again_at >= AGAIN.cap else self.failures + 1
             self.again_at = Instant(now + AGAIN.delay(self.failures, 0.0))
             self.parts = parts
         elif parts != self.parts:
+            # The guess was wrong: this refusal came without the guessed part.
             self.parts = parts if self.parts.is_guess else BOTH
 
     def parts_at(self, now: Instant) -> RefusedParts:
@@ -128,6 +129,7 @@ class Pause:
 
     def halfway(self, asked: Resources, size: Resources, unit: ComputeUnit, now: Instant) -> Resources:
         """``size`` as far as it lies, in whole units, no nearer to what was refused than to what is ``asked``."""
+        # A quota may have some of what was refused: half of it is tried, then half of the rest.
         middle = Resources(_middle(asked.cpu, self.size.cpu, unit.cpu), _middle(asked.mem, self.size.mem, unit.mem))
         return self.parts_at(now).of(asked.at_least(size.at_most(middle)), asked)
 

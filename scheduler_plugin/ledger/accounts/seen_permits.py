@@ -1,4 +1,4 @@
-"""What the API says of a VM, taken into its account, and what ends with time."""
+"""The VM's object taken into its account, and the end of what lapses with time."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class SeenPermits(PermitState):
         may_have_agent = facts.has_agent and facts.phase not in WITHOUT_GUEST
         if facts.permit is not None or (at_rebuild and may_have_agent):
             self.promises.add(self.in_use.at_least(self.stored_high), now)
+            # Messages that the process before has answered may still be under way.
             self.trusted_from = Instant(now + SETTLE)
             self._remember_holders(facts, now)
         self.is_unproven = at_rebuild and facts.has_agent and facts.permit is None
@@ -37,16 +38,19 @@ class SeenPermits(PermitState):
         if len(facts.holders) < 2:
             return
         self.heard_from, self.agent, *others = facts.holders
+        # The agent that was answered last keeps its turn across a restart of the scheduler.
         self.turn_until = Instant(now + SILENT)
         for agent in others:
             self.others[agent] = OtherAgent(None, self.promises.held)
 
     def observe(self, facts: VmFacts) -> None:
         """Newer facts of the same VM; older ones than those known change nothing."""
+        # The VM may still have whatever it had before its object became unreadable.
         if self.facts is not None and facts.unreadable:
             facts = self._at_most(facts, self.facts)
         if self.facts is None or facts.version < self.facts.version:
             return
+        # The open writes were for an older version of the object.
         if facts.version > self.doubted_version > 0:
             self.doubts = ()
         self.facts, self.is_deleted = facts, False
@@ -67,14 +71,14 @@ class SeenPermits(PermitState):
         self.doubted_version = 0
 
     def lapse(self, now: Instant) -> bool:
-        """Ends what agents hold no longer. Returns whether that changes what is reserved.
+        """End what agents hold no longer. Returns True if that changes what is reserved.
 
-        An agent that has not been heard of since a rebuild, and to which nothing was ever persisted, holds nothing. Nor
-        does one of a VM that was opted out ``SETTLE`` ago, once its permit is taken back.
+        An agent of a VM that was opted out ``SETTLE`` ago holds nothing once its permit is taken back.
         """
         if self.has_agent and not self.is_unproven:
             return False
         before = self.reserved
+        # Not heard of since a rebuild, and nothing was ever persisted: the agent holds nothing.
         if self.is_unproven and self.permit is None and now >= self.trusted_from:
             self.promises = OutstandingPermits()
         self._note_opt_out(now)
@@ -85,12 +89,13 @@ class SeenPermits(PermitState):
         if self.facts is not None and not self.facts.has_agent:
             self.off_since = now if self.off_since is None else self.off_since
             self.is_off = now - self.off_since >= SETTLE
+            # An agent answered just before the opt-out may still order what it was permitted.
             self.is_quiet = now - self.heard_at >= SETTLE
 
     def learn(self, facts: VmFacts) -> None:
         """As ``observe``, with what was not seen on the API: a VM that was deleted is not back."""
-        known, is_deleted = self.facts, self.is_deleted
-        self.observe(facts if known is None or facts.version >= known.version else known)
+        current, is_deleted = self.facts, self.is_deleted
+        self.observe(facts if current is None or facts.version >= current.version else current)
         self.is_deleted = is_deleted
 
     def agent_gone(self) -> None:

@@ -27,6 +27,7 @@ class AgentPermits(LedgerPart):
         self._require_ready()
         claim = self._claim(uid)
         account = claim.vm
+        # A part of the object did not count for lack of room; some may have become free.
         if account is not None and account.facts is not None and account.facts.said is not None:
             judge_again(self._state, account)
         return decide(self._state, claim, request, agent or uid, now)
@@ -34,6 +35,7 @@ class AgentPermits(LedgerPart):
     def wants(self, order: PersistPermit) -> bool:
         """Return True if the write still makes sense: a permit is taken back only from a VM without an agent."""
         account = self._state.vms.get(order.vm)
+        # Autoscaling may have been switched on again while the write waited in its queue.
         return not order.takes_back or account is None or not (account.has_agent and account.claims)
 
     def permit_stored(self, revision: int, vm: VmFacts) -> Effects:
@@ -41,9 +43,9 @@ class AgentPermits(LedgerPart):
         account = self._state.vms.get(vm.name)
         if account is None:
             return ()
-        known, reserved = account.facts, account.reserved
+        before, reserved = account.facts, account.reserved
         account.confirmed(revision, believed(self._state, vm))
-        return self._written(account, known, reserved)
+        return self._written(account, before, reserved)
 
     def permit_refused(self, revision: int, vm: ObjectName, why: str, facts: VmFacts | None = None) -> Effects:
         """A ``PersistPermit`` has certainly not stored its permit: the agent must not be answered with it.
@@ -53,9 +55,9 @@ class AgentPermits(LedgerPart):
         account = self._state.vms.get(vm)
         if account is None:
             return ()
-        known, reserved = account.facts, account.reserved
+        before, reserved = account.facts, account.reserved
         account.refused(revision, why, facts and believed(self._state, facts))
-        return self._written(account, known, reserved)
+        return self._written(account, before, reserved)
 
     def permit_unsure(self, revision: int, vm: ObjectName, version: int = 0) -> Effects:
         """The outcome of a ``PersistPermit`` is unknown: the agent must not be answered with it.
@@ -65,9 +67,9 @@ class AgentPermits(LedgerPart):
         account = self._state.vms.get(vm)
         if account is None:
             return ()
-        known, reserved = account.facts, account.reserved
+        before, reserved = account.facts, account.reserved
         account.unsure(revision, version)
-        return self._written(account, known, reserved)
+        return self._written(account, before, reserved)
 
     def _written(self, account: VmAccount, known: VmFacts | None, reserved: Resources) -> Effects:
         """A write of the VM's permit has ended; before, this was ``known`` and ``reserved``."""
@@ -75,6 +77,7 @@ class AgentPermits(LedgerPart):
         if vm is None or name is None:
             return ()
         is_moving = bool(self._state.migrations.of(name))  # then room for it is looked for again
+        # Most writes change nothing but the annotation: then no claim of the VM can have changed.
         if reserved == account.reserved and not is_moving and known and _is_same_but_for_permit(known, vm):
             return ()
         self._state.recount(name)

@@ -1,4 +1,4 @@
-"""What the Kubernetes API says goes in here: complete lists, and one object at a time."""
+"""Facts of the Kubernetes API go in here: complete lists, and one object at a time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class ClusterFacts(LedgerPart):
 
         A pod that is missing is gone, unless its bind is younger than the list may be: that one is read again.
         """
-        state, known, listed, is_first = self._state, list(nodes), list(pods), not self.is_ready
-        self._list_nodes(known)
-        self._list_vms(believed.at_rebuild(vms, known, listed) if is_first else list(vms), now)
+        state, all_nodes, listed, is_first = self._state, list(nodes), list(pods), not self.is_ready
+        # Nodes before VMs before pods: a claim is bounded by its node, and takes its size from its VM.
+        self._list_nodes(all_nodes)
+        self._list_vms(believed.at_rebuild(vms, all_nodes, listed) if is_first else list(vms), now)
         doubtful = self._list_pods(listed)
         doubtful += migration_reservations.relist(state, list(migrations), now)
         if is_first:
@@ -39,6 +40,8 @@ class ClusterFacts(LedgerPart):
         state.lapse(now)
         self.is_ready = True
         effects = (*doubtful, *self._finish(outside=True))
+        # Pods that the process before has refused wait here for room as well; kube-scheduler does not ask about them
+        # again by itself.
         return (*effects, *binding.find_waiting(state, listed)) if is_first else effects
 
     def _list_nodes(self, nodes: list[NodeFacts]) -> None:
@@ -49,6 +52,7 @@ class ClusterFacts(LedgerPart):
 
     def _know_node(self, node: NodeFacts) -> None:
         account = self._state.nodes.get(node.name)
+        # Its VMs were unbounded so far.
         is_new = account is not None and account.whole is None
         self._state.know_node(node.name, node)
         if is_new:
@@ -56,6 +60,7 @@ class ClusterFacts(LedgerPart):
 
     def _list_vms(self, vms: list[VmFacts], now: Instant) -> None:
         for vm in vms:
+            # At a rebuild the whole list was judged together already.
             facts = believed.believed(self._state, vm) if self.is_ready else vm
             self._state.know_vm(facts, now, at_rebuild=not self.is_ready)
         for name in self._state.vms.keys() - {vm.name for vm in vms}:
@@ -68,6 +73,7 @@ class ClusterFacts(LedgerPart):
             binding.see_pod(self._state, pod, at_rebuild=not self.is_ready)
         uids = {pod.uid for pod in pods}
         for claim in [claim for uid, claim in self._state.claims.items() if uid not in uids]:
+            # It was seen bound before the list was made, and is not on it.
             if claim.state is ClaimState.BOUND:
                 self._state.pod_gone(claim.pod.uid)
             elif claim.state is not ClaimState.INCOMING:

@@ -1,4 +1,4 @@
-"""What every part of the ledger shares: the state, and the end of each step."""
+"""Base of every part of the ledger: the shared state, and the end of each step."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class LedgerPart:
         return claim
 
     def _finish(self, *, outside: bool) -> Effects:
+        # Before ``finish`` publishes the rooms: a reservation that follows from this step must be in them.
         migration_reservations.settle(self._state)
         return self._state.finish(outside=outside)
 

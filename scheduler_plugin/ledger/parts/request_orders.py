@@ -4,17 +4,8 @@ Rules that hold here:
 
 - Requests are raised before what they are raised for is permitted; meanwhile the node's book holds the room.
 - They are lowered once the reservation has come down, which it does when the guest has really given back.
-- What the kubelet refuses is withdrawn as far as no reservation needs it, for it would hold up others on the node.
-- A refusal of CPU does not keep back memory, nor one of memory CPU. While a kubelet refuses one thing of a pod it looks
-  at no other: what it refuses is taken back where there is another, and what it does not released is asked for again.
-- Where a quota or an admission rule refuses to go as high as an agent asks, they go as high as it allows.
-- Where an admission rule refuses to go as low as the VM, requests go down to what the pod was made with.
-- No pod is asked to have more than its node's allocatable.
-- Where requests do not follow any more, what we have raised goes back to what the pod was made with.
-- A pod that waits for a node requests exactly what its VM needs: so preemption and cluster autoscalers know.
-- Where the settings say so the CPU limit follows requests, in the same write, ``BESIDE_GUEST`` above them: a guest
-  whose image does not keep to its size gets no more. Kubernetes lets nobody remove a limit; where it is not to follow
-  any more it is raised beyond what the VM can use.
+- If the settings say so the CPU limit follows requests, in the same write, ``BESIDE_GUEST`` above them: a guest whose
+  image does not keep to its size gets no more.
 """
 
 from __future__ import annotations
@@ -90,6 +81,8 @@ class RequestOrders(LedgerPart):
         if not state.limits_cpu and runner.cpu_limit is None:
             return None
         facts = None if claim.vm is None else claim.vm.facts
+        # Kubernetes lets nobody remove a limit. One that is not to follow any more is raised beyond what the VM can
+        # use.
         most = size.cpu if state.limits_cpu or facts is None else max(size.cpu, facts.most.cpu)
         return most + BESIDE_GUEST
 
@@ -128,12 +121,16 @@ class RequestOrders(LedgerPart):
         by_room = bounded(account, request.resources).at_most(ceiling(self._state, account, claim))
         base = runner.asked
         if runner.problem:
+            # While a kubelet refuses one resource of a pod it looks at no other, so the refused one goes back to what
+            # it has allocated.
             base = resizes.refused_by_kubelet(runner, now).of(runner.held, base)
         wanted = self._possible(claim, by_room.at_least(account.reserved))
+        # The requests stay raised until the agent asks again: a kubelet may be slow.
         resizes.hold(wanted, now)
         size = base.at_least(wanted)
         possible = resizes.possible(base, size, now)
         if possible.within(runner.asked):
+            # A quota or an admission rule refuses to go as high as the agent asks; it may allow some of it.
             possible = resizes.raising.halfway(base, size, policy.compute_unit, now)
         if possible.within(runner.asked) and (runner.problem or size != possible or not resizes.may_land):
             return None, ()
@@ -159,6 +156,7 @@ class RequestOrders(LedgerPart):
         size = _due(claim, runner, needed, account.facts.first_requests, now)
         resizes = _resizes(claim)
         if size == runner.asked:
+            # A webhook may drop the limit each time.
             if now - resizes.limited_at < LIMIT_AGAIN or not self._lacks_limit(claim, runner):
                 return None, ()
             resizes.limited_at = now
@@ -173,12 +171,15 @@ class RequestOrders(LedgerPart):
         state, runner = self._state, pod.runner
         if not state.follows_requests or runner is None or pod.node is not None or pod.uid in state.claims:
             return ()
+        # Only for its error: requests are not changed for a VM that is not known yet.
         binding.claim_of(state, pod)
         account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
         if account is None or account.reserved == runner.asked:
             return ()
+        # Exactly what the VM needs, so that preemption and cluster autoscalers see its true size. An admission rule
+        # may refuse to lower requests, so the second write only raises.
         sizes = dict.fromkeys((account.reserved, account.reserved.at_least(runner.asked)))
-        return tuple(ResizePod(pod.uid, pod.name, each, runner.version) for each in sizes if each != runner.asked)
+        return tuple(ResizePod(pod.uid, pod.name, size, runner.version) for size in sizes if size != runner.asked)
 
     def requests_refused(
         self, order: ResizePod, why: str, now: Instant, *, is_final: bool = False, is_of_size: bool = True
@@ -191,8 +192,8 @@ class RequestOrders(LedgerPart):
         claim = self._state.claims.get(order.uid)
         if claim is None or claim.resizes is None:
             return ()
-        asked = order.size if claim.pod.runner is None else claim.pod.runner.asked
-        claim.resizes.refused(order.size, asked, why, now, is_of_size=is_of_size)
+        current = order.size if claim.pod.runner is None else claim.pod.runner.asked
+        claim.resizes.refused(order.size, current, why, now, is_of_size=is_of_size)
         if is_final and claim.state is ClaimState.BOUND:
             claim.resizes.exempt(why, now)
         self._state.change(claim)
@@ -210,19 +211,19 @@ class RequestOrders(LedgerPart):
             resizes.goal = size
         resizes.send(size, runner, now)
         self._state.change(claim)
+        # Only a write that lowers something takes a wish back.
         withdraws = runner.verdict if not runner.asked.within(size) else ""
         limit = self._cpu_limit(claim, runner, size)
         order = ResizePod(claim.pod.uid, claim.pod.name, size, runner.version, withdraws, limit)
         return order, self._finish(outside=False)
 
     def _possible(self, claim: Claim, size: Resources) -> Resources:
-        """``size`` as far as the pod's node could have it if it were empty; of resources it lacks, the present request.
-
-        A pod that asks for nothing would have another class of service.
-        """
+        """``size`` as far as the pod's node could have it if it were empty; without it, the present request."""
         facts, runner = self._state.nodes[claim.node].facts, claim.pod.runner
         if facts is None or runner is None:
             return size
+        # A kubelet calls a request above its allocatable infeasible, and never grants it. A request of zero would
+        # change the class of service.
         room = facts.allocatable.minus_or_zero(claim.pod.around)
         return size.at_most(Resources(room.cpu or runner.asked.cpu, room.mem or runner.asked.mem))
 
@@ -270,6 +271,7 @@ def _due_where_refused(claim: Claim, runner: RunnerRequests, needed: Resources, 
     others = refused.of(runner.held, rest)
     if others != runner.held:
         return others
+    # What is refused is withdrawn as far as no reservation needs it, for it would hold up other pods on the node.
     less = runner.asked if runner.asked.within(needed) else needed.at_least(runner.secured)
     return resizes.lowering.parts_at(now).of(runner.held, less)
 

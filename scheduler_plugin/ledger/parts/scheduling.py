@@ -30,6 +30,7 @@ class Scheduling(LedgerPart):
         state = self._state
         if pod.uid in state.claims or state.is_gone(pod.uid):
             return ()
+        # kube-scheduler has seen all nodes, so another look would end the same.
         if not state.sampled.is_sample(len(asked), len(state.rooms)):
             return ()
         fitting = state.node_indexes.of(binding.claim_of(state, pod)).fitting()
@@ -45,23 +46,27 @@ class Scheduling(LedgerPart):
     def best(self, pod: PodFacts, asked: Container[str], most: int) -> list[str]:
         """The ``most`` best of the asked nodes that the pod fits; one alone is remembered for the pods after it.
 
-        None if that is for ``filter`` to say: the pod fits nowhere, holds a reservation, or is a migration's.
+        Empty if that is for ``filter`` to say: the pod fits nowhere, holds a reservation, or is a migration's.
         Raises ``NotReadyError``.
         """
         self._require_ready()
         state = self._state
+        # ``filter`` answers these: a pod with a reservation fits its node only, and a target only where its migration
+        # goes.
         if pod.uid in state.claims or pod.migration is not None:
             return []
         claim = binding.claim_of(state, pod)
+        # Each pod begins at another of the equal nodes, so that pods that come together spread.
         taken, start = state.assumed.taken(pod.uid), crc32(pod.uid.encode())
-        found = state.node_indexes.of(claim).best(asked, most, taken, self._is_soft_tainted, start)
+        best_nodes = state.node_indexes.of(claim).best(asked, most, taken, self._is_soft_tainted, start)
         state.assumed.settle(pod.uid)
-        if len(found) == 1:
-            state.assumed.assume(pod.uid, found[0], claim)
-        if found:
+        # kube-scheduler can only bind it there.
+        if len(best_nodes) == 1:
+            state.assumed.assume(pod.uid, best_nodes[0], claim)
+        if best_nodes:
             state.waiting.fits(pod.uid)
             state.sampled.forget(pod.uid)
-        return found
+        return best_nodes
 
     def _is_soft_tainted(self, node: str) -> bool:
         facts = self._state.nodes[node].facts

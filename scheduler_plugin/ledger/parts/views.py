@@ -1,4 +1,4 @@
-"""What may be read of the ledger; nothing changes."""
+"""Read-only views of the ledger."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class LedgerViews(LedgerPart):
 
     def scaled_vms(self, now: Instant) -> tuple[int, int]:
         """The numbers of VMs with a guest and an agent: those whose agent was heard lately, and the others."""
-        heard = [self._is_heard(vm, now) for vm in self._state.vms.values() if self._is_scaled(vm)]
-        return heard.count(True), heard.count(False)
+        is_heard = [self._is_heard(vm, now) for vm in self._state.vms.values() if self._is_scaled(vm)]
+        return is_heard.count(True), is_heard.count(False)
 
     def is_silent(self, vm: VmAccount, now: Instant) -> bool:
         """Return True if an agent is to size the VM and was not heard lately. Only who leads hears agents."""
@@ -75,9 +75,10 @@ class LedgerViews(LedgerPart):
         return now - vm.heard_at <= LATELY
 
     def _is_scaled(self, vm: VmAccount) -> bool:
-        """Pods of another scheduler run VMs that may be its agents' to size."""
+        """Return True if one of our agents is to size the VM."""
         if vm.facts is None or not vm.facts.has_agent or vm.facts.phase in WITHOUT_GUEST:
             return False
+        # VMs of another scheduler have agents that speak to that one.
         return any(claim.pod.scheduler == self._state.scheduler for claim in vm.claims)
 
     def explain(self, uid: str, now: Instant) -> ClaimExplanation:
