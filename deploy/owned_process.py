@@ -1,6 +1,6 @@
 """Command lines of processes that never outlive the one that starts them.
 
-The kernel kills them when the thread that started them ends (PDEATHSIG), so they are started from the main thread.
+The kernel kills them when the thread that started them ends (PDEATHSIG): start them from the main thread.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from typing import Final
 
 _DIE_WITH_PARENT: Final = ("setpriv", "--pdeathsig", "KILL", "--")
+# The parent may die before setpriv has run; then the child has another parent and must not start.
 _UNLESS_ORPHANED: Final = ("sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
 
 
 def owned(command: Sequence[str], enter: Sequence[str] = ()) -> list[str]:
-    """The command line of a child of this process; ``enter`` leads into its network and may fork on its way.
-
-    An owner that dies before its order to the kernel was given is found by its child: its parent is another then.
-    """
+    """The command line of a child of this process; ``enter`` leads into its network and may fork on its way."""
+    # A program that forks on its way, such as nsenter, loses the signal, which is not inherited by its child.
     last = _DIE_WITH_PARENT if enter else ()
     return [*_DIE_WITH_PARENT, *_UNLESS_ORPHANED, str(os.getpid()), *enter, *last, *command]

@@ -1,4 +1,4 @@
-"""What every party must agree on: quantities, messages, names, smoothing and ranking.
+"""Everything that all parties must agree on: quantities, messages, names, smoothing and ranking.
 
 Rules that hold in this package:
 

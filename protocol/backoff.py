@@ -1,11 +1,4 @@
-"""How long to wait before something that failed is tried again. The only back-off of this project.
-
-Rules that hold here:
-
-- The wait grows by a factor with every failure in a row up to a cap; jitter only lengthens it, so that clients that
-  failed together do not come back together.
-- Something that ran well for long enough begins at the first wait again.
-"""
+"""Back-off: the wait before something that failed is tried again. The only one of this project."""
 
 from __future__ import annotations
 
@@ -36,7 +29,9 @@ class Backoff:
         >>> Backoff(Seconds(2.0), Seconds(60.0), spread=0.5).delay(1, 0.5)
         2.5
         """
+        # Without the cap on the exponent, a long series of failures would overflow the float.
         grown = self.first * self.factor ** min(failures - 1, _MOST_DOUBLINGS)
+        # Jitter is added after the cap and only lengthens: clients that failed together must not come back together.
         return Seconds(min(self.cap, grown) * (1.0 + self.spread * jitter))
 
 
@@ -59,6 +54,7 @@ class Retries:
 
     def failed(self, jitter: float, ran: Seconds = Seconds(0.0)) -> Seconds:
         """Counts a failure after ``ran`` seconds of running well; returns how long to wait, in seconds."""
+        # Something that ran well for long enough begins at the first wait again.
         self.failures = 1 if ran >= self.healthy else self.failures + 1
         return self.backoff.delay(self.failures, jitter)
 

@@ -5,8 +5,6 @@ Rules that hold here:
 - A request is decoded in two steps, because only the VM's object knows the size of a memory slot: ``decode_request``
   gives the pod, ``WireRequest.resolve`` the amounts.
 - Whatever a peer sends, the only error is ``MalformedMessageError``, and its message begins with the path of the field.
-- What a version cannot write is rounded so that no party gets more than was said: a permit down, a request up.
-- No key may come twice: two readers of one message must not see two messages.
 """
 
 from __future__ import annotations
@@ -71,11 +69,11 @@ def decode_request(body: bytes, accepted: VersionRange = EVERY_VERSION) -> WireR
     '500m cpu, 2Gi'
     """
     try:
-        found = _request_in(body, accepted)
-        pod = ObjectName(_name("pod.namespace", found.pod.namespace), _name("pod.name", found.pod.name))
+        wire = _request_in(body, accepted)
+        pod = ObjectName(_name("pod.namespace", wire.pod.namespace), _name("pod.name", wire.pod.name))
     except (ValueError, RecursionError) as error:
         raise MalformedRequestError(field_message(error)) from None
-    return WireRequest(ProtocolVersion(found.protoVersion), pod, found)
+    return WireRequest(ProtocolVersion(wire.protoVersion), pod, wire)
 
 
 def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: Bytes) -> bytes:
@@ -88,8 +86,10 @@ def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: B
     b'{"protoVersion":4,"pod":{"namespace":"a","name":"p"},"res'
     """
     dialect = DIALECTS[version]
+    # The seed's version has no field for its number.
     wire: dict[str, object] = {"protoVersion": int(version)} if version else {}
     wire["pod"] = WirePod(request.pod.namespace, request.pod.name)
+    # Up, so that the VM does not get less than the agent asks for.
     wire["resources"] = dialect.write_up(request.resources, slot_size)
     if dialect.last_permit:
         # Down, as a permit was: asking for more than was granted would make a restarted scheduler over-commit.
@@ -117,7 +117,9 @@ def encode_response(version: ProtocolVersion, response: PluginResponse, slot_siz
     b'{"permit":{"vCPUs":1,"mem":"2Gi"},"migrate":null}'
     """
     dialect = DIALECTS[version]
+    # Down, so that no party uses more than was permitted.
     wire: dict[str, object] = {"permit": dialect.write_down(response.permit, slot_size)}
+    # The seed's version leaves the field out unless a migration is wanted.
     if response.migrate or version:
         wire["migrate"] = {} if response.migrate else None
     if dialect.response_units:
@@ -134,14 +136,15 @@ def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> 
     """
     dialect = DIALECTS[version]
     try:
-        found = _decoded(_RESPONSE, body)
-        unit = (found.computeUnit or found.resourceUnit) if dialect.response_units else None
+        wire = _decoded(_RESPONSE, body)
+        # The versions disagree on the field's name.
+        unit = (wire.computeUnit or wire.resourceUnit) if dialect.response_units else None
         if dialect.response_units and unit is None:
             raise ValueError(f"{dialect.response_units[0]}: expected a value, the field is missing")
         return PluginResponseView(
-            permit=dialect.read("permit", found.permit, slot_size),
+            permit=dialect.read("permit", wire.permit, slot_size),
             compute_unit=None if unit is None else _unit(dialect, dialect.response_units[0], unit, slot_size),
-            migrate=found.migrate is not None,
+            migrate=wire.migrate is not None,
         )
     except (ValueError, RecursionError) as error:
         raise MalformedResponseError(field_message(error)) from None
@@ -149,14 +152,15 @@ def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> 
 
 def _request_in(body: bytes, accepted: VersionRange) -> WireRequestBody:
     try:
-        found = _REQUEST.decode(body)
+        wire = _REQUEST.decode(body)
     except (ValueError, RecursionError):
         _require(_HEAD.decode(body).protoVersion, accepted)  # an unknown version is reported first
         raise
-    _require(found.protoVersion, accepted)
-    if body.count(b":") > found.least_keys:
+    _require(wire.protoVersion, accepted)
+    # Counting is cheap: with no more colons than keys, none was repeated. Colons in texts only lead to the exact check.
+    if body.count(b":") > wire.least_keys:
         _require_no_key_twice(body)
-    return found
+    return wire
 
 
 def _require(version: int, accepted: VersionRange) -> None:
@@ -170,6 +174,7 @@ def _request(wire: WireRequest, dialect: Dialect, slot_size: Bytes) -> AgentRequ
     for field, amount in (("vCPUs", resources.cpu), ("mem", resources.mem)):
         if not amount:
             raise ValueError(f"resources.{field}: expected more than zero")
+    # Older versions round by the unit of the scheduler and do not send one.
     unit, metrics = None, None
     if dialect.bytes_and_unit:
         if body.computeUnit is None:
@@ -221,12 +226,14 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    found = decoder.decode(body)
+    decoded = decoder.decode(body)
     _require_no_key_twice(body)
-    return found
+    return decoded
 
 
 def _require_no_key_twice(body: bytes) -> None:
+    # Only the standard library's parser can report repeated keys, and it is slow.
+    # Two readers of one message must not see two messages, which JSON allows where a key is repeated.
     if _keys(_ANY_OBJECT.decode(body)) < body.count(b":"):
         _NO_KEY_TWICE.decode(body.decode())
 
@@ -234,18 +241,18 @@ def _require_no_key_twice(body: bytes) -> None:
 def _keys(value: dict[str, object] | list[object]) -> int:
     """The number of keys in a decoded document. If it equals the colons in its text, no key was repeated."""
     count, inside = (len(value), list(value.values())) if isinstance(value, dict) else (0, value)
-    for each in inside:
-        if isinstance(each, (dict, list)):
-            count += _keys(each)
+    for element in inside:
+        if isinstance(element, (dict, list)):
+            count += _keys(element)
     return count
 
 
 def _no_key_twice(pairs: list[tuple[str, object]]) -> None:
-    seen = set()
+    keys = set()
     for key, _ in pairs:
-        if key in seen:
+        if key in keys:
             raise ValueError(f"{shown(key)}: expected once, the key comes twice in one object")
-        seen.add(key)
+        keys.add(key)
 
 
 _NO_KEY_TWICE: Final = json.JSONDecoder(object_pairs_hook=_no_key_twice)

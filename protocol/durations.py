@@ -4,7 +4,7 @@ Rules that hold here:
 
 - Plain numbers are seconds. A text is a plain number, or numbers with units in Go's form: ``90s``, ``5m``, ``1h30m``,
   ``1.5h``, ``250ms``, without blanks or a sign. ``d`` is a day of 24 hours.
-- A span is never negative and never longer than ``LONGEST``. Reading takes time linear in a text of bounded length.
+- A span is never negative and never longer than ``LONGEST``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from protocol.units import Seconds
 LONGEST: Final = Seconds(10 * 366 * 86_400.0)
 """Ten years."""
 
+# Bounds the time that a text from a stranger can take.
 _LONGEST_TEXT: Final = 64
 _UNITS: Final = {
     "ns": 1e-9,
@@ -54,6 +55,7 @@ def parse_duration(given: object) -> Seconds:
     """
     if isinstance(given, str):
         seconds = _read(given)
+    # ``bool`` is an int in Python, and ``true`` is no number of seconds.
     elif isinstance(given, (int, float)) and not isinstance(given, bool):
         seconds = _plain(given)
     else:
@@ -82,6 +84,7 @@ def format_duration(span: Seconds) -> str:
 
 def _plain(given: float) -> float:
     """Integers may be larger than a float holds."""
+    # ``not … >`` is also true for NaN, which the caller refuses. -1 is out of range, and refused as well.
     return float(given) if not abs(given) > LONGEST else -1.0
 
 
@@ -90,7 +93,8 @@ def _read(text: str) -> float | None:
         return None
     if _PLAIN.fullmatch(text):
         return float(text)
-    total, at = 0.0, 0
-    while found := _PART.match(text, at):
-        total, at = total + float(found[1]) * _UNITS[found[2]], found.end()
+    total, at = 0.0, 0  # ``at`` is where the next part must begin
+    while match := _PART.match(text, at):
+        total, at = total + float(match[1]) * _UNITS[match[2]], match.end()
+    # Text after the last part, or no part at all, makes it no duration.
     return total if at and at == len(text) else None

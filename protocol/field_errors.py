@@ -1,9 +1,6 @@
 """One spelling for everything that is wrong with a field: ``resources.vCPUs: expected ..., got ...``.
 
-Rules that hold here:
-
-- A message begins with the path of the field from the top of the document, without a leading dot or dollar sign.
-- A message never repeats more than ``SHOWN`` characters of what was found: the text may come from any client.
+A message begins with the path of the field from the top of the document, without a leading dot or dollar sign.
 """
 
 from __future__ import annotations
@@ -40,6 +37,7 @@ def shown(value: object) -> str:
     >>> shown("a" * 100)[-6:], shown(10**5000)
     ('aaa...', 'a number with too many digits')
     """
+    # Cut before ``repr``, since a text from a client may be very long.
     text = repr(value[: SHOWN + 1]) if isinstance(value, str) else _BRIEF.repr(value)
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
@@ -58,10 +56,13 @@ def field_message(error: Exception) -> str:
         return f"document: expected UTF-8, got byte {error.object[error.start]:#04x}"
     if not isinstance(error, msgspec.MsgspecError):
         return str(error)
+    # msgspec appends the path as " - at `$.a.b`".
     what, _, place = str(error).partition(" - at `$")
     path = place.removesuffix("`").removeprefix(".")
     missing = _MISSING.fullmatch(what)
+    # msgspec names the object that lacks the field; the path of the field itself is more useful.
     if missing:
         return f"{'.'.join(filter(None, (path, missing['field'])))}: expected a value, the field is missing"
+    # msgspec describes a quantity by its Python types, which mean nothing to the author of a document.
     what = what.replace(*_QUANTITY).replace("`", "").removeprefix("JSON is ")
     return f"{path or 'document'}: {what[:1].lower()}{what[1:]}"

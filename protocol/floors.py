@@ -50,10 +50,11 @@ def decode_floor(text: str) -> Floor:
     1767261600.0
     """
     try:
-        found = _DECODER.decode(text)
+        wire = _DECODER.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
-    until = parse_timestamp(found.until)
+    until = parse_timestamp(wire.until)
+    # Without a usable end, the floor would never expire.
     if until is None:
-        raise ValueError(f"until: expected a time such as 2026-01-01T10:00:00Z, got {shown(found.until)}")
-    return Floor(Resources(cpu_from_wire("vCPUs", found.vCPUs), mem_from_wire("mem", found.mem)), until)
+        raise ValueError(f"until: expected a time such as 2026-01-01T10:00:00Z, got {shown(wire.until)}")
+    return Floor(Resources(cpu_from_wire("vCPUs", wire.vCPUs), mem_from_wire("mem", wire.mem)), until)

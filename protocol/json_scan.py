@@ -1,9 +1,7 @@
 """Takes JSON text apart one level deep, however deep it is nested: for texts that a decoder refuses as a whole.
 
-Rules that hold here:
-
-- Time is linear in the text and nothing recurses. What is inside a part is not looked at: it may be anything.
-- A text that does not close what it opens raises ``UnclosedError``.
+What is inside a part is not looked at: it may be anything. A text that does not close what it opens raises
+``UnclosedError``.
 """
 
 from __future__ import annotations
@@ -32,15 +30,18 @@ def elements(text: bytes) -> Iterator[bytes]:
     >>> list(elements(b'[1, {"a": [2, 3]}, "x,y"]'))
     [b'1', b'{"a": [2, 3]}', b'"x,y"']
     """
+    # Counted instead of recursing, so that a deeply nested text cannot exhaust the stack.
     depth, start = 0, 0
     for token in _TOKEN.finditer(text):
         mark = text[token.start()]
         if mark in _OPEN:
             depth += 1
+            # Only the outermost bracket begins the first part.
             start = token.end() if depth == 1 else start
         elif mark in _CLOSE:
             depth -= 1
             if depth <= 0:
+                # An empty array has no last element.
                 yield from filter(None, [text[start : token.start()].strip()])
                 return
         elif mark == _COMMA and depth == 1:
@@ -55,16 +56,18 @@ def members(text: bytes) -> dict[str, bytes]:
     >>> members(b'{"metadata": {"name": "db"}, "items": []}')
     {'metadata': b'{"name": "db"}', 'items': b'[]'}
     """
-    found = {}
+    values = {}
     for part in elements(text):
         key = _KEY.match(part)
+        # A part without a key cannot be in an object; the decoder has refused the text already.
         if key is not None:
-            found[_name(key[1])] = part[key.end() :].strip()
-    return found
+            values[_name(key[1])] = part[key.end() :].strip()
+    return values
 
 
 def _name(key: bytes) -> str:
     try:
         return msgspec.json.decode(key, type=str)
     except ValueError:
+        # Not a valid JSON string, for example with a broken escape; its bytes still identify the member.
         return key.decode(errors="replace")

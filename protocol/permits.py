@@ -2,10 +2,6 @@
 
 The annotation ``autoscaling.neon.tech/permit`` holds ``{"vCPUs": "750m", "mem": "3Gi"}``: absolute amounts, never
 slots. It is written before an increase is answered.
-
-``autoscaling.neon.tech/permit-writer`` beside it says which process wrote it, by which of its decisions and for which
-agents. So no two writes are equal: an API server leaves an object's version as it is if a write changes nothing,
-and a write that was lost could still land on it.
 """
 
 from __future__ import annotations
@@ -50,10 +46,10 @@ def decode_permit(text: str) -> Resources:
     '750m cpu, 3Gi'
     """
     try:
-        found = _DECODER.decode(text)
+        wire = _DECODER.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
-    return Resources(cpu_from_wire("vCPUs", found.vCPUs), mem_from_wire("mem", found.mem))
+    return Resources(cpu_from_wire("vCPUs", wire.vCPUs), mem_from_wire("mem", wire.mem))
 
 
 def encode_writer(process: str, revision: int, holders: Sequence[str] = ()) -> str:
@@ -65,6 +61,8 @@ def encode_writer(process: str, revision: int, holders: Sequence[str] = ()) -> s
     >>> encode_writer("scheduler-0a1b2c3d.1", 17, ["pod", "agent"])
     'scheduler-0a1b2c3d.1/17/pod,agent'
     """
+    # The revision makes every write different: an API server keeps an object's version if a write changes nothing, and
+    # a lost write could still land on that version.
     return f"{process}/{revision}/{','.join(holders)}" if holders else f"{process}/{revision}"
 
 
@@ -86,4 +84,5 @@ def decode_holders(text: str) -> tuple[str, ...]:
     (('pod', 'agent'), ())
     """
     holders = text.partition("/")[2].partition("/")[2]
+    # Split no further than needed: the annotation may come from anyone who may write the object.
     return tuple(holders.split(",", MOST_HOLDERS)[:MOST_HOLDERS]) if holders else ()

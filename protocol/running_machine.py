@@ -1,4 +1,4 @@
-"""What a running guest's machine can take, whatever its VM's spec has come to say (pure).
+"""Limits of a running guest's machine, whatever the VM's spec says in the meantime (pure).
 
 A machine is started with a number of CPUs and with the smallest and largest memory of the spec of that moment; only a
 restart changes them. The controller reads them from the arguments of the VM's pod and says them in ``status.machine``.
@@ -38,6 +38,7 @@ class RunningMachine:
         >>> str(machine.clip(Resources.parse("8", "512Mi")))
         '4 cpu, 1Gi'
         """
+        # The minimum is applied last: memory with which the machine booted cannot be unplugged.
         return Resources(min(size.cpu, self.cpu_max), max(self.mem_min, min(size.mem, self.mem_max)))
 
     def as_status(self) -> Json:
@@ -65,6 +66,7 @@ def read_machine(status: JsonObject) -> RunningMachine | None:
 
 def _quantity(fields: JsonObject, key: str) -> int | str:
     value = fields.get(key)
+    # ``bool`` is an int in Python.
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError(f"status.machine.{key}: expected a quantity, got {shown(value)}")
     return value
@@ -77,6 +79,7 @@ def _machine(max_cpus: int | str, min_memory: int | str, max_memory: int | str) 
         mem_from_wire("status.machine.minMemory", min_memory),
         mem_from_wire("status.machine.maxMemory", max_memory),
     )
+    # A zero maximum or an inverted range would make ``clip`` answer with sizes that do not exist.
     if not (machine.cpu_max and machine.mem_max and machine.mem_min <= machine.mem_max):
         raise ValueError(f"status.machine: expected maxCpus > 0 and minMemory <= maxMemory > 0, got {machine}")
     return machine

@@ -1,4 +1,4 @@
-"""How much a peer that is not trusted may send: so much at once, and so much a second in the long run."""
+"""A limit for a peer that is not trusted: a burst, and a rate per second in the long run."""
 
 from __future__ import annotations
 
@@ -26,5 +26,6 @@ class TokenBucket:
         False
         """
         grown = self._held + self._per_second * (now - self._at)
+        # May go below zero: a message that is too large is owed, and paid back before the next one.
         self._held, self._at = min(self._most, grown) - tokens, now
         return self._held >= 0.0

@@ -75,19 +75,20 @@ def parse_quantity(text: str | int | float) -> Fraction:
             raise QuantityError("expected a quantity of reasonable size, got a number with too many digits")
         return Fraction(text)
     raw = str(text).strip()
-    found = _QUANTITY.fullmatch(raw) if len(raw) <= _LONGEST else None
-    if found is None:
+    match = _QUANTITY.fullmatch(raw) if len(raw) <= _LONGEST else None
+    if match is None:
         raise QuantityError(f'expected a quantity such as 2, "250m" or "1Gi", got {shown(raw)}')
-    digits, power = _number(found)
+    digits, power = _number(match)
     size = len(str(digits)) - 1 + power
     if digits and abs(size) > _LARGEST_POWER:
         raise QuantityError(f"expected a quantity of reasonable size, got {shown(raw)}")
     number = _scaled(digits, power) if digits else Fraction(0)
-    return (-number if found["sign"] == "-" else number) * _SUFFIXES[found["suffix"] or ""]
+    return (-number if match["sign"] == "-" else number) * _SUFFIXES[match["suffix"] or ""]
 
 
 def _number(found: re.Match[str]) -> tuple[int, int]:
     """The digits as a whole number, and the power of ten that it counts."""
+    # Trailing zeros would make the numbers larger than they are.
     part = (found["part"] or found["only"] or "").rstrip("0")
     return int((found["whole"] or "") + part or "0"), int(found["exponent"] or "0") - len(part)
 
@@ -128,6 +129,7 @@ class Amount(msgspec.Struct, frozen=True, order=True, gc=False):
 
     def scaled(self, fraction: float | Fraction) -> Self:
         """This amount times ``fraction`` (>= 0), rounded down to the whole unit; a float is the decimal it shows."""
+        # By its text, 0.1 is exactly a tenth; the float itself is slightly more.
         exact = fraction if isinstance(fraction, Fraction) else Fraction(str(fraction))
         return type(self)(floor(self.value * exact))
 
@@ -137,6 +139,7 @@ class Amount(msgspec.Struct, frozen=True, order=True, gc=False):
 
     def units_up(self, unit: Self) -> int:
         """The least number of ``unit`` (> 0) that covers this amount."""
+        # -(-a // b) rounds up without a float.
         return -(-self.value // self._same(unit))
 
     def down_to(self, unit: Self) -> Self:
@@ -234,6 +237,7 @@ def _amount(quantity: str | int | float, units: dict[str, int]) -> int:
 
     Raises ``QuantityError`` if it is no quantity or negative.
     """
+    # The common forms, without a fraction or an exponent, are read without the slow exact arithmetic.
     if type(quantity) is str and len(quantity) <= 20:
         digits = quantity.rstrip("mKMGTPEi")
         factor = units.get(quantity[len(digits) :])
@@ -269,6 +273,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         return cls(MilliCpu.parse(cpu), Bytes.parse(mem))
 
     def __add__(self, other: Resources) -> Resources:
+        # Adding nothing needs no checks. A new object, since ``self`` may be a ``ComputeUnit``.
         if other is ZERO:
             return Resources(self.cpu, self.mem)
         return Resources(MilliCpu(self.cpu.value + other.cpu.value), Bytes(self.mem.value + other.mem.value))

@@ -3,10 +3,6 @@
 Rules that hold here:
 
 - A slot of memory is a multiple of 8Mi; a VM has 1 to 512 slots; min <= use <= max for CPU and for memory.
-- The annotation ``autoscaling.neon.tech/bounds`` replaces the bounds of the spec for autoscaling, as far as it lies
-  within them; the part beyond them is reported as a problem.
-- While a guest runs, bounds and ``use`` are clipped to what its machine can take (``status.machine``): what the spec
-  says beyond that holds after the next restart.
 - A spec that breaks a rule raises ``InvalidObjectError`` naming the path of the field; nothing is guessed.
 - Annotations, labels and the status never make a VM unreadable. Unreadable parts are listed in ``problems``,
   and a reader must count it as its maximum.
@@ -158,6 +154,8 @@ def use_patch(use: Resources, slot_size: Bytes, before: Resources | None = None)
     {'spec': {'guest': {'cpus': {'use': '1500m'}, 'memorySlots': {'use': 2}}}}
     """
     guest: dict[str, object] = {}
+    # Left out where it is equal: the spec may say more than the running machine takes, and the API would refuse a patch
+    # that is outside of the spec's own bounds.
     if before is None or use.cpu != before.cpu:
         guest["cpus"] = {"use": cpu_to_wire(use.cpu)}
     if before is None or use.mem != before.mem:
@@ -169,8 +167,10 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
     meta, status = found.metadata, child(obj, "status")
     labels, annotations, problems = labels_of(obj), annotations_of(obj), list[str]()
     slot_size, spec_bounds, spec_use = _sizes(found.spec.guest)
+    # The annotation replaces the bounds of the spec for autoscaling, as far as it lies within them.
     bounds = _annotated(ANNOTATION_BOUNDS, annotations, partial(_bounds, spec_bounds, slot_size, problems), problems)
     machine = _read_or_problem(partial(read_machine, status), problems)
+    # While a guest runs, its machine is the limit; what the spec says beyond that holds after the next restart.
     limits, use = _clipped(bounds or spec_bounds, spec_use, machine, slot_size)
     return VirtualMachine(
         name=ObjectName(meta.namespace, meta.name),
@@ -191,6 +191,7 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
         has_bounds=bounds is not None or ANNOTATION_BOUNDS not in annotations,
         machine=machine,
         after_restart=spec_use if spec_use != use else None,
+        # Without a machine, the annotation must not lower what an unreadable part may stand for.
         at_most=spec_bounds.max if machine is None else machine.most,
         problems=tuple(problems),
     )
@@ -214,12 +215,14 @@ def _sizes(guest: _Guest) -> tuple[Bytes, Bounds, Resources]:
     _ordered("spec.guest.memorySlots", slots, slots)
     if slots[2] > MOST_SLOTS:
         raise ValueError(f"spec.guest.memorySlots.max: expected at most {MOST_SLOTS} slots, got {slots[2]}")
+    # In order: min, use, max.
     low, use, high = (Resources(c, slot_size * s) for c, s in zip(cpu, slots, strict=True))
     return slot_size, Bounds(low, high), use
 
 
 def _filled(path: str, given: _Range) -> list[tuple[str, WireQuantity]]:
     """The paths and values of min, use and max, in this order, with the defaults filled in."""
+    # NeonVM's defaults: ``use`` is ``min``, and ``max`` is ``use``.
     use = given.min if given.use is None else given.use
     most = use if given.max is None else given.max
     return [(f"{path}.min", given.min), (f"{path}.use", use), (f"{path}.max", most)]
@@ -238,11 +241,11 @@ T = TypeVar("T")
 
 def _annotated(name: str, annotations: Mapping[str, str], read: Callable[[str], T], problems: list[str]) -> T | None:
     """Decoded annotation; None if it is absent, or cannot be decoded, which becomes a problem."""
-    found = annotations.get(name)
-    if found is None:
+    annotation = annotations.get(name)
+    if annotation is None:
         return None
     try:
-        return read(found)
+        return read(annotation)
     except (ValueError, RecursionError) as error:
         problems.append(_problem(name, field_message(error)))
         return None
@@ -254,12 +257,14 @@ def _problem(annotation: str, what: str) -> str:
 
 def _bounds(spec: Bounds, slot_size: Bytes, problems: list[str], annotated: str) -> Bounds:
     """The intersection of the annotation and the spec; an empty one counts as unreadable."""
-    found = _BOUNDS.decode(annotated)
-    low, high = _bound("min", found.min, slot_size), _bound("max", found.max, slot_size)
+    parsed = _BOUNDS.decode(annotated)
+    low, high = _bound("min", parsed.min, slot_size), _bound("max", parsed.max, slot_size)
     both = Bounds(low.at_least(spec.min), high.at_most(spec.max))
     expected = f"expected min <= max, both within {spec.min} to {spec.max} as in spec.guest, got {low} to {high}"
+    # An annotation wholly outside of the spec leaves no size to choose.
     if not (low.within(high) and both.min.within(both.max)):
         raise ValueError(expected)
+    # What lies beyond the spec is cut and reported, so that an old annotation does not make the VM unreadable.
     if both != Bounds(low, high):
         problems.append(_problem(ANNOTATION_BOUNDS, f"{expected}: {both.min} to {both.max} counts"))
     return both
@@ -281,7 +286,9 @@ def _clipped(
     if machine is None:
         return bounds, use
     low, high, use = machine.clip(bounds.min), machine.clip(bounds.max), machine.clip(use)
+    # The bounds must be whole slots; a machine's memory need not be.
     least, most = low.mem.up_to(slot_size), high.mem.down_to(slot_size)
+    # No size of whole slots fits into the machine, so the VM stays as it is.
     if least > most:
         least = most = use.mem
     return Bounds(Resources(low.cpu, least), Resources(high.cpu, most)), use

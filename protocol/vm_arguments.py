@@ -19,7 +19,7 @@ SPEC_FLAG: Final = "-vmspec"
 MOST_BYTES: Final = 4 * 1024**2
 """A specification is never larger than an object of the API may be."""
 
-_GZIP: Final = 31
+_GZIP: Final = 31  # zlib's window of 2^15, plus 16 for a gzip header
 
 
 class ArgumentsError(Exception):
@@ -32,6 +32,7 @@ def value_of(words: Sequence[str], flag: str) -> str:
     >>> value_of(["-a", "1", "-b=2"], "-a"), value_of(["-a", "1", "-b=2"], "-b"), value_of(["-a"], "-b")
     ('1', '2', '')
     """
+    # The empty word is paired with the last one, so that a flag without a value reads as empty.
     for word, following in pairwise([*words, ""]):
         if word == flag:
             return following
@@ -71,9 +72,11 @@ def unpacked(dump: str) -> bytes:
     """
     try:
         unpacking = zlib.decompressobj(wbits=_GZIP)
+        # Limited while unpacking: a small text may stand for gigabytes.
         plain = unpacking.decompress(base64.b64decode(dump, validate=True), MOST_BYTES)
         if unpacking.unconsumed_tail:
             raise ArgumentsError(f"a specification of more than {MOST_BYTES} bytes")
+        # A truncated stream raises nothing by itself.
         if not unpacking.eof:
             raise ArgumentsError("a specification that cannot be read: its end is missing")
         return plain

@@ -13,6 +13,7 @@ from typing import Final
 
 import yaml
 
+# libyaml's parser is much faster.
 try:
     from yaml import CSafeLoader as _Parser
 except ImportError:  # pragma: no cover - a PyYAML that was built without libyaml reads the same, slower
@@ -59,11 +60,13 @@ def read_documents(text: str, longest: int = LONGEST) -> list[object]:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
         raise YamlError(f"no YAML: {place}{error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        # One of ours already has its message.
         if isinstance(error, YamlError):
             raise
         raise YamlError(f"no YAML: {' '.join(str(error).split())[:200]}") from None
 
 
+# Python takes quadratic time for very long integers.
 _MOST_DIGITS: Final = 64
 
 
@@ -91,6 +94,7 @@ def _check(text: str, most: int) -> None:
     for event in yaml.parse(text, Loader=_Parser):
         anchor: str | None = getattr(event, "anchor", None)
         if isinstance(event, yaml.DocumentStartEvent):
+            # Anchors are not shared between documents.
             anchors = {}
         elif isinstance(event, yaml.CollectionStartEvent):
             open_.append((_Size(), anchor))
@@ -100,9 +104,11 @@ def _check(text: str, most: int) -> None:
             size, anchor = open_.pop()
             _closed(size, anchor, anchors, open_)
         elif isinstance(event, yaml.AliasEvent):
+            # Also refuses an alias inside of its own anchor, which would stand for infinitely many values.
             if anchor not in anchors:
                 raise YamlError(f"{_line(event)}: expected an alias of an anchor before it, got *{anchor}")
             size = anchors[anchor]
+            # An alias counts as everything that it stands for, before anything is built.
             total += size.nodes
             _allow(event, len(open_) + size.height, total, most)
             _closed(size, None, anchors, open_)
@@ -121,6 +127,7 @@ class _Size:
 
 def _closed(size: _Size, anchor: str | None, anchors: dict[str, _Size], open_: list[tuple[_Size, str | None]]) -> None:
     if anchor is not None:
+        # Known only now that the anchor's node is closed.
         anchors[anchor] = size
     if open_:
         outer = open_[-1][0]

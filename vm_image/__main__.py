@@ -51,6 +51,7 @@ def main() -> int:
         help="Debian's packages of a time, such as 20260102T030405Z",
     )
     options = parser.parse_args()
+    # SIGTERM then unwinds like Ctrl-C, so that work folders are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
 
@@ -65,6 +66,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("vm_image/build.sh: interrupted; nothing half-built is left", file=sys.stderr)
         return 130
+    # Alone on standard output, for scripts; progress goes to standard error.
     print(image.disk.parent)
     return 0
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
+# Modes include the file type, as in ``stat``: directory, regular file, character device.
 _DIRECTORY: Final = 0o040755
 _REGULAR: Final = 0o100000
 _CHARACTER: Final = 0o020600
@@ -34,7 +35,7 @@ def tar(entries: Iterable[Entry]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for entry in entries:
-            info = tarfile.TarInfo(f"./{entry.path}")
+            info = tarfile.TarInfo(f"./{entry.path}")  # the leading "./" is how mmdebstrap names its members
             if entry.mode == SYMLINK:
                 info.type, info.linkname = tarfile.SYMTYPE, entry.content.decode()
                 archive.addfile(info)
@@ -48,11 +49,12 @@ def member(packed: tarfile.TarFile, *names: str) -> bytes:
     """The content of the first of ``names`` that the archive has. Raises ``KeyError`` if it has none."""
     for name in names:
         try:
-            found = packed.extractfile(f"./{name}")
+            content = packed.extractfile(f"./{name}")
         except KeyError:
             continue
-        if found is not None:
-            return found.read()
+        # None for a directory or a device.
+        if content is not None:
+            return content.read()
     raise KeyError(names[0])
 
 
@@ -62,13 +64,15 @@ def initrd(entries: Iterable[Entry], directories: Iterable[str]) -> bytes:
     Without that node the first program of the guest would have nothing to write its errors to.
     """
     files = list(entries)
+    # The first program of the guest would have nothing to write its errors to without /dev/console.
     wanted = {PurePosixPath(name) for name in ("dev", *directories)}
     parents = {parent for path in (*wanted, *(PurePosixPath(file.path) for file in files)) for parent in path.parents}
     folders = sorted(str(path) for path in (wanted | parents) - {PurePosixPath(".")})
     members = [
         *(_member(name, _DIRECTORY, b"") for name in folders),
-        _member("dev/console", _CHARACTER, b"", device=(5, 1)),
+        _member("dev/console", _CHARACTER, b"", device=(5, 1)),  # the console is always 5:1
         *(_member(file.path, _mode(file), file.content) for file in files),
+        # Marks the end of a cpio archive.
         _member("TRAILER!!!", 0, b""),
     ]
     return compressed(b"".join(members), level=6)
@@ -77,6 +81,7 @@ def initrd(entries: Iterable[Entry], directories: Iterable[str]) -> bytes:
 def compressed(data: bytes, level: int) -> bytes:
     """The bytes in gzip. ``gzip.compress`` names the operating system or not, as Python's version has it."""
     packed = io.BytesIO()
+    # An empty name and time 0 keep the header equal in every run.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=level, fileobj=packed, mtime=0) as file:
         file.write(data)
     return packed.getvalue()
@@ -89,10 +94,12 @@ def _mode(entry: Entry) -> int:
 def _member(name: str, mode: int, content: bytes, device: tuple[int, int] = (0, 0)) -> bytes:
     """One newc record: thirteen hexadecimal fields, the name and the content, each padded to four bytes."""
     encoded = name.encode() + b"\0"
+    # Inode, mode, uid, gid, links, mtime, size, device of the file, device that it stands for, length of the name,
+    # checksum.
     fields = (0, mode, 0, 0, 1, 0, len(content), 0, 0, *device, len(encoded), 0)
     header = b"070701" + b"".join(b"%08X" % field for field in fields)
     return _padded(header + encoded) + _padded(content)
 
 
 def _padded(data: bytes) -> bytes:
-    return data + b"\0" * (-len(data) % 4)
+    return data + b"\0" * (-len(data) % 4)  # -n % 4 is the distance to the next multiple of four

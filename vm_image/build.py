@@ -60,14 +60,16 @@ def ensure_image(report: Report, origin: Origin = NEWEST) -> GuestImage:
 
     Safe to call from several processes at once. Raises ``BuildError``.
     """
+    # The key covers the recipe alone; packages of a fixed snapshot get a name of their own.
     name = _name(recipe.image_key(), origin)
     return GuestImage.at(image_store().get(name, lambda work: _make_image(work, origin, report), report))
 
 
 def inputs_of(image: GuestImage) -> str:
     """Inputs of an image: its recipe and, as a digest, its base layer. Equal inputs give equal images."""
-    described = json.loads((image.disk.parent / _DESCRIPTION).read_text())
-    return f"{described['recipe']} {described['baseDigest']}"
+    # The base is named by digest: the same recipe has other packages after a rebuild.
+    description = json.loads((image.disk.parent / _DESCRIPTION).read_text())
+    return f"{description['recipe']} {description['baseDigest']}"
 
 
 def busybox_of(image: GuestImage) -> bytes:
@@ -82,6 +84,7 @@ def packages_of(image: GuestImage) -> bytes:
 
 def rebuild(report: Report, origin: Origin = NEWEST) -> GuestImage:
     """The image from nothing, with the packages that the distribution has now. Raises ``BuildError``."""
+    # The base goes first: dropping only the image would build it again from the cached base.
     _layers().drop(_name(recipe.base_key(), origin), report)
     image_store().drop(_name(recipe.image_key(), origin), report)
     return ensure_image(report, origin)
@@ -102,9 +105,11 @@ def _make_image(work: Path, origin: Origin, report: Report) -> None:
     host.check_rootless()
     report("2/4 packages, kernel and an empty database (once, about a minute)")
     name = _name(recipe.base_key(), origin)
+    # The base has a store of its own, so that a changed script in the image does not fetch packages again.
     base = _layers().get(name, lambda layer: _make_base(layer, origin, report), report) / _BASE
     report("3/4 kernel and initrd")
     try:
+        # An old or damaged base may lack a file that this version needs.
         _make_boot(work, base)
     except KeyError as error:
         raise BuildError(f"the base layer has no {error}; build it again: vm_image/build.sh --rebuild") from error
@@ -112,7 +117,7 @@ def _make_image(work: Path, origin: Origin, report: Report) -> None:
     _make_disk(work, base, report)
     with base.open("rb") as packed:
         digest = hashlib.file_digest(packed, "sha256").hexdigest()
-    described = {
+    description = {
         "suite": SUITE,
         "packages": recipe.PACKAGES,
         "recipe": recipe.image_key(),
@@ -120,7 +125,7 @@ def _make_image(work: Path, origin: Origin, report: Report) -> None:
         "baseDigest": digest,
         "diskMiB": recipe.DISK_MIB,
     }
-    (work / _DESCRIPTION).write_text(json.dumps(described, indent=2) + "\n")
+    (work / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
 
 
 def _make_base(work: Path, origin: Origin, report: Report) -> None:
@@ -130,6 +135,7 @@ def _make_base(work: Path, origin: Origin, report: Report) -> None:
     command = [
         *host.contained(temporary),
         "mmdebstrap",
+        # unshare gives mmdebstrap a user namespace, in which files can belong to root.
         f"--mode={'root' if host.is_root() else 'unshare'}",
         "--variant=minbase",
         "--skip=cleanup/apt",
@@ -140,6 +146,7 @@ def _make_base(work: Path, origin: Origin, report: Report) -> None:
         "-",
         *(origin.sources.splitlines() if origin.snapshot else ()),
     ]
+    # A shell for the redirection: the tar on standard output is too large to pass through this process.
     script = 'umask 022; out=$1; shift; exec "$@" >"$out"'
     host.run(["sh", "-c", script, "sh", str(work / _BASE), *command], work / "mmdebstrap.log", report, _REPEATABLE)
     temporary.rmdir()
@@ -153,6 +160,7 @@ def _make_boot(work: Path, base: Path) -> None:
             archives.Entry(f"modules/{name}.ko", archives.member(packed, f"boot/modules/{name}.ko"))
             for name in recipe.MODULE_ORDER
         ]
+        # Debian with a merged /usr has it in usr/bin.
         busybox = archives.member(packed, "bin/busybox", "usr/bin/busybox")
     (work / _BUSYBOX).write_bytes(busybox)
     entries = [
@@ -172,7 +180,9 @@ def _make_disk(work: Path, base: Path, report: Report) -> None:
     ours = work / "ours.tar"
     ours.write_bytes(archives.tar(files))
     script = recipe.HERE / "rootfs" / "disk.sh"
+    # The file system's UUID is derived, since a random one would make equal images differ.
     identifier = uuid.uuid5(uuid.NAMESPACE_OID, recipe.image_key())
     arguments = [str(work), str(base), str(ours), f"{recipe.DISK_MIB}M", str(identifier)]
+    # Only root, or a user namespace, can unpack files that belong to other users.
     host.run([*host.as_root(), "sh", str(script), *arguments], work / "disk.log", report, _REPEATABLE)
     ours.unlink()

@@ -1,4 +1,4 @@
-"""What building an image needs of the machine: a few Debian programs, and a way to act as root.
+"""Requirements of a build on the machine: a few Debian programs, and a way to act as root.
 
 As root, missing programs are installed with apt-get. Without root the same steps run in a user namespace, which needs
 ``uidmap`` and a range in /etc/subuid; where that is missing the error says how to get it.
@@ -37,6 +37,7 @@ class BuildError(Exception):
 
 def ensure_tools(report: Report, tools: Mapping[str, str] = TOOLS) -> None:
     """Makes sure that ``tools`` are there, installing them as root. Raises ``BuildError``."""
+    # Root needs no user namespace.
     wanted = tools if is_root() else {**tools, **ROOTLESS_TOOLS}
     missing = sorted({package for program, package in wanted.items() if not _has(program)})
     if not missing:
@@ -59,6 +60,7 @@ def is_root() -> bool:
 
 def as_root() -> Sequence[str]:
     """The command prefix that makes a program root over its own files: nothing for root, else a user namespace."""
+    # --map-auto uses the range in /etc/subuid, since the image has files of several users.
     return () if is_root() else ("unshare", "--map-root-user", "--map-auto", "--")
 
 
@@ -68,9 +70,11 @@ def contained(work: Path) -> Sequence[str]:
     Root needs a namespace for that, whose end is the end of all in it. Without root mmdebstrap makes its own, and its
     temporary files stay in /tmp, which the users of that namespace can reach.
     """
+    # mmdebstrap cleans up on SIGTERM when it runs in a namespace of its own.
     with_parent = ("setpriv", "--pdeathsig")
     if not is_root():
         return (*with_parent, "TERM", "--")
+    # With a PID namespace, the end of its first process is the end of all. The mount namespace undoes all mounts.
     namespace = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
     return (*with_parent, "KILL", "--", *namespace, "env", f"TMPDIR={work}")
 
@@ -79,11 +83,11 @@ def check_rootless() -> None:
     """Raises ``BuildError`` with the remedy where a user without root cannot have a user namespace."""
     if is_root():
         return
-    tried = subprocess.run([*as_root(), "true"], capture_output=True, text=True, check=False)
-    if tried.returncode:
+    trial = subprocess.run([*as_root(), "true"], capture_output=True, text=True, check=False)
+    if trial.returncode:
         raise BuildError(
             f"without root the image is built in a user namespace, and this machine refuses one: "
-            f"{tried.stderr.strip()}. Either give this user a range (sudo usermod --add-subuids 100000-165535 "
+            f"{trial.stderr.strip()}. Either give this user a range (sudo usermod --add-subuids 100000-165535 "
             f"--add-subgids 100000-165535 $USER), or build once as root and point AUTOSCALE_CACHE to the same place."
         )
 
@@ -102,6 +106,7 @@ def run(command: Sequence[str], log: Path, report: Report, environment: Mapping[
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # A process group of its own, so that all programs of a step can be ended together.
             start_new_session=True,
             env={**os.environ, **environment},
         ) as process,
@@ -109,8 +114,10 @@ def run(command: Sequence[str], log: Path, report: Report, environment: Mapping[
         try:
             for line in process.stdout or ():
                 written.write(line)
+                # mmdebstrap reports steps as "I: …"; "running -" lines only name its hooks.
                 if line.startswith("I: ") and not line.startswith("I: running -"):
                     report(line[3:].strip())
+        # Also on KeyboardInterrupt: a step must not go on without this process.
         except BaseException:
             _end(process)
             raise
@@ -128,6 +135,7 @@ def _end(process: subprocess.Popen[str]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         try:
+            # Reads on while it waits, since a full pipe would keep the step from ending.
             process.communicate(timeout=_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
@@ -135,4 +143,5 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _has(program: str) -> bool:
+    # PATH of a user may lack sbin, where some of these programs are.
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None

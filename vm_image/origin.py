@@ -1,4 +1,4 @@
-"""Which of Debian's packages an image is made of (pure)."""
+"""The source of the Debian packages that an image is made of (pure)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Origin:
     @property
     def sources(self) -> str:
         """apt's list of sources."""
+        # A snapshot's lists have expired long ago by their own Valid-Until.
         options = f"signed-by={KEYRING}" + (" check-valid-until=no" if self.snapshot else "")
+        # Security updates are in an archive of their own, in the mirror and in the snapshot.
         parts = (("debian", SUITE), ("debian", f"{SUITE}-updates"), ("debian-security", f"{SUITE}-security"))
         return "".join(f"deb [{options}] {self._address(archive)} {suite} main\n" for archive, suite in parts)
 

@@ -1,8 +1,6 @@
-"""What the guest image is made of, and the name under which the result is kept.
+"""The parts of the guest image, and the name under which the result is kept.
 
-- The name of a layer is a hash of everything that goes into it: a changed input is built again, an unchanged one never.
-- The base layer (packages, kernel, empty database) takes a minute and changes rarely. The image adds the files of this
-  folder to it in seconds.
+The name of a layer is a hash of everything that goes into it: a changed input is built again, an unchanged one never.
 """
 
 from __future__ import annotations
@@ -90,7 +88,9 @@ GUEST_FILES: Final = (
 
 def base_key() -> str:
     """The name of the base layer."""
+    # The separators keep two lists apart that would concatenate to the same texts.
     chosen = [SUITE, *PACKAGES, "|", *LEFT_OUT, "|", *MODULE_ORDER, "|", str(SOURCE_DATE_EPOCH)]
+    # The base takes a minute, so only what goes into it is part of its key.
     return _digest(chosen, ["build.py", "rootfs/customize.sh", "rootfs/initdb.sh"])
 
 
@@ -106,5 +106,6 @@ def image_key() -> str:
 def _digest(texts: Iterable[str], sources: Iterable[str]) -> str:
     digest = hashlib.sha256()
     for part in (*(text.encode() for text in texts), *((HERE / source).read_bytes() for source in sources)):
+        # The length in front keeps two splits of the same bytes apart.
         digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]  # 64 bits, enough for a cache

@@ -1,9 +1,6 @@
-"""Where finished images are kept.
+"""The cache of finished images.
 
-- A folder under its final name is complete: it is renamed to that name last, after its files have reached the disk.
-- A folder whose files have other sizes than they were written with is damaged, and made again.
-- One build of a name runs at a time; others wait for it and take its result.
-- What an interrupted build leaves is removed by the next one.
+A folder under its final name is complete. One build of a name runs at a time; others wait and take its result.
 """
 
 from __future__ import annotations
@@ -50,14 +47,17 @@ class Store:
         if _is_whole(final):
             return final
         self._root.mkdir(parents=True, exist_ok=True)
+        # Checked again under the lock: another process may have built it while this one waited.
         with self._alone(key, report):
             if not _is_whole(final):
+                # Its files have other sizes than they were written with.
                 if final.is_dir():
                     report(f"{final} is damaged; building it again")
                     shutil.rmtree(final)
                 with self._workspace(key) as work:
                     make(work)
                     _seal(work)
+                    # Renamed last, after the files have reached the disk.
                     work.rename(final)
         return final
 
@@ -72,6 +72,7 @@ class Store:
         """Holds the name. The kernel releases the lock when its holder dies, however that happens."""
         with (self._root / f".{key}.lock").open("w") as lock:
             try:
+                # Tried without waiting first, only to be able to say that it waits.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 report("another build of the same is running; waiting for it")
@@ -80,9 +81,11 @@ class Store:
 
     @contextmanager
     def _workspace(self, key: str) -> Iterator[Path]:
+        # Leftovers of interrupted builds of this name. The lock is held, so none of them is in use.
         for leftover in self._root.glob(f".{key}.work.*"):
             shutil.rmtree(leftover, ignore_errors=True)
         work = Path(tempfile.mkdtemp(prefix=f".{key}.work.", dir=self._root))
+        # mkdtemp makes it private; other users may share the cache.
         work.chmod(0o755)
         try:
             yield work
@@ -96,6 +99,7 @@ def _seal(folder: Path) -> None:
     (folder / _SIZES).write_text(sizes)
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
+            # Without fsync, a crash after the rename could leave empty files under the final name.
             with path.open("rb") as written:
                 os.fsync(written.fileno())
 
@@ -107,6 +111,7 @@ def _is_whole(folder: Path) -> bool:
     except FileNotFoundError:
         return folder.is_dir()
     sizes = _sizes(folder)
+    # An empty list means that the crash hit the list itself.
     return bool(listed) and all(
         sizes.get(name) == int(size) for size, _, name in (line.partition(" ") for line in listed)
     )

@@ -1,4 +1,4 @@
-"""Which images there are, and what each is made of (pure).
+"""The images, and the layers that each is made of (pure).
 
 A layer is written once and shared: a node that has one service's image fetches only what another one adds.
 """
@@ -90,12 +90,14 @@ class Image:
         """Return True if the image exists for the platform of that name: a guest's disk is built for ``GUEST``
         alone.
         """
+        # A runner on another platform emulates the guest, so only the image with the disk is tied to it.
         return platform == GUEST or not any(isinstance(layer, GuestDisk) for layer in self.layers)
 
 
 PYTHON: Final = Packages(
     "python",
     ("base-files", "ca-certificates", "libpython3.11-stdlib", "python3.11-minimal"),
+    # What no service imports: interactive modules, tests and old formats.
     left_out=(
         *(f"usr/lib/python3.11/{name}/*" for name in ("lib2to3", "distutils", "ensurepip", "pydoc_data")),
         *(f"usr/lib/python3.11/{name}/*" for name in ("curses", "dbm")),
@@ -107,12 +109,14 @@ PYTHON: Final = Packages(
     ),
 )
 _WHEELS: Final = Wheels("wheels")
+# The agent and the runner do without these: they stay small, since they run beside each VM.
 _SERVICE_WHEELS: Final = Wheels("service-wheels", ("scheduler",))
 _PROTOCOL: Final = ImageSources("protocol", ("protocol",))
 _SERVICES: Final = (PYTHON, _WHEELS, _SERVICE_WHEELS, _PROTOCOL, ImageSources("services", ("scheduler_plugin",)))
 
 _QEMU: Final = Packages(
     "qemu",
+    # QEMU here runs headless with virtio only: no sound, screens, other machines' firmware or tracing.
     ("qemu-system-x86", "qemu-utils"),
     left_out=(
         *("usr/libexec/*", "usr/lib/qemu/*", "usr/lib/ipxe/*", "usr/share/ipxe/*", "usr/sbin/*"),
@@ -202,6 +206,7 @@ IMAGES: Final[Mapping[str, Image]] = {
             (*_SERVICES[:3], _VM_WHEELS, *_GRPC, *_SERVICES[3:], _VMS, _IPROUTE, _NFT),
             "deploy.neonvm.overlay.__main__:main",
             (10292,),
+            # It changes links, routes and nftables of the node.
             user=ROOT,
         ),
         Image(
@@ -210,6 +215,7 @@ IMAGES: Final[Mapping[str, Image]] = {
             (*_SERVICES[:3], *_GRPC, *_SERVICES[3:], _VMS),
             "deploy.neonvm.devices.__main__:main",
             (10291,),
+            # Device plug-ins register with the kubelet over a socket that belongs to root.
             user=ROOT,
         ),
         Image(

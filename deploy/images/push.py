@@ -22,6 +22,7 @@ from vm_image.recipe import HERE
 from vm_image.store import Report
 
 _LOOPBACK: Final = ("localhost", "127.", "[::1]")
+# Blobs of several hundred MB take a registry a while to store and to hash.
 _TIMEOUT: Final = httpx.Timeout(30, write=300, read=300)
 _ABSENT: Final = 404
 _STORED_ELSEWHERE: Final = (301, 302, 303, 307, 308)
@@ -85,18 +86,23 @@ class _Auth(httpx.Auth):
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         if request.url.netloc != self._registry.netloc or request.url.scheme != self._registry.scheme:
+            # A redirect to blob storage must not be shown the login.
             yield request
             return
         if self._header:
             request.headers["Authorization"] = self._header
+        # The stream of a file is used up by the refused request; the caller has to open it again.
         is_streamed = not isinstance(request.stream, httpx.ByteStream)
         answer = yield request
         if answer.status_code != httpx.codes.UNAUTHORIZED:
-            return
+            return  # answered, or refused for another reason than the login
         challenge = read_challenge(answer.headers.get("WWW-Authenticate", ""))
         header = self._login.header
         if challenge.scheme != "basic":
+            # A registry names the rights that the refused request needs, and the first one only reads. The token is
+            # requested with the rights to write as well.
             header = f"Bearer {token_of((yield from self._granted(challenge)))}"
+        # The same header again would be refused again.
         if not header or header == self._header:
             raise PushError(f"the registry refused {request.method} {request.url}: 401 {answer.text[:300]}")
         self._header = request.headers["Authorization"] = header
@@ -105,11 +111,11 @@ class _Auth(httpx.Auth):
         yield request
 
     def _granted(self, challenge: Challenge) -> Generator[httpx.Request, httpx.Response, str]:
-        asked = {"Authorization": self._login.header} if self._login.header else {}
-        granted = yield httpx.Request("GET", challenge.with_scope(self._scope).token_url, headers=asked)
-        if granted.is_error:
-            raise PushError(f"the token service refused: {granted.status_code} {granted.text[:300]}")
-        return granted.text
+        headers = {"Authorization": self._login.header} if self._login.header else {}
+        response = yield httpx.Request("GET", challenge.with_scope(self._scope).token_url, headers=headers)
+        if response.is_error:
+            raise PushError(f"the token service refused: {response.status_code} {response.text[:300]}")
+        return response.text
 
 
 def push(
@@ -126,8 +132,10 @@ def push(
         for architecture, path in sorted(archives.items()):
             with tarfile.open(path) as archive:
                 report(f"pushing {target.name} for {architecture} to {target.registry}")
+                # With several platforms, only the index gets the tag; each manifest is pushed by its digest.
                 tag = target.tag if len(archives) == 1 else ""
                 pushed[architecture] = _push_one(client, archive, target, tag)
+        # Pushed last: a registry refuses an index whose manifests it lacks.
         if len(pushed) > 1:
             _put_manifest(client, target, target.tag, oci.INDEX, oci.index(pushed))
         return oci.digest_under_tag(pushed)
@@ -147,6 +155,7 @@ def _push_one(client: httpx.Client, archive: tarfile.TarFile, target: PushTarget
     descriptor = _descriptor(entry)
     document = _content(archive, blob_path(descriptor.digest)).read()
     manifest = json.loads(document)
+    # A registry refuses a manifest whose blobs it lacks.
     for part in (*manifest["layers"], manifest["config"]):
         _push_blob(client, target, _descriptor(part), lambda digest: _content(archive, blob_path(digest)))
     _put_manifest(client, target, tag or descriptor.digest, oci.MANIFEST, document)
@@ -156,17 +165,19 @@ def _push_one(client: httpx.Client, archive: tarfile.TarFile, target: PushTarget
 def _push_blob(
     client: httpx.Client, target: PushTarget, blob: oci.Descriptor, content: Callable[[str], IO[bytes]]
 ) -> None:
-    found = _send(client, "HEAD", f"{target.base}blobs/{blob.digest}", allowed=(*_STORED_ELSEWHERE, _ABSENT))
-    if found.status_code != _ABSENT:
+    response = _send(client, "HEAD", f"{target.base}blobs/{blob.digest}", allowed=(*_STORED_ELSEWHERE, _ABSENT))
+    if response.status_code != _ABSENT:
         return
     try:
         _upload(client, target, blob, content(blob.digest))
+    # The new token is in place now, so one more attempt is enough.
     except _SendAgainError:
         _upload(client, target, blob, content(blob.digest))
 
 
 def _upload(client: httpx.Client, target: PushTarget, blob: oci.Descriptor, content: IO[bytes]) -> None:
     started = _send(client, "POST", f"{target.base}blobs/uploads/")
+    # The location may be relative, and may have a query of its own.
     place = started.url.join(started.headers["Location"]).copy_merge_params({"digest": blob.digest})
     headers = {"Content-Type": "application/octet-stream", "Content-Length": str(blob.size)}
     _send(client, "PUT", str(place), content=content, headers=headers)
@@ -175,6 +186,7 @@ def _upload(client: httpx.Client, target: PushTarget, blob: oci.Descriptor, cont
 def _put_manifest(client: httpx.Client, target: PushTarget, reference: str, media_type: str, document: bytes) -> None:
     url = f"{target.base}manifests/{reference}"
     answer = _send(client, "PUT", url, content=document, headers={"Content-Type": media_type})
+    # The header is optional in the specification.
     stored = answer.headers.get("Docker-Content-Digest", oci.digest_of(document))
     if stored != oci.digest_of(document):
         raise PushError(f"the registry stored {stored} instead of {oci.digest_of(document)}")
@@ -193,10 +205,10 @@ def _send(client: httpx.Client, method: str, url: str, allowed: Sequence[int] = 
 
 
 def _content(archive: tarfile.TarFile, name: str) -> IO[bytes]:
-    found = archive.extractfile(name)
-    if found is None:
+    content = archive.extractfile(name)
+    if content is None:
         raise PushError(f"this is no image archive: it has no {name}")
-    return found
+    return content
 
 
 def _descriptor(document: Mapping[str, Any]) -> oci.Descriptor:

@@ -2,10 +2,9 @@
 
 Rules that hold here:
 
-- Every call has a deadline; a watch has one for silence. Nothing is retried here: callers are level-triggered.
+- Every call has a deadline. Nothing is retried here: callers are level-triggered.
 - Two errors leave this module: ``KubeApiError`` (the server said no, and why) and ``ApiUnavailableError`` (no usable
   answer, 5xx included; the request may or may not have been carried out).
-- Objects in lists and watches are read one by one (``protocol.kubernetes.pages``).
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ from scheduler_plugin.connections import ConnectionPool
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
+# Reading a large list may take a while; a server that does not even accept the connection is away.
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 _FORWARD: Final = Seconds(10.0)
 _CONNECTIONS: Final = 64
@@ -97,6 +97,7 @@ class ApiClient:
 
     async def pages(self, kind: Resource, most: int) -> AsyncIterator[Page]:
         """All objects of a kind, in pages of ``most``: for those who keep little of many."""
+        # The server may return fewer than the limit, and names where to go on in any case.
         query = {"limit": str(most)}
         while True:
             page = await self._page(kind.path(), query)
@@ -107,6 +108,7 @@ class ApiClient:
 
     async def revision(self, kind: Resource) -> str:
         """The version that the store has reached, as a list of the kind would say it."""
+        # A list of one object is the cheapest request whose answer carries the store's version.
         return (await self._page(kind.path(), {"limit": "1"})).version
 
     async def _page(self, path: str, query: Mapping[str, str]) -> Page:
@@ -141,6 +143,7 @@ class ApiClient:
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid:
+            # The server compares both with the stored object and answers 409 if they differ.
             options["preconditions"] = {"uid": uid, **({"resourceVersion": version} if version else {})}
         if grace is not None:
             options["gracePeriodSeconds"] = grace
@@ -156,6 +159,7 @@ class ApiClient:
         Without a way to forward ports it comes by the proxy of pods, to which programs of ours explain nothing.
         """
         if self._forward is None:
+            # The proxy of pods connects from the API server and passes no identity on.
             return await self.raw_get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy{path}")
         try:
             status, body = await self._forward.get(pod, port, path, _FORWARD)
@@ -163,7 +167,7 @@ class ApiClient:
             raise _error(error.refusal) from None
         except (NoForwardError, CredentialsError) as error:
             raise ApiUnavailableError(f"port-forward to {pod}:{port}: {error}") from error
-        if 200 <= status < 300:
+        if 200 <= status < 300:  # any 2xx
             return body
         raise _error(read_refusal(status, body))
 
@@ -176,6 +180,7 @@ class ApiClient:
         """Changes after ``version``, until the server ends the watch. Raises ``KubeApiError`` of kind ``GONE`` when
         that is too long ago.
         """
+        # A watch may be silent for its whole span; only a longer silence means that the connection is dead.
         timeout = httpx.Timeout(_WATCH_CONNECT, read=times.silence)
         query = watch_query(version, times)
         lines = LineSplitter()
@@ -184,6 +189,7 @@ class ApiClient:
                 if not response.is_success:
                     raise _refused(response, await response.aread())
                 async for chunk in response.aiter_bytes():
+                    # A chunk may end in the middle of a line, and one line may span several chunks.
                     for line in lines.feed(chunk):
                         yield _event(line)
         except (httpx.HTTPError, UnreadableAnswerError) as error:
@@ -199,6 +205,7 @@ class ApiClient:
     ) -> Json:
         response = await self._send(method, path, query=query, body=body, content_type=content_type)
         try:
+            # A few subresources answer with no body.
             return read_object(response.content) if response.content else {}
         except UnreadableAnswerError as error:
             raise ApiUnavailableError(f"{method} {path}: {error}") from error
@@ -213,6 +220,7 @@ class ApiClient:
         content_type: str = "",
     ) -> httpx.Response:
         content = msgspec.json.encode(body) if body is not None else None
+        # A server answers 415 to a patch without the right type.
         headers = {"Content-Type": content_type} if content is not None else {}
         try:
             response = await self._http.request(method, path, params=query, content=content, headers=headers)
@@ -226,6 +234,7 @@ class ApiClient:
 def _event(line: bytes) -> WatchEvent:
     event = read_event(line)
     if (refusal := event.refusal) is not None:
+        # An expired watch is reported as an event of type ERROR within a response of status 200.
         raise _error(refusal)
     return event
 
@@ -249,6 +258,7 @@ def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
 
 def client_of(credentials: Credentials, *, is_busy: bool = False) -> ApiClient:
     """A client for one API server; one that ``is_busy`` takes less CPU, and keeps no headers of answers."""
+    # Connections of our own cost a third of the CPU of httpx's, at the price of the headers.
     direct = DirectTransport(ConnectionPool(credentials, _CONNECTIONS)) if is_busy else None
     return ApiClient(
         httpx.AsyncClient(
@@ -258,7 +268,7 @@ def client_of(credentials: Credentials, *, is_busy: bool = False) -> ApiClient:
             transport=direct or probed_transport(credentials.tls, _LIMITS, credentials.proxy),
             timeout=_TIMEOUT,
             trust_env=False,
-        ),
+        ),  # proxies are resolved from the kubeconfig, not by httpx
         PortForward(credentials.server, credentials.tls, credentials.token, credentials.headers, credentials.proxy),
     )
 
@@ -272,5 +282,6 @@ class BearerAuth(httpx.Auth):
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         """Adds the token to one request. Raises ``CredentialsError`` if there is none any more."""
         if (token := self._token()) is not None:
+            # Asked on every request: bound tokens expire and are rotated in their file.
             request.headers["Authorization"] = f"Bearer {token}"
         yield request

@@ -2,10 +2,7 @@
 
 Rules that hold here:
 
-- For clients that make thousands of calls, such as the local cluster's own. Of an answer's headers only
-  ``Retry-After`` is kept.
-- A request waits for a free connection for as long as it takes: the next ones are on their way when a thousand pods
-  report at once. From then on it has deadlines.
+- For clients that make thousands of calls, such as the local cluster's own.
 - Errors are httpx2's, so that a client does not see which transport it has.
 """
 
@@ -22,6 +19,7 @@ import httpx2 as httpx
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection
 from scheduler_plugin.connections import ConnectionPool
 
+# Answers lose their headers here, so a compressed body could not be recognized.
 _LEFT_OUT: Final = frozenset({b"accept-encoding", b"connection"})
 
 
@@ -36,13 +34,18 @@ class DirectTransport(httpx.AsyncBaseTransport):
         patience = request.extensions["timeout"]
         now = asyncio.get_running_loop().time
         with _as_httpx(request, httpx.ConnectTimeout, httpx.ConnectError):
+            # Without a limit: the next ones are on their way when a thousand pods report at once. The deadlines begin
+            # once there is a connection.
             connection = await self._pool.lend(inf)
         try:
             with _as_httpx(request, httpx.ReadTimeout, httpx.ReadError):
                 answer = await connection.ask(_written(request, await request.aread()), now() + patience["read"])
         except BaseException:
+            # BaseException: a cancelled request must return its connection too, which the pool closes as it is mid-
+            # answer.
             self._pool.take_back(connection)
             raise
+        # Parsing all headers would cost more than the rest of a call, and clients only look at this one.
         headers = {"Retry-After": answer.retry_after} if answer.retry_after else {}
         body = _Body(request, connection, self._pool, patience["read"])
         return httpx.Response(answer.status, headers=headers, stream=body, request=request)

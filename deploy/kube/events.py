@@ -1,7 +1,6 @@
 """Events on objects: the runtime's way to say what happened where ``kubectl describe`` shows it.
 
-An event that cannot be written is dropped (``record``): the facts are in the object's status. The caller of
-``record_or_raise`` learns that an event may be lost, and records it again.
+An event that cannot be written is dropped (``record``): the facts are in the object's status.
 """
 
 from __future__ import annotations
@@ -41,21 +40,25 @@ class EventRecorder:
     async def record_or_raise(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
         """The same. Raises ``ApiUnavailableError`` if it may not have been written; what is refused is dropped."""
         uid = uid_of(about)
-        said, written, count = self._last.get(uid, (("", ""), "", 0))
+        previous, written, count = self._last.get(uid, (("", ""), "", 0))
         try:
-            if said == (reason, message):
+            # Like client-go's recorder: a repetition raises the count of the event instead of writing another one.
+            if previous == (reason, message):
                 await self._count(about, written, count + 1)
-                self._remember(uid, (said, written, count + 1))
+                self._remember(uid, (previous, written, count + 1))
             else:
                 written = await self._write(about, reason, message, kind)
                 self._remember(uid, ((reason, message), written, 1))
         except KubeApiError:
+            # The event may have expired on the server; the next repetition writes a new one.
             self._last.pop(uid, None)
+        # The patch may have been applied or not, so the count is unknown.
         except ApiUnavailableError:
             self._last.pop(uid, None)
             raise
 
     def _remember(self, uid: str, last: _Last) -> None:
+        # Removed first, so that the object moves to the end of the insertion order.
         self._last.pop(uid, None)
         self._last[uid] = last
         if len(self._last) > REMEMBERED:
@@ -91,4 +94,5 @@ class EventRecorder:
 
 
 def _namespace(about: Json) -> str:
+    # Events about cluster-wide objects, such as nodes, go to the namespace "default".
     return name_of(about).namespace or "default"

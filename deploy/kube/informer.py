@@ -1,14 +1,6 @@
 """A cache of all objects of one kind, kept by list and watch; tells its listeners of every difference.
 
-Rules that hold here:
-
-- Listeners hear differences between what the cache held and what it holds now, also across a broken watch: a re-list
-  reports what appeared, changed and vanished in between. They are called in order, never concurrently.
-- No watch begins at a version that the store has not reached: it was restored, and such a watch would stay silent.
-  Where others have written so much that it has, another witness tells (``doubt``).
-- Listeners only take notes (mark a key as dirty); work happens elsewhere.
-- An object that cannot be read stays as it was last read, or out of the cache; it is counted in ``unreadable`` and
-  logged once for each of its versions. Only a deletion, or a version that can be read, ends that.
+Listeners only take notes (mark a key as dirty); work happens elsewhere. They are called in order, never concurrently.
 """
 
 from __future__ import annotations
@@ -96,21 +88,24 @@ class Informer:
         """Lists and watches until cancelled; an API server that is away is waited for."""
         retries = Retries(_BACKOFF, _HEALTHY)
         while True:
-            began, asked = self._clock.now(), Seconds(0.0)
+            began, retry_after = self._clock.now(), Seconds(0.0)
             try:
                 await self._list_and_watch()
             except KubeApiError as error:
-                asked = heeded(error.refusal.retry_after)
+                retry_after = heeded(error.refusal.retry_after)
                 self._cursor.refused(error.refusal)
             except ApiUnavailableError as error:
-                asked = heeded(error.retry_after)
+                retry_after = heeded(error.retry_after)
                 _log.info("the watch is resumed", extra={"resource": self._kind.plural, "reason": str(error)})
             pause = retries.failed(self._clock.jitter(), ran=Seconds(self._clock.now() - began))
+            # The cursor itself may be what fails, for example a version that the server cannot serve.
             if retries.failures >= _FAILURES_UNTIL_LISTED:
                 self._cursor = Cursor()
-            await self._clock.sleep(Seconds(pause + asked))
+            await self._clock.sleep(Seconds(pause + retry_after))
 
     async def _list_and_watch(self) -> None:
+        # A restored store is at an older version; a watch from a version that it has not reached would stay silent. If
+        # it has passed that version again, only ``doubt`` tells.
         if self._cursor.must_list or self._is_doubted or await self._is_restored():
             await self.refresh()
         times = WatchTimes.spread(self._clock.jitter(), _WATCH_SPAN)
@@ -123,14 +118,17 @@ class Informer:
 
     async def refresh(self) -> str:
         """Lists once and reports the differences; returns the version of the list. Raises as ``ApiClient.list``."""
+        # Cleared before the request, so that a doubt that arrives during the list is not lost.
         self._is_doubted = False
         page = await self._client.list(self._kind)
-        found = {name_of(each): each for each in page.objects}
-        unreadable = {each.name: each for each in page.unreadable}
-        for gone in (self._objects.keys() | self._unreadable.keys()) - found.keys() - unreadable.keys():
+        listed = {name_of(obj): obj for obj in page.objects}
+        unreadable = {bad.name: bad for bad in page.unreadable}
+        # Deletions that a broken watch missed.
+        for gone in (self._objects.keys() | self._unreadable.keys()) - listed.keys() - unreadable.keys():
             self._store(gone, None)
-        for name, each in found.items():
-            self._store(name, each)
+        for name, obj in listed.items():
+            self._store(name, obj)
+        # Never treated as deleted: the last state that could be read stays in the cache.
         for bad in unreadable.values():
             self._leave_out(bad)
         self._cursor.listed(page.version)
@@ -150,19 +148,22 @@ class Informer:
     def _leave_out(self, bad: Unreadable) -> None:
         before = self._unreadable.get(bad.name)
         self._unreadable[bad.name] = bad
+        # Logged once for each version: a re-list meets the same object again every time.
         if before is None or before.version != bad.version:
-            told = {"resource": self._kind.plural, "object": str(bad.name), "uid": bad.uid, "reason": bad.reason}
-            _log.warning("an object cannot be read and is left as it was", extra=told)
+            fields = {"resource": self._kind.plural, "object": str(bad.name), "uid": bad.uid, "reason": bad.reason}
+            _log.warning("an object cannot be read and is left as it was", extra=fields)
 
     def _store(self, name: ObjectName, new: Json | None) -> None:
         self._unreadable.pop(name, None)
         old = self._objects.get(name)
+        # Reduced before the comparison, so that listeners do not hear of changes in fields that are not kept.
         if new is not None and self._part_of is not None:
             new = self._part_of(new)
         if new is None:
             self._objects.pop(name, None)
         else:
             self._objects[name] = new
+        # A re-list delivers every object, mostly unchanged.
         if old != new:
             for listener in self._listeners:
                 listener(ObjectChange(name, old, new))

@@ -2,8 +2,6 @@
 
 The API server asks for the right to that (``pods/portforward``), whoever a person is to it; and a program in the pod
 knows by the address that it has. The proxy of pods asks too, and then comes in nobody's name.
-
-Each message begins with a channel: 0 is the connection, 1 its errors. The first two bytes of each repeat the port.
 """
 
 from __future__ import annotations
@@ -55,6 +53,7 @@ class PortForward:
     async def get(self, pod: ObjectName, port: int, path: str, deadline: Seconds) -> tuple[int, bytes]:
         """Status and body of a GET. Raises ``ForwardRefusedError``, ``NoForwardError`` and ``CredentialsError``."""
         token = self.token()
+        # http:// becomes ws://, and https:// becomes wss://.
         url = f"ws{self.server.removeprefix('http')}/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/portforward"
         try:
             async with (
@@ -66,6 +65,7 @@ class PortForward:
                     additional_headers=[*self.headers, *([("Authorization", f"Bearer {token}")] if token else ())],
                     proxy=self.proxy or None,
                     max_size=LONGEST,
+                    # A short answer, within one connection: compression and pings would only add work.
                     compression=None,
                     ping_interval=None,
                     close_timeout=1,
@@ -73,8 +73,8 @@ class PortForward:
             ):
                 return await _got(connection, path)
         except InvalidStatus as error:
-            answer = error.response
-            raise ForwardRefusedError(read_refusal(answer.status_code, bytes(answer.body or b""))) from None
+            response = error.response
+            raise ForwardRefusedError(read_refusal(response.status_code, bytes(response.body or b""))) from None
         except (OSError, TimeoutError, WebSocketException, httptools.HttpParserError) as error:
             raise NoForwardError(str(error) or "no answer in time") from None
 
@@ -82,15 +82,18 @@ class PortForward:
 async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
     answer = _PodResponse()
     parser = httptools.HttpResponseParser(answer)
+    # Without compression and keep-alive, the answer ends with the connection at the latest.
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
     await connection.send(bytes([_CONNECTION]) + request.encode())
     begun = set[int]()
     async for message in connection:
         if not isinstance(message, bytes) or not message:
             continue
+        # Each message begins with its channel: 0 carries the connection's data, 1 its errors.
         channel, content = message[0], message[1:]
         if channel not in begun:
             begun.add(channel)
+            # The first message of each channel only repeats the port, in two bytes.
             content = content[2:]
         if channel != _CONNECTION and content:
             raise NoForwardError(content.decode(errors="replace"))
@@ -98,6 +101,7 @@ async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
             parser.feed_data(content)
         if answer.is_whole:
             break
+    # A body without a length is complete when the connection ends.
     if answer.is_whole or answer.ends_with_connection:
         return parser.get_status_code(), b"".join(answer.pieces)
     raise NoForwardError("the pod ended the connection")

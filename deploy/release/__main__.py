@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--registry", default="", metavar="PLACE", help="where the images will be: HOST[:PORT][/PATH]")
     parser.add_argument("--check", action="store_true", help="only say whether the output may be written")
     chosen = parser.parse_args(arguments)
-    if chosen.check == bool(chosen.archives):
+    if chosen.check == bool(chosen.archives):  # exactly one of both
         parser.error("give either archives or --check")
     try:
         if chosen.check:

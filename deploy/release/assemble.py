@@ -61,7 +61,10 @@ def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: st
         (new / SUMMARY).write_bytes(encoded(summary(images, source)))
         (new / "CHANGES.md").write_text(_changes(checkout))
         files = {str(path.relative_to(new)): path for path in new.rglob("*") if path.is_file()}
-        statement = provenance(_digests(files), source, (each for image in images for each in image.components))
+        # The provenance cannot name itself; nor the archive, which contains the provenance.
+        statement = provenance(
+            _digests(files), source, (component for image in images for component in image.components)
+        )
         (new / PROVENANCE).write_bytes(encoded(statement))
         airgapped = _pack(new / f"autoscale-{source.version}-airgapped.tar", {**files, PROVENANCE: new / PROVENANCE})
         downloads = {path.name: path for path in new.iterdir() if path.is_file()}
@@ -73,6 +76,7 @@ def _write_images(archives: Iterable[Path], folder: Path, source: ReleaseSource)
     """The archives, and a list of what is inside each."""
     (folder / IMAGES).mkdir()
     for path in archives:
+        # Copied first, so that the lists describe the files that are released.
         shutil.copyfile(path, folder / IMAGES / path.name)
     images = tuple(read_image(path) for path in sorted((folder / IMAGES).glob("*.tar")))
     for image in images:
@@ -92,6 +96,7 @@ def _write_chart(checkout: Checkout, images: Iterable[ReleasedImage], folder: Pa
     """The chart names its images by tag and digest."""
     root = checkout.root / CHART
     files = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    # The tag is for people; the digest decides what a node runs.
     place = Place(source.registry, f"v{source.version}", digests_by_name(images))
     packed = chart_archive(files, source.version, place)
     (folder / f"autoscale-{source.version}.tgz").write_bytes(packed)
@@ -111,10 +116,14 @@ def _pack(path: Path, files: Mapping[str, Path]) -> Path:
     files = {**files, PUSH: Path(push_images.__file__)}
     half = path.with_suffix(".half")
     try:
+        # Written beside the final name, so that an interrupted run leaves no half archive.
         with tarfile.open(half, "w", format=tarfile.PAX_FORMAT) as archive:
-            for name, each in sorted(files.items()):
-                with each.open("rb") as content:
-                    _add(archive, f"{path.stem}/{name}", each.stat().st_size, content, 0o755 if name == PUSH else 0o644)
+            for name, source in sorted(files.items()):
+                with source.open("rb") as content:
+                    # Only the script is executable.
+                    _add(
+                        archive, f"{path.stem}/{name}", source.stat().st_size, content, 0o755 if name == PUSH else 0o644
+                    )
             sums = checksums(_digests(files))
             _add(archive, f"{path.stem}/{SUMS}", len(sums), io.BytesIO(sums))
         half.rename(path)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from deploy.images.formats.tree import File, compressed, tar_of, tree
 
+# Only images with an empty digest match: one that is pinned in the chart stays.
 _IMAGE = re.compile(r'image: \{(?P<before>[^}\n]*)repository: (?P<name>[\w-]+)(?P<between>[^}\n]*)digest: ""\}')
 
 
@@ -37,6 +38,7 @@ def with_version(chart: str, version: str, tag: str) -> str:
     >>> with_version("name: autoscale\\nversion: 0.0.0\\nappVersion: dev # the tag\\n", "1.2.3", "v1.2.3")
     'name: autoscale\\nversion: 1.2.3\\nappVersion: v1.2.3\\n'
     """
+    # Edited as text: parsing and writing YAML would drop the comments.
     chart = re.sub(r"^version: .*$", f"version: {version}", chart, flags=re.MULTILINE)
     return re.sub(r"^appVersion: .*$", f"appVersion: {tag}", chart, flags=re.MULTILINE)
 
@@ -62,4 +64,5 @@ def with_registry(values: str, registry: str) -> str:
     """
     if not registry:
         return values
+    # Anchored at the top-level ``image``: other parts of the chart may have a registry of their own.
     return re.sub(r"(?<=^image:\n  registry: ).*$", registry, values, count=1, flags=re.MULTILINE)

@@ -61,6 +61,7 @@ def bill_of_materials(image: ReleasedImage, source: ReleaseSource) -> Document:
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
+        # CycloneDX requires a unique serial number; a random one would make equal builds differ.
         "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMES, reference)}",
         "version": 1,
         "metadata": {
@@ -75,10 +76,16 @@ def bill_of_materials(image: ReleasedImage, source: ReleaseSource) -> Document:
             },
         },
         "components": [
-            {"type": "library", "bom-ref": each.purl, "name": each.name, "version": each.version, "purl": each.purl}
-            for each in image.components
+            {
+                "type": "library",
+                "bom-ref": component.purl,
+                "name": component.name,
+                "version": component.version,
+                "purl": component.purl,
+            }
+            for component in image.components
         ],
-        "dependencies": [{"ref": reference, "dependsOn": [each.purl for each in image.components]}],
+        "dependencies": [{"ref": reference, "dependsOn": [component.purl for component in image.components]}],
     }
 
 
@@ -96,7 +103,10 @@ def provenance(subjects: Mapping[str, str], source: ReleaseSource, materials: It
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
                 "externalParameters": {"command": ["scripts/release.sh"], "version": source.version},
-                "resolvedDependencies": [repository, *({"uri": each.purl} for each in sorted(set(materials)))],
+                "resolvedDependencies": [
+                    repository,
+                    *({"uri": component.purl} for component in sorted(set(materials))),
+                ],
             },
             "runDetails": {"builder": {"id": BUILDER}, "metadata": {"startedOn": source.created}},
         },
@@ -118,7 +128,7 @@ def digests_by_name(images: Iterable[ReleasedImage]) -> dict[str, str]:
     manifests: dict[str, dict[str, oci.Descriptor]] = {}
     for image in images:
         manifests.setdefault(image.name, {})[image.architecture] = image.manifest
-    return {name: oci.digest_under_tag(found) for name, found in manifests.items()}
+    return {name: oci.digest_under_tag(by_architecture) for name, by_architecture in manifests.items()}
 
 
 def checksums(files: Mapping[str, str]) -> bytes:
@@ -132,8 +142,9 @@ def changes(changelog: str, version: str) -> str:
     >>> changes("# Changelog\\n\\n## [1.1.0] - 2026-11-22\\n\\n- New.\\n\\n## [1.0.0]\\n\\n[1.1.0]: ../x\\n", "1.1.0")
     '- New.\\n'
     """
+    # Ends at the next heading or at the link definitions at the bottom.
     section = rf"^## \[{re.escape(version)}\].*\n((?:(?!## |\[.+\]: ).*\n)*)"
-    found = re.search(section, changelog, re.MULTILINE)
-    if found is None:
+    match = re.search(section, changelog, re.MULTILINE)
+    if match is None:
         raise ValueError(f"has no section [{version}]")
-    return f"{found[1].strip()}\n"
+    return f"{match[1].strip()}\n"

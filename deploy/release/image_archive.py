@@ -24,30 +24,32 @@ def read_image(path: Path) -> ReleasedImage:
         manifest = json.loads(_content(archive, blob_path(entry["digest"])))
         files: dict[str, bytes] = {}
         for layer in manifest["layers"]:
+            # A file of a higher layer replaces that of a lower one.
             files |= _listed(_content(archive, blob_path(layer["digest"])))
     name = manifest.get("annotations", {}).get("org.opencontainers.image.title", path.stem)
     try:
-        found = tuple(components(files))
+        packages = tuple(components(files))
     except ValueError as error:
         raise ArchiveError(f"{path.name}: {error}") from error
     descriptor = oci.Descriptor(entry["mediaType"], entry["digest"], entry["size"])
-    return ReleasedImage(name, entry["platform"]["architecture"], path.name, descriptor, found)
+    return ReleasedImage(name, entry["platform"]["architecture"], path.name, descriptor, packages)
 
 
 def _listed(layer: bytes) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(layer)) as packed:
         return {
-            each.name: content.read()
-            for each in packed
-            if each.isfile() and is_listed(each.name) and (content := packed.extractfile(each)) is not None
+            info.name: content.read()
+            for info in packed
+            if info.isfile() and is_listed(info.name) and (content := packed.extractfile(info)) is not None
         }
 
 
 def _content(archive: tarfile.TarFile, name: str) -> bytes:
     try:
-        found = archive.extractfile(name)
+        content = archive.extractfile(name)
     except KeyError:
-        found = None
-    if found is None:
+        content = None
+    # ``extractfile`` also gives None, for a directory or device of that name.
+    if content is None:
         raise ArchiveError(f"this is no image archive: it has no {name}")
-    return found.read()
+    return content.read()

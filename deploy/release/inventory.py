@@ -1,4 +1,4 @@
-"""What is inside an image, read from its files: Debian packages and Python distributions (pure)."""
+"""Inventory of an image, read from its files: Debian packages and Python distributions (pure)."""
 
 from __future__ import annotations
 
@@ -57,10 +57,12 @@ def _texts(path: str, content: bytes) -> list[str]:
     text = content.decode(errors="replace")
     if path != WHOLE_STATUS:
         return [text]
-    return [each for each in text.split("\n\n") if INSTALLED in each.splitlines()]
+    # dpkg's list also has packages that were removed and left configuration behind.
+    return [paragraph for paragraph in text.split("\n\n") if INSTALLED in paragraph.splitlines()]
 
 
 def _component(path: str, text: str) -> Component:
+    # The head of METADATA ends at the first empty line; the description below may have lines that look like fields.
     head = text.partition("\n\n")[0] if path.endswith(METADATA) else text
     fields = _first(_FIELD.findall(head))
     name, version = fields.get("Package") or fields.get("Name"), fields.get("Version")
@@ -68,6 +70,7 @@ def _component(path: str, text: str) -> Component:
         raise ValueError(f"{path} has no name or no version")
     if path.startswith(WHOLE_STATUS):
         return Component("deb", name, version, fields.get("Architecture", "all"))
+    # Package URLs want the normalized name of PyPI.
     return Component("pypi", re.sub(r"[-_.]+", "-", name).lower(), version)
 
 

@@ -20,7 +20,9 @@ def check_output(folder: Path) -> None:
     """Raises ``BuildError`` if ``folder`` has something that is no part of an earlier release."""
     foreign = sorted(_foreign(folder)) if folder.exists() else []
     if foreign:
-        named = ", ".join([*foreign[:3], *(["…"] if len(foreign) > 3 else [])])
+        named = ", ".join(
+            [*foreign[:3], *(["…"] if len(foreign) > 3 else [])]
+        )  # three names are enough to recognize the folder
         raise BuildError(f"{folder} is left as it is, since it has what is no release ({named}): give another --output")
 
 
@@ -30,10 +32,12 @@ def replaced(folder: Path) -> Iterator[Path]:
     check_output(folder)
     place = folder.resolve()
     place.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the target, so that the renames stay on one file system and are atomic.
     with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as work:
         new = Path(work, "new")
         new.mkdir()
         yield new
+        # A rename onto a folder that is not empty fails, so the earlier release moves away first.
         if place.exists():
             place.rename(Path(work, "old"))
         new.rename(place)
@@ -41,11 +45,11 @@ def replaced(folder: Path) -> Iterator[Path]:
 
 def _foreign(folder: Path) -> Iterator[str]:
     """Entries that belong to no release: files that its sums do not name, other than image archives."""
-    known = _files_of_a_release(folder)
+    released = _files_of_a_release(folder)
     for path in folder.iterdir():
-        if path.name == IMAGES and known and path.is_dir():
-            yield from (f"{IMAGES}/{each.name}" for each in path.iterdir() if each.suffix != ".tar")
-        elif path.name not in known:
+        if path.name == IMAGES and released and path.is_dir():
+            yield from (f"{IMAGES}/{image.name}" for image in path.iterdir() if image.suffix != ".tar")
+        elif path.name not in released:
             yield path.name
 
 
@@ -54,6 +58,7 @@ def _files_of_a_release(folder: Path) -> set[str]:
     with suppress(OSError, ValueError, AttributeError):
         summary = json.loads((folder / SUMMARY).read_text())
         names = {line.partition("  ")[2] for line in (folder / SUMS).read_text().splitlines()}
+        # Another project's SHA256SUMS does not make its folder a release.
         if SUMMARY in names and summary.keys() >= {"version", "revision", "images"}:
             return {*names, SUMS}
     return set()

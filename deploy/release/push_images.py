@@ -49,10 +49,12 @@ class Registry:
         target = urllib.parse.urljoin(self._base, url)
         if not target.startswith(("http://", "https://")):
             raise ValueError(f"the registry names an address that is not of the web: {target}")
-        found = {name.replace("_", "-"): value for name, value in headers.items()}
+        # Keyword arguments cannot have a hyphen.
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        # The URL may come from the registry and lead to another server, which must not see the login.
         if self._login and _server(target) == _server(self._base):
-            found["Authorization"] = self._login
-        request = urllib.request.Request(target, data=body, headers=found, method=method)  # noqa: S310 - as checked above
+            sent["Authorization"] = self._login
+        request = urllib.request.Request(target, data=body, headers=sent, method=method)  # noqa: S310 - checked above
         return self._opener.open(request, timeout=300)
 
     def has(self, url: str) -> bool:
@@ -62,6 +64,7 @@ class Registry:
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return False
+            # A redirect says that another server stores the blob.
             if error.code // 100 != 3:
                 raise
         return True
@@ -69,6 +72,7 @@ class Registry:
 
 def _server(url: str) -> tuple[str, str | None, int]:
     parts = urllib.parse.urlsplit(url)
+    # An explicit default port is the same server.
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
@@ -86,10 +90,12 @@ class PushedImage:
     def push(self, registry: Registry, reference: str) -> None:
         """Pushes it under a tag or its digest."""
         with tarfile.open(self.path) as archive:
+            # A registry refuses a manifest before it has the blobs.
             for part in (*self.manifest["layers"], self.manifest["config"]):
                 if registry.has(f"{self.name}/blobs/{part['digest']}"):
                     continue
                 place = registry.call("POST", f"{self.name}/blobs/uploads/", b"").headers["Location"]
+                # The upload's location may carry a query of its own.
                 url = f"{place}{'&' if '?' in place else '?'}digest={urllib.parse.quote(part['digest'])}"
                 size, kind = str(part["size"]), "application/octet-stream"
                 content = _content(archive, _blob(part["digest"]))
@@ -100,12 +106,13 @@ class PushedImage:
 
 def push(registry: Registry, images: list[PushedImage], tag: str) -> str:
     """Pushes one image for its platforms; returns ``NAME@DIGEST``. Several platforms become an index under the tag."""
-    name, entries = images[0].name, [each.entry for each in images]
+    name, entries = images[0].name, [image.entry for image in images]
     if len(images) == 1:
         images[0].push(registry, tag)
         return f"{name}@{entries[0]['digest']}"
-    for each in images:
-        each.push(registry, each.entry["digest"])
+    # An index may only name manifests that the registry already has.
+    for image in images:
+        image.push(registry, image.entry["digest"])
     document = index(entries)
     registry.call("PUT", f"{name}/manifests/{tag}", document, Content_Type=INDEX)
     return f"{name}@sha256:{hashlib.sha256(document).hexdigest()}"
@@ -113,6 +120,7 @@ def push(registry: Registry, images: list[PushedImage], tag: str) -> str:
 
 def index(entries: list[dict[str, Any]]) -> bytes:
     """The index over an image's manifests, equal to the byte to the one whose digest the release's chart names."""
+    # Annotations of the archive's entry do not belong in the index.
     parts = [{name: entry[name] for name in ("mediaType", "digest", "size", "platform")} for entry in entries]
     parts.sort(key=lambda part: part["platform"]["architecture"])
     document = {"schemaVersion": 2, "mediaType": INDEX, "manifests": parts}
@@ -124,10 +132,10 @@ def _blob(digest: str) -> str:
 
 
 def _content(image: tarfile.TarFile, name: str) -> IO[bytes]:
-    found = image.extractfile(name)
-    if found is None:
+    content = image.extractfile(name)
+    if content is None:
         raise KeyError(name)
-    return found
+    return content
 
 
 @contextmanager
@@ -149,15 +157,15 @@ def main(words: list[str]) -> int:
         return 2
     folder = Path(words[2]) if len(words) == 3 else Path(__file__).resolve().parent / "images"
     registry = Registry(words[0])
-    found: dict[str, list[PushedImage]] = {}
+    by_name: dict[str, list[PushedImage]] = {}
     for archive in sorted(folder.glob("*.tar")):
         with ending_with(archive.name):
             image = PushedImage(archive)
-            found.setdefault(image.name, []).append(image)
-    for name, images in found.items():
+            by_name.setdefault(image.name, []).append(image)
+    for name, images in by_name.items():
         with ending_with(name):
             print(f"{words[0]}/{push(registry, images, words[1])}", flush=True)
-    if not found:
+    if not by_name:
         sys.exit(f"{folder} has no image archive")
     return 0
 

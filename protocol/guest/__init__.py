@@ -1,1 +1,1 @@
-"""What is spoken with programs in a guest."""
+"""Protocols of programs in a guest."""

@@ -2,8 +2,7 @@
 
 Rules that hold here:
 
-- The agent speaks first and says which versions it knows; the monitor picks one. Version 1 is NeonVM's v1.0. Version 2
-  adds ``LoadReport``; a monitor that does not know it picks 1 and never sends one.
+- The agent speaks first and says which versions it knows; the monitor picks one. Version 1 is NeonVM's v1.0.
 - An agent's numbers are even, a monitor's odd; an answer has the number of its question.
 - Whatever a monitor sends, the only error is ``MalformedMonitorMessageError``; a type that is not known is no error.
 """
@@ -18,6 +17,7 @@ import msgspec
 from protocol.field_errors import field_message, shown
 from protocol.units import Resources
 
+# Version 2 adds ``LoadReport``; a monitor that does not know it picks 1 and never sends one.
 MONITOR_VERSIONS: Final = (1, 2)
 """The oldest and the newest version that we speak."""
 
@@ -115,10 +115,11 @@ FromMonitor = (
     | UnknownMessage
 )
 
+# The union that msgspec decodes by tag; ``UnknownMessage`` has no tag and is read on its own.
 _KNOWN = (
     UpscaleRequest | UpscaleConfirmation | DownscaleResult | HealthCheck | InvalidMessage | InternalError | LoadReport
 )
-_TYPES: Final = frozenset(each.__struct_config__.tag for each in _KNOWN.__args__)
+_TYPES: Final = frozenset(message.__struct_config__.tag for message in _KNOWN.__args__)
 _SPELLED: Final = {"ok": "Ok", "status": "Status"}
 _READ_ANY: Final = msgspec.json.Decoder(UnknownMessage)
 
@@ -161,17 +162,18 @@ def read_from_monitor(text: str | bytes) -> FromMonitor:
     """
     try:
         head = _READ_ANY.decode(text)
+        # A newer monitor may send types that this agent does not know; those are no errors.
         return msgspec.convert(_flat(msgspec.json.decode(text)), _KNOWN) if head.type in _TYPES else head
     except (ValueError, RecursionError) as error:
         raise MalformedMonitorMessageError(field_message(error)) from None
 
 
 def _flat(found: dict[str, object]) -> dict[str, object]:
-    """The message with its fields beside ``type``, as NeonVM's monitor writes them; others may put them below
-    ``content``. NeonVM's agent takes any spelling, so there are monitors with either.
-    """
+    """The message with its fields beside ``type``, by the names that this module reads."""
+    # NeonVM's monitor writes fields beside ``type``; others put them below ``content``.
     below = found.pop("content", None)
     fields = {**below, **found} if isinstance(below, dict) else found
+    # NeonVM's agent accepts any capitalization, so there are monitors with either.
     return {_SPELLED.get(name, name): value for name, value in fields.items()}
 
 
@@ -198,6 +200,7 @@ def _content(message: ToMonitor) -> tuple[str, dict[str, object]]:
 
 
 def _allocation(amounts: Resources) -> dict[str, float]:
+    # NeonVM's protocol counts cores as a float and memory in bytes.
     return {"cpu": amounts.cpu.as_cores, "mem": amounts.mem.value}
 
 
@@ -225,12 +228,12 @@ def read_greeting(text: str | bytes) -> int:
     1
     """
     try:
-        found = _READ_GREETED.decode(text)
+        greeting = _READ_GREETED.decode(text)
     except (ValueError, RecursionError) as error:
         raise MalformedMonitorMessageError(field_message(error)) from None
-    if found.error is not None:
-        raise MalformedMonitorMessageError(f"error: the monitor refuses: {shown(found.error)}")
-    if not MONITOR_VERSIONS[0] <= found.version <= MONITOR_VERSIONS[1]:
+    if greeting.error is not None:
+        raise MalformedMonitorMessageError(f"error: the monitor refuses: {shown(greeting.error)}")
+    if not MONITOR_VERSIONS[0] <= greeting.version <= MONITOR_VERSIONS[1]:
         low, high = MONITOR_VERSIONS
-        raise MalformedMonitorMessageError(f"version: expected {low} to {high}, got {found.version}")
-    return found.version
+        raise MalformedMonitorMessageError(f"version: expected {low} to {high}, got {greeting.version}")
+    return greeting.version

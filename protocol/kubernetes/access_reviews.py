@@ -42,6 +42,7 @@ def user_in(review: JsonObject, audience: str = "") -> JsonObject | None:
     status = child(review, "status")
     user = child(status, "user")
     named = status.get("audiences")
+    # An API server that does not know audiences leaves the field out, and accepts any token of its own.
     accepts = not audience or (isinstance(named, list) and audience in named)
     return user if flag(status, "authenticated") and accepts and text(user, "username") else None
 
@@ -61,6 +62,7 @@ def may_list_vms(user: JsonObject, namespace: str) -> JsonObject:
     spec: Json = {
         "user": text(user, "username"),
         "uid": text(user, "uid"),
+        # The API wants a list even where the user is in no group.
         "groups": user.get("groups") or [],
         "extra": child(user, "extra"),
         "resourceAttributes": resource,
@@ -83,8 +85,9 @@ def names_audience(token: str, audience: str) -> bool:
     >>> names_audience("no token", "autoscale-scheduler")
     False
     """
-    found = _claims(token)
-    return audience == found.aud if isinstance(found.aud, str) else audience in found.aud
+    claims = _claims(token)
+    # A JSON Web Token may name one audience or several.
+    return audience == claims.aud if isinstance(claims.aud, str) else audience in claims.aud
 
 
 def account_in(token: str) -> tuple[str, str] | None:
@@ -95,14 +98,17 @@ def account_in(token: str) -> tuple[str, str] | None:
     (('shop', 'vm-agent'), None)
     """
     parts = _claims(token).sub.split(":")
+    # The subject of a service account is system:serviceaccount:NAMESPACE:NAME.
     return (parts[2], parts[3]) if len(parts) == 4 and parts[:2] == ["system", "serviceaccount"] else None
 
 
 def _claims(token: str) -> _Claims:
+    # A very long text is no token, and not worth decoding.
     segments = token.split(".") if len(token) <= LONGEST_TOKEN else []
     if len(segments) != 3:
         return _Claims()
     try:
+        # JSON Web Tokens leave the padding out.
         body = base64.urlsafe_b64decode(segments[1] + "=" * (-len(segments[1]) % 4))
         return msgspec.json.decode(body, type=_Claims)
     except (ValueError, RecursionError):

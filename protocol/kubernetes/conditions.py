@@ -13,10 +13,11 @@ def condition(about: JsonObject, kind: str, value: str, reason: str, message: st
     >>> condition({}, "Ready", "True", "Running", "it runs")
     {'type': 'Ready', 'status': 'True', 'reason': 'Running', 'message': 'it runs'}
     """
-    last = next((each for each in items(about, "status", "conditions") if text(each, "type") == kind), {})
+    last = next((current for current in items(about, "status", "conditions") if text(current, "type") == kind), {})
     since = text(last, "lastTransitionTime")
-    kept = {"lastTransitionTime": since} if since and text(last, "status") == value else {}
-    return {"type": kind, "status": value, "reason": reason, "message": message, **kept}
+    # By the API's convention, the time is that of the last change of status, not of the reason or message.
+    transition = {"lastTransitionTime": since} if since and text(last, "status") == value else {}
+    return {"type": kind, "status": value, "reason": reason, "message": message, **transition}
 
 
 def stamped(status: Json, now: str) -> Json:
@@ -27,4 +28,5 @@ def stamped(status: Json, now: str) -> Json:
     """
     if "conditions" not in status:
         return status
-    return {**status, "conditions": [{"lastTransitionTime": now, **each} for each in items(status, "conditions")]}
+    # A condition that has a time already keeps it, since later keys win.
+    return {**status, "conditions": [{"lastTransitionTime": now, **current} for current in items(status, "conditions")]}

@@ -1,10 +1,6 @@
-"""Where a list-and-watch stands: which resourceVersion to resume from, and when to list again.
+"""Position of a list-and-watch: the resourceVersion to resume from, and the need to list again.
 
-Rules that hold here:
-
-- Every event moves the cursor, bookmarks included: a quiet kind is resumed from where it is.
-- After GONE the version is worthless, and waiting does not help: list at once. After anything else, resume.
-- A watch is asked to end before the client would take its silence for a fault: a silence is no failure.
+Every event moves the cursor, bookmarks included: a quiet kind is resumed from where it is.
 """
 
 from __future__ import annotations
@@ -73,6 +69,8 @@ class Cursor:
         >>> cursor.refused(classify(410)), cursor.must_list
         (None, True)
         """
+        # The version is too old, or the kind was removed: no later watch from it can succeed. After any other refusal
+        # it can.
         if refusal.kind in (RefusalKind.GONE, RefusalKind.NOT_FOUND):
             self.version = None
 
@@ -91,8 +89,9 @@ class WatchTimes:
         >>> WatchTimes.spread(0.5)
         WatchTimes(asked=360, silence=370.0)
         """
-        asked = int(span * (1.0 + jitter))
-        return cls(asked, Seconds(asked + SILENCE_BEYOND))
+        duration = int(span * (1.0 + jitter))
+        # The server ends the watch first, so that a silence of the client's limit is always a fault.
+        return cls(duration, Seconds(duration + SILENCE_BEYOND))
 
 
 def watch_query(version: str, times: WatchTimes) -> dict[str, str]:
@@ -101,5 +100,5 @@ def watch_query(version: str, times: WatchTimes) -> dict[str, str]:
     >>> watch_query("41", WatchTimes(240, Seconds(250.0)))["timeoutSeconds"]
     '240'
     """
-    asked = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(times.asked)}
-    return asked | {"resourceVersion": version} if version else asked
+    query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(times.asked)}
+    return query | {"resourceVersion": version} if version else query

@@ -14,14 +14,15 @@ def ready_addresses(found: JsonObject) -> list[tuple[str, int]]:
     >>> ready_addresses({"endpoints": [serving, {"addresses": ["10.0.0.2"]}], "ports": [{"port": 5432}]})
     [('10.0.0.1', 5432)]
     """
-    ports = [each["port"] for each in items(found, "ports") if isinstance(each.get("port"), int)]
+    ports = [port["port"] for port in items(found, "ports") if isinstance(port.get("port"), int)]
     return [
         (address, port) for address in _addresses(items(found, "endpoints")) for port in ports if isinstance(port, int)
     ]
 
 
 def _addresses(endpoints: Iterable[Json]) -> Iterable[str]:
-    for each in endpoints:
-        addresses = each.get("addresses")
-        if child(each, "conditions").get("ready") is True and isinstance(addresses, list):
+    for endpoint in endpoints:
+        addresses = endpoint.get("addresses")
+        # ``ready`` may be missing or null, which the API calls unknown.
+        if child(endpoint, "conditions").get("ready") is True and isinstance(addresses, list):
             yield from (str(address) for address in addresses)

@@ -49,15 +49,16 @@ class ExecPlugin:
         """
         spec: Json = {"interactive": is_interactive}
         if self.cluster is not None:
+            # ``data`` of a cluster's authority is base64 of PEM, as in a kubeconfig.
             data = base64.b64encode(authority.encode()).decode()
             spec["cluster"] = {**self.cluster, **({"certificate-authority-data": data} if data else {})}
-        asked = {"kind": "ExecCredential", "apiVersion": self.api_version, "spec": spec}
-        return msgspec.json.encode(asked).decode()
+        request = {"kind": "ExecCredential", "apiVersion": self.api_version, "spec": spec}
+        return msgspec.json.encode(request).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class ExecCredential:
-    """What a plug-in printed. ``expires`` is RFC 3339, empty if it does not expire."""
+    """The credential that a plug-in printed. ``expires`` is RFC 3339, empty if it does not expire."""
 
     token: str
     certificate: str
@@ -89,6 +90,7 @@ def read_exec_credential(printed: bytes) -> ExecCredential:
         status = _PRINTED.decode(printed).status
     except (ValueError, RecursionError) as error:
         raise ExecCredentialError(f"the credential plug-in's answer: {field_message(error)}") from None
+    # A certificate without its key cannot be used to log in.
     if not status.token and not (status.certificate and status.key):
         raise ExecCredentialError("the credential plug-in's answer has neither a token nor a certificate with its key")
     return ExecCredential(status.token or "", status.certificate or "", status.key or "", status.expires or "")

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+# The characters of an HTTP token (RFC 7230) that ``quote`` would escape; "%" is the escape itself.
 _HEADER_SAFE: Final = "!#$&'*+.^_`|~-"
 
 
 @dataclass(frozen=True, slots=True)
 class Impersonation:
-    """Whom requests are made as; an empty ``user`` is nobody else. ``extra`` are keys with their values."""
+    """The user that requests are made as; an empty ``user`` is nobody else. ``extra`` are keys with their values."""
 
     user: str = ""
     groups: tuple[str, ...] = ()

@@ -1,11 +1,6 @@
-"""What kubeconfigs say about one context: the server, whom to trust, and who we are. Reads text, opens no files.
+"""One context of kubeconfigs: the server, its authority, and our credentials. Reads text, opens no files.
 
-Rules that hold here:
-
-- As in kubectl, the first of several files that sets an entry or the current context wins; entries are never mixed.
-- A path is relative to the file that names it.
-- Only the chosen context, cluster and user are read: what other entries hold is no concern of ours.
-- What is not supported (``auth-provider``) is refused by name, never ignored.
+Only the chosen context, cluster and user are read: what other entries hold is no concern of ours.
 """
 
 from __future__ import annotations
@@ -104,7 +99,9 @@ def read_login(files: Sequence[KubeconfigFile], context: str = "") -> Login:
     if not name:
         raise KubeconfigError(f"{_prefix(files)}there is no current-context: name one")
     chosen = _chosen("context", files, parsed, name, _Context)
+    # An entry is taken whole from the first file that has it; kubectl does not mix entries either.
     cluster = _chosen("cluster", files, parsed, chosen.held.cluster, _Cluster)
+    # A context without a user is anonymous.
     nobody = _Chosen(_User(), "user", "", chosen.file)
     user = _chosen("user", files, parsed, chosen.held.user, _User) if chosen.held.user else nobody
     return _login(chosen.held.namespace or "", cluster, user)
@@ -125,8 +122,8 @@ def context_names(files: Sequence[KubeconfigFile]) -> list[str]:
     >>> context_names([KubeconfigFile("contexts: [{name: b}, {name: a}]"), KubeconfigFile("contexts: [{name: a}]")])
     ['a', 'b']
     """
-    entries = (each for file in files for each in _parsed(file).contexts or ())
-    return sorted({each.name for each in entries if each is not None and each.name})
+    entries = (entry for file in files for entry in _parsed(file).contexts or ())
+    return sorted({entry.name for entry in entries if entry is not None and entry.name})
 
 
 class _Extension(msgspec.Struct, frozen=True):
@@ -206,7 +203,7 @@ _CLUSTER_SETTINGS: Final = "client.authentication.k8s.io/exec"
 
 @dataclass(frozen=True, slots=True)
 class _Chosen(Generic[T]):
-    """What the chosen entry of one kind holds, and the file that it stands in."""
+    """Content of the chosen entry of one kind, and the file that it stands in."""
 
     held: T
     kind: str
@@ -219,12 +216,14 @@ class _Chosen(Generic[T]):
 
     def path(self, given: str | None) -> str:
         """A path of this entry, from its file's folder."""
+        # Paths are relative to the file that names them.
         return str(PurePosixPath(self.file.folder) / given) if given else ""
 
     def pem(self, name: str, data: str | None, path: str | None) -> Pem:
         if not data:
             return Pem(path=self.path(path))
         try:
+            # YAML may fold long base64 into several lines.
             return Pem(text=base64.b64decode("".join(data.split()), validate=True).decode())
         except (binascii.Error, ValueError):
             raise KubeconfigError(f"{self.title}: {name}: expected base64 of a PEM text") from None
@@ -255,38 +254,42 @@ def _chosen(
         for entry in getattr(content, f"{kind}s") or ():
             if entry is None or entry.name != name:
                 continue
-            held = getattr(entry, kind)
+            settings = getattr(entry, kind)
             try:
-                return _Chosen(msgspec.convert({} if held is None else held, form), kind, name, file)
+                return _Chosen(msgspec.convert({} if settings is None else settings, form), kind, name, file)
             except (ValueError, RecursionError) as error:
                 raise KubeconfigError(f"{_prefix([file])}{kind} {name}: {field_message(error)}") from None
     raise KubeconfigError(f"{_prefix(files)}there is no {kind} named {name!r}")
 
 
 def _login(namespace: str, cluster: _Chosen[_Cluster], user: _Chosen[_User]) -> Login:
-    held, them = cluster.held, user.held
-    if them.auth_provider:
+    server, identity = cluster.held, user.held
+    # Ignoring it would send anonymous requests, whose refusals are hard to explain.
+    if identity.auth_provider:
         remedy = "name a credential plug-in (exec), such as kubelogin or gke-gcloud-auth-plugin"
         raise KubeconfigError(f"{user.title}: auth-provider is not supported; {remedy}")
     try:
-        proxy = checked_proxy(held.proxy, "proxy-url") if held.proxy else ""
+        proxy = checked_proxy(server.proxy, "proxy-url") if server.proxy else ""
     except ProxyError as error:
         raise KubeconfigError(f"{cluster.title}: {error}") from None
-    certificate = user.pem("client-certificate-data", them.certificate_data, them.certificate)
-    shows = bool(them.token or them.token_file or them.username or certificate)
+    certificate = user.pem("client-certificate-data", identity.certificate_data, identity.certificate)
+    # As in kubectl, a plug-in is run only where the user has nothing else to show.
+    shows = bool(identity.token or identity.token_file or identity.username or certificate)
     return Login(
         server=_server(cluster),
-        authority=cluster.pem("certificate-authority-data", held.authority_data, held.authority),
-        insecure=bool(held.insecure),
-        server_name=held.server_name or "",
-        token=them.token or "",
-        token_path=user.path(them.token_file),
+        authority=cluster.pem("certificate-authority-data", server.authority_data, server.authority),
+        insecure=bool(server.insecure),
+        server_name=server.server_name or "",
+        token=identity.token or "",
+        token_path=user.path(identity.token_file),
         certificate=certificate,
-        key=user.pem("client-key-data", them.key_data, them.key),
-        plugin=None if shows or them.exec is None else _plugin(them.exec, user, held),
+        key=user.pem("client-key-data", identity.key_data, identity.key),
+        plugin=None if shows or identity.exec is None else _plugin(identity.exec, user, server),
         namespace=namespace,
         proxy=proxy,
-        basic=f"{them.username}:{them.password or ''}" if them.username and not (them.token or them.token_file) else "",
+        basic=f"{identity.username}:{identity.password or ''}"
+        if identity.username and not (identity.token or identity.token_file)
+        else "",
         impersonation=_impersonation(user),
     )
 
@@ -294,18 +297,20 @@ def _login(namespace: str, cluster: _Chosen[_Cluster], user: _Chosen[_User]) -> 
 def _server(cluster: _Chosen[_Cluster]) -> str:
     """The server's URL; without a scheme it is HOST:PORT without TLS, as in kubectl."""
     server = cluster.held.server.strip().rstrip("/")
+    # Without a scheme it is HOST:PORT without TLS, as in kubectl.
     if "://" not in server:
         server = f"http://{server}"
     if not server.startswith(_SCHEMES) or server in _SCHEMES:
-        given = cluster.held.server[:80]
-        raise KubeconfigError(f"{cluster.title}: server: expected http://… or https://…, got {given!r}")
+        written = cluster.held.server[:80]  # may be any text
+        raise KubeconfigError(f"{cluster.title}: server: expected http://… or https://…, got {written!r}")
     return server
 
 
 def _impersonation(user: _Chosen[_User]) -> Impersonation:
-    held = user.held
-    extra = tuple((key, tuple(values)) for key, values in (held.extra or {}).items())
-    impersonation = Impersonation(held.impersonate or "", tuple(held.groups or ()), held.uid or "", extra)
+    identity = user.held
+    extra = tuple((key, tuple(values)) for key, values in (identity.extra or {}).items())
+    impersonation = Impersonation(identity.impersonate or "", tuple(identity.groups or ()), identity.uid or "", extra)
+    # The API server ignores groups without a user, so the request would run with our own rights.
     if impersonation and not impersonation.user:
         raise KubeconfigError(f"{user.title}: as-groups, as-uid and as-user-extra need the user's name in as")
     return impersonation
@@ -316,10 +321,11 @@ def _plugin(given: _Exec, user: _Chosen[_User], cluster: _Cluster) -> ExecPlugin
         # A name without a slash is searched in $PATH.
         user.path(given.command) if "/" in given.command else given.command,
         tuple(given.args or ()),
-        tuple((each.name, each.value) for each in given.env or ()),
+        tuple((variable.name, variable.value) for variable in given.env or ()),
         given.api_version,
         given.hint or "",
         given.interactive or "IfAvailable",
+        # Passed only where the kubeconfig has ``provideClusterInfo``.
         dict(_told(cluster)) if given.cluster else None,
     )
 
@@ -333,5 +339,5 @@ def _told(cluster: _Cluster) -> Iterator[tuple[str, object]]:
         "proxy-url": cluster.proxy,
     }
     yield from ((name, value) for name, value in fields.items() if value)
-    settings = (each.extension for each in cluster.extensions or () if each.name == _CLUSTER_SETTINGS)
-    yield from (("config", each) for each in settings)
+    settings = (extension.extension for extension in cluster.extensions or () if extension.name == _CLUSTER_SETTINGS)
+    yield from (("config", extension) for extension in settings)

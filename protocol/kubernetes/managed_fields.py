@@ -14,6 +14,7 @@ from protocol.names import RUNNER_CONTAINER
 
 RESIZE: Final = "resize"
 
+# managedFields names list elements by their merge key, as JSON without blanks.
 _RUNNER: Final = f'k:{{"name":"{RUNNER_CONTAINER}"}}'
 
 
@@ -51,7 +52,9 @@ def resized_by(manager: str, entries: Sequence[ManagedFields]) -> frozenset[str]
     >>> resized_by("a", [found]), resized_by("b", [found])
     (frozenset({'cpu'}), frozenset())
     """
-    return frozenset(key.removeprefix("f:") for found in _written_by(manager, entries) for key in found.requests)
+    return frozenset(
+        key.removeprefix("f:") for resources in _written_by(manager, entries) for key in resources.requests
+    )
 
 
 def limited_by(manager: str, entries: Sequence[ManagedFields]) -> frozenset[str]:
@@ -63,11 +66,12 @@ def limited_by(manager: str, entries: Sequence[ManagedFields]) -> frozenset[str]
     >>> limited_by("autoscale-scheduler", msgspec.convert([entry], list[ManagedFields]))
     frozenset({'cpu'})
     """
-    return frozenset(key.removeprefix("f:") for found in _written_by(manager, entries) for key in found.limits)
+    return frozenset(key.removeprefix("f:") for resources in _written_by(manager, entries) for key in resources.limits)
 
 
 def _written_by(manager: str, entries: Sequence[ManagedFields]) -> Iterator[_Resources]:
-    for each in entries:
-        runner = each.fieldsV1.spec.containers.get(_RUNNER)
-        if runner is not None and (each.manager, each.subresource) == (manager, RESIZE):
+    for entry in entries:
+        runner = entry.fieldsV1.spec.containers.get(_RUNNER)
+        # The same client may have written other fields through the main resource.
+        if runner is not None and (entry.manager, entry.subresource) == (manager, RESIZE):
             yield runner.resources

@@ -18,6 +18,7 @@ Json = dict[str, object]
 JsonObject = Mapping[str, object]
 """One JSON object that is only read."""
 
+# The number of digits of the largest 64-bit version.
 _LONGEST_VERSION = 20
 
 
@@ -29,16 +30,17 @@ def child(source: JsonObject, *path: str) -> Json:
     >>> child({"metadata": 7}, "metadata")
     {}
     """
-    found = _leaf(source, path)
-    return dict(found) if type(found) is dict or isinstance(found, Mapping) else {}
+    value = _leaf(source, path)
+    # ``type(...) is dict`` first: it is the common case, and the check of an abstract type is slow.
+    return dict(value) if type(value) is dict or isinstance(value, Mapping) else {}
 
 
 def _leaf(source: JsonObject, path: tuple[str, ...]) -> object:
-    found: object = source
+    value: object = source
     for step in path:
         # Almost all are plain, and asking for an abstract type takes ten times as long.
-        found = found.get(step) if type(found) is dict or isinstance(found, Mapping) else None
-    return found
+        value = value.get(step) if type(value) is dict or isinstance(value, Mapping) else None
+    return value
 
 
 def text(source: JsonObject, *path: str) -> str:
@@ -47,8 +49,8 @@ def text(source: JsonObject, *path: str) -> str:
     >>> text({"status": {"phase": "Running"}}, "status", "phase")
     'Running'
     """
-    found = _leaf(source, path)
-    return found if isinstance(found, str) else ""
+    value = _leaf(source, path)
+    return value if isinstance(value, str) else ""
 
 
 def shortened(found: str, most: int = 300) -> str:
@@ -66,9 +68,9 @@ def texts(source: JsonObject, *path: str) -> dict[str, str]:
     >>> texts({"labels": {"a": "b", "c": 1}}, "labels")
     {'a': 'b'}
     """
-    found = _leaf(source, path)
-    if type(found) is dict or isinstance(found, Mapping):
-        return {key: value for key, value in found.items() if isinstance(value, str)}
+    value = _leaf(source, path)
+    if type(value) is dict or isinstance(value, Mapping):
+        return {key: value for key, value in value.items() if isinstance(value, str)}
     return {}
 
 
@@ -78,8 +80,9 @@ def whole(source: JsonObject, *path: str) -> int:
     >>> whole({"spec": {"replicas": 3}}, "spec", "replicas"), whole({"spec": {"replicas": True}}, "spec", "replicas")
     (3, 0)
     """
-    found = _leaf(source, path)
-    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+    value = _leaf(source, path)
+    # ``bool`` is an int in Python.
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def flag(source: JsonObject, *path: str) -> bool:
@@ -97,10 +100,11 @@ def items(source: JsonObject, *path: str) -> list[Json]:
     >>> items({"items": [{"a": 1}, None, {"b": 2}]}, "items")
     [{'a': 1}, {'b': 2}]
     """
-    found = _leaf(source, path)
-    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+    value = _leaf(source, path)
+    # A text is a sequence too.
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         return []
-    return [dict(item) for item in found if isinstance(item, Mapping)]
+    return [dict(item) for item in value if isinstance(item, Mapping)]
 
 
 def name_of(source: JsonObject) -> ObjectName:
@@ -136,11 +140,12 @@ def number(version: object) -> int:
     >>> number("42"), number("opaque"), number(None)
     (42, 0, 0)
     """
-    if type(version) is str:
-        found = version
+    if type(version) is str:  # the common case
+        digits = version
     else:
-        found = str(version) if isinstance(version, (str, int)) and not isinstance(version, bool) else ""
-    return int(found) if len(found) <= _LONGEST_VERSION and found.isascii() and found.isdigit() else 0
+        digits = str(version) if isinstance(version, (str, int)) and not isinstance(version, bool) else ""
+    # A version is opaque by the API's contract. The length is checked first: int() of a very long text is slow.
+    return int(digits) if len(digits) <= _LONGEST_VERSION and digits.isascii() and digits.isdigit() else 0
 
 
 def labels_of(source: JsonObject) -> dict[str, str]:

@@ -1,10 +1,6 @@
 """Lists and watch lines decoded object by object, so that one object that cannot be read spoils no other.
 
-Rules that hold here:
-
-- A page or line is decoded whole where that works. Where it does not, it is taken apart and each object is decoded by
-  itself; one that cannot be decoded becomes ``Unreadable`` with whatever identity can still be found.
-- What is no page, or no event, raises ``UnreadableAnswerError``.
+What is no page, or no event, raises ``UnreadableAnswerError``.
 """
 
 from __future__ import annotations
@@ -62,7 +58,7 @@ class WatchEvent:
 
     @property
     def name(self) -> ObjectName:
-        """Whom the event is about, as far as that is known."""
+        """The object that the event is about, as far as it is known."""
         return name_of(self.object) if self.unreadable is None else self.unreadable.name
 
     @property
@@ -101,6 +97,7 @@ class LineSplitter:
         lines = []
         self._add(first)
         for following in others:
+            # Pieces are joined once per line: adding them to a growing text would take quadratic time.
             lines.append(b"".join(self._pieces))
             self._pieces, self._size = [], 0
             self._add(following)
@@ -137,10 +134,11 @@ def read_page(body: bytes) -> Page:
     """
     try:
         whole = _PAGE.decode(body)
+    # One bad object makes the whole page fail, so it is taken apart and each object is decoded by itself.
     except (ValueError, RecursionError):
         return _by_parts(body)
-    found = {"metadata": whole.metadata or {}}
-    return Page(version_of(found), text(found, "metadata", "continue"), whole.items or [], [])
+    head = {"metadata": whole.metadata or {}}
+    return Page(version_of(head), text(head, "metadata", "continue"), whole.items or [], [])
 
 
 def read_event(line: bytes) -> WatchEvent:
@@ -178,20 +176,21 @@ T = TypeVar("T")
 def _by_parts(body: bytes) -> Page:
     parts = _members(body)
     try:
-        listed = list(elements(parts["items"])) if parts["items"].startswith(b"[") else None
+        raw_items = list(elements(parts["items"])) if parts["items"].startswith(b"[") else None
     except (UnclosedError, KeyError):
-        listed = None
-    if listed is None:
+        raw_items = None
+    if raw_items is None:
         raise UnreadableAnswerError("items: expected an array of objects")
+    # Without readable metadata the version is empty, and a watch from it begins with the present state.
     nothing: Json = {}
     metadata = {"metadata": _or(_decoded, parts.get("metadata", b""), nothing)}
     page = Page(version_of(metadata), text(metadata, "metadata", "continue"), [], [])
-    for each in listed:
-        found = _object(each)
-        if isinstance(found, Unreadable):
-            page.unreadable.append(found)
+    for raw in raw_items:
+        obj = _object(raw)
+        if isinstance(obj, Unreadable):
+            page.unreadable.append(obj)
         else:
-            page.objects.append(found)
+            page.objects.append(obj)
     return page
 
 
@@ -200,8 +199,8 @@ def _event_by_parts(line: bytes) -> WatchEvent:
     kind = _or(_TEXT.decode, parts.get("type", b""), "")
     if not kind or "object" not in parts:
         raise UnreadableAnswerError("expected an event with a type and an object")
-    found = _object(parts["object"])
-    return WatchEvent(kind, {}, found) if isinstance(found, Unreadable) else WatchEvent(kind, found)
+    obj = _object(parts["object"])
+    return WatchEvent(kind, {}, obj) if isinstance(obj, Unreadable) else WatchEvent(kind, obj)
 
 
 def _decoded(raw: bytes) -> Json:
@@ -222,12 +221,14 @@ def _object(raw: bytes) -> Json | Unreadable:
         return _OBJECT.decode(raw)
     except (ValueError, RecursionError) as error:
         reason = field_message(error)
+    # Too deep or with a value that the decoder refuses: the metadata alone is usually still readable.
     try:
         metadata = members(members(raw).get("metadata", b"{}"))
     except UnclosedError:
         metadata = {}
-    known = {key: _or(_TEXT.decode, metadata.get(key, b""), "") for key in _IDENTITY}
-    identity = {"metadata": known}
+    # Best effort: a part that cannot be decoded reads as empty.
+    identity_fields = {key: _or(_TEXT.decode, metadata.get(key, b""), "") for key in _IDENTITY}
+    identity = {"metadata": identity_fields}
     return Unreadable(name_of(identity), uid_of(identity), version_of(identity), reason)
 
 

@@ -124,7 +124,7 @@ def only(message: str, *fields: str) -> Fields:
     >>> only("ObjectMeta", "name", "uid")
     (('name', 1, 'string'), ('uid', 5, 'string'))
     """
-    return tuple(each for each in KUBERNETES[message] if each[0] in fields)
+    return tuple(field for field in KUBERNETES[message] if field[0] in fields)
 
 
 def message_classes(
@@ -141,6 +141,7 @@ def message_classes(
         message = file.message_type.add(name=name)
         for field, number, kind in fields:
             _add_field(message, field, number, kind, package)
+    # A pool of its own: names cannot collide with generated code that the process imports.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}
@@ -148,14 +149,17 @@ def message_classes(
 
 def _add_field(message: descriptor_pb2.DescriptorProto, name: str, number: int, kind: str, package: str) -> None:
     form, _, element = kind.rpartition(" ")
+    # In protobuf a map is a repeated nested message with the fields ``key`` and ``value``.
     field = message.field.add(name=name, number=number, label=_F.LABEL_REPEATED if form else _F.LABEL_OPTIONAL)
     if form == "map":
         entry = message.nested_type.add(name=f"{name[0].upper()}{name[1:]}Entry")
         entry.options.map_entry = True
         _add_field(entry, "key", 1, "string", package)
         _add_field(entry, "value", 2, element, package)
+        # The nested message's name as protobuf's compiler derives it.
         element = f"{message.name}.{entry.name}"
     if element in _TYPES:
         field.type = _TYPES[element]
     else:
+        # A leading dot makes the name absolute.
         field.type, field.type_name = _F.TYPE_MESSAGE, f".{package}.{element}"

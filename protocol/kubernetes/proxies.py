@@ -1,7 +1,6 @@
 """Proxies by kubectl's rule (Go's ``httpproxy``): which one leads to a URL.
 
-``HTTPS_PROXY`` or ``HTTP_PROXY`` by the URL's scheme, in capitals first, unless ``NO_PROXY`` names the host. Loopback
-addresses are never proxied, and ``ALL_PROXY`` is not read.
+``HTTPS_PROXY`` or ``HTTP_PROXY`` by the URL's scheme, unless ``NO_PROXY`` names the host.
 """
 
 from __future__ import annotations
@@ -28,13 +27,16 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> str:
     >>> proxy_for("https://10.0.0.1:6443", {"HTTPS_PROXY": "proxy:3128", "NO_PROXY": "10.0.0.0/8"})
     ''
     """
-    there = urlsplit(url)
-    variable = f"{there.scheme}_proxy"
+    target = urlsplit(url)
+    variable = f"{target.scheme}_proxy"
     proxy = environment.get(variable.upper()) or environment.get(variable) or ""
-    host, port = (there.hostname or "").rstrip("."), there.port or _PORTS.get(there.scheme, 0)
+    # A trailing dot marks an absolute name, and is no part of the host in ``NO_PROXY``.
+    host, port = (target.hostname or "").rstrip("."), target.port or _PORTS.get(target.scheme, 0)
     excluded = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
+    # Go's ``httpproxy`` never proxies loopback addresses, and does not read ``ALL_PROXY``.
     if not proxy or _is_loopback(host) or any(_covers(entry, host, port) for entry in excluded.split(",")):
         return ""
+    # A proxy is commonly written as HOST:PORT.
     return checked_proxy(proxy if "://" in proxy else f"http://{proxy}", variable.upper())
 
 
@@ -47,12 +49,13 @@ def checked_proxy(proxy: str, setting: str) -> str:
 or reach the API server by kubectl proxy
     """
     try:
-        there = urlsplit(proxy)
-        is_usable = there.scheme in _SCHEMES and bool(there.hostname) and (there.port is None or there.port > 0)
+        parts = urlsplit(proxy)
+        # Reading ``port`` raises for one that is no number.
+        is_usable = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         is_usable = False
     else:
-        if there.scheme in _SOCKS:
+        if parts.scheme in _SOCKS:
             hint = "use an HTTP proxy, or reach the API server by kubectl proxy"
             raise ProxyError(f"{setting}: SOCKS proxies are not supported; {hint}")
     if not is_usable:
@@ -81,6 +84,7 @@ def _covers(entry: str, host: str, port: int) -> bool:
         if int(wanted) != port:
             return False
         entry = name
+    # "*.example.org" and ".example.org" mean subdomains; "example.org" means the host as well.
     domain = entry.strip("[]").removeprefix("*")
     if not domain:
         return False

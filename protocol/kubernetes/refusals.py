@@ -1,10 +1,7 @@
-"""What an API server means when it refuses or fails a request. The only place that knows its status codes.
+"""Meaning of an API server's refusals and failures. The only place that knows its status codes.
 
-Rules that hold here:
-
-- A ``Status`` object's reason decides first (409 is a conflict or a name that is taken), then the HTTP status.
-- 5xx says nothing about the outcome: a proxy may answer for a server that still works. Everything else is a refusal,
-  made before anything was changed.
+5xx says nothing about the outcome: a proxy may answer for a server that still works. Everything else is a refusal, made
+before anything was changed.
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ LONGEST_HEEDED: Final = Seconds(10.0)
 LONGEST_WAIT: Final = 3600
 """A ``Retry-After`` of more seconds than this is not believed."""
 
+# The words with which apimachinery's ``NewInvalid`` begins.
 _INVALID: Final = re.compile(r'[\w.]+ "[^"]*" is invalid: ')
 
 
@@ -111,7 +109,7 @@ class Refusal:
 
 
 def heeded(retry_after: Seconds | None) -> Seconds:
-    """The wait, in seconds, given the server's ``retry_after`` and the wait without it.
+    """The wait, in seconds, that a server's ``retry_after`` asks for, at most ``LONGEST_HEEDED``; 0 without one.
 
     >>> heeded(None), heeded(Seconds(2.0)), heeded(Seconds(600.0))
     (0.0, 2.0, 10.0)
@@ -126,6 +124,7 @@ def classify(status: int, reason: str = "") -> Refusal:
     (<RefusalKind.CONFLICT: 'conflict'>, <RefusalKind.ALREADY_EXISTS: 'already exists'>, \
 <RefusalKind.UNAVAILABLE: 'unavailable'>, <RefusalKind.OTHER: 'other'>)
     """
+    # 409 is a conflict or a name that is taken: only the reason of a ``Status`` tells them apart.
     by_status = RefusalKind.UNAVAILABLE if status >= 500 else _STATUSES.get(status, RefusalKind.OTHER)
     return Refusal(_REASONS.get(reason, by_status), status, reason=reason)
 
@@ -139,11 +138,13 @@ def read_refusal(status: int, body: bytes, retry_after: str = "") -> Refusal:
     2.0
     """
     try:
-        found = _STATUS.decode(body)
+        parsed = _STATUS.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError):
-        found = _Status(message=body[: SHOWN * 4].decode(errors="replace"))
-    plain = classify(status, found.reason[:SHOWN] if status < 500 else "")
-    return Refusal(plain.kind, status, found.message[:SHOWN], found.reason[:SHOWN], _seconds(retry_after))
+        # Proxies answer in plain text or HTML.
+        parsed = _Status(message=body[: SHOWN * 4].decode(errors="replace"))
+    # A 5xx stays one whatever its body says, since the body may come from a proxy.
+    plain = classify(status, parsed.reason[:SHOWN] if status < 500 else "")
+    return Refusal(plain.kind, status, parsed.message[:SHOWN], parsed.reason[:SHOWN], _seconds(retry_after))
 
 
 def refusal_in(status: JsonObject) -> Refusal:
@@ -153,6 +154,7 @@ def refusal_in(status: JsonObject) -> Refusal:
     <RefusalKind.GONE: 'gone'>
     """
     code = whole(status, "code")
+    # A code outside of HTTP's range is treated as a failure of the server, after which the outcome is unknown.
     plain = classify(code if 100 <= code < 600 else 500, text(status, "reason")[:SHOWN])
     wait = whole(child(status, "details"), "retryAfterSeconds")
     return Refusal(plain.kind, plain.status, text(status, "message")[:SHOWN], plain.reason, _seconds(str(wait or "")))
@@ -168,6 +170,7 @@ _STATUS: Final = msgspec.json.Decoder(_Status)
 
 def _seconds(header: str) -> Seconds | None:
     """The header's seconds; a date, or more than is believed, is not heeded."""
+    # RFC 9110 also allows a date, which would need this machine's clock to be right.
     if not (header.isascii() and header.isdecimal() and len(header) <= 6):
         return None
     return Seconds(float(header)) if int(header) <= LONGEST_WAIT else None

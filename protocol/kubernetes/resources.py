@@ -67,6 +67,7 @@ class Resource:
         >>> NODES.path(name="..")
         '/api/v1/nodes/%2E%2E'
         """
+        # Without a namespace, a namespaced kind is listed over all namespaces.
         scope = ("namespaces", namespace) if self.namespaced and namespace else ()
         parts = (*scope, self.plural, *(part for part in (name, subresource) if part))
         return "/".join((self.prefix, *(escaped(part) for part in parts)))

@@ -31,10 +31,12 @@ def parse_timestamp(text: object) -> float | None:
     >>> parse_timestamp("yesterday") is None
     True
     """
+    # No timestamp of the API is longer; the text may come from anyone.
     if not isinstance(text, str) or len(text) > 64:
         return None
     try:
-        found = datetime.fromisoformat(text)
-        return found.timestamp() if found.tzinfo is not None else None
+        moment = datetime.fromisoformat(text)
+        # Without a zone, the local zone of this machine would be assumed.
+        return moment.timestamp() if moment.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None

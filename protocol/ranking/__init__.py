@@ -1,1 +1,1 @@
-"""What a choice of node costs: prices, fitness and node scores, for placing, moving, emptying and adding nodes (S2)."""
+"""Costs of a choice of node: prices, fitness and node scores, for placing, moving, emptying and adding nodes (S2)."""

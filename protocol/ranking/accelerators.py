@@ -27,5 +27,6 @@ def is_accelerator(resource: str) -> bool:
     [True, True, False, False]
     """
     domain, slash, _ = resource.partition("/")
+    # kubernetes.io and its subdomains are reserved for resources of Kubernetes itself.
     is_native = domain == "kubernetes.io" or domain.endswith(".kubernetes.io")
     return bool(slash) and not is_native and domain not in _ORDINARY

@@ -41,6 +41,7 @@ class Prices(RankingSection, frozen=True):
 
     def __post_init__(self) -> None:
         prices = (self.cpu, self.mem_gib, self.gpu, self.storage_50gb)
+        # Comparisons with NaN are false, so this also refuses it.
         _check(all(0 <= price <= DEAREST for price in prices), "prices from 0 to 1e12")
 
 
@@ -104,9 +105,11 @@ class RankingConfig(RankingSection, frozen=True):
         _check(0 < self.suppress_over < inf, "suppressOver above zero")
         _check(self.unwanted_gpu_unfitness >= 1, "unwantedGPUUnfitness of at least 1")
         _check(self.new_group_factor >= 1, "newGroupFactor of at least 1")
+        # Also refuses NaN and infinity, which would make ranks meaningless.
         _check(all(0 <= price <= DEAREST for price in self.node_prices.values()), "nodePrices from 0 to 1e12")
         bounds = [inf if size.nodes is None else size.nodes for size in self.preferred_sizes]
         rising = all(left < right for left, right in pairwise(bounds))
+        # The last size must be open-ended, so that every cluster has a preferred size.
         _check(bool(bounds) and rising and bounds[-1] == inf, "preferredSizes with rising nodes, the last without")
 
 

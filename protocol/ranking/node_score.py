@@ -3,9 +3,7 @@
 Rules that hold here:
 
 - The scarcer resource decides. The score peaks where the curve says, never above the watermark, and falls beyond.
-- A node that would hold more than it has, and one that would be full, scores 0.
-- Existing nodes are paid for already; a price only separates nodes of the same score, and unfitness those of the same
-  price. What is then still equal is left to chance, which is injected, or is kube-scheduler's for nodes of equal score.
+- Existing nodes are paid for already; a price only separates nodes of the same score.
 """
 
 from __future__ import annotations
@@ -32,9 +30,11 @@ def fraction(used: int, watermark: int, total: int, curve: ScoreCurve) -> float:
     >>> fraction(400, 900, 1000, ScoreCurve()), fraction(1001, 900, 1000, ScoreCurve())
     (0.75, 0.0)
     """
+    # A node that would hold more than it has scores 0, whatever the curve says.
     if total <= 0 or used > total:
         return 0.0
     peak, part = watermark / total, used / total
+    # The score never peaks above the watermark.
     peak = min(peak, curve.peak)
     if part < peak:
         return curve.empty + (1 - curve.empty) * part / peak
@@ -49,6 +49,7 @@ def percent(cpu: float, mem: float) -> int:
     >>> percent(0.75, 1.0)
     75
     """
+    # The scarcer resource decides. The epsilon keeps 0.29 * 100 from becoming 28.
     return int(100 * (min(mem, cpu)) + 1e-9)
 
 
@@ -58,6 +59,7 @@ def extender_score(score: int) -> int:
     >>> extender_score(75), extender_score(1), extender_score(0)
     (8, 1, 0)
     """
+    # Rounded, but never down to 0, which only full nodes have.
     return max(1, (score + 5) // 10) if score > 0 else 0
 
 
@@ -72,9 +74,10 @@ def extender_scores(standings: Iterable[Standing]) -> dict[Standing, int]:
     """
     scores: dict[Standing, int] = {}
     above = 0
-    for each in sorted(set(standings)):
-        level = extender_score(-each[0])
-        scores[each] = level - 1 if level == above > 1 else level
+    for standing in sorted(set(standings)):
+        level = extender_score(-standing[0])
+        # Only the best of an equal score keeps it, so that kube-scheduler sees the difference in price.
+        scores[standing] = level - 1 if level == above > 1 else level
         above = level
     return scores
 
@@ -88,5 +91,6 @@ def choose_target(standings: Mapping[K, Standing], draw: Draw) -> K | None:
     if not standings:
         return None
     best = min(standings.values())
-    equal = [name for name, each in standings.items() if each == best]
+    equal = [name for name, standing in standings.items() if standing == best]
+    # Chance is injected, so that tests are repeatable.
     return equal[draw(0, len(equal) - 1)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, MilliCpu, Resources
 
-MIB = 1024**2
+MIB = 1024**2  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def perfect_price(needs: Needs, config: RankingConfig) -> float:
         needs.resources.cpu.as_cores * prices.cpu
         + needs.resources.mem.as_gib * prices.mem_gib
         + needs.gpus * prices.gpu
-        + needs.storage_gb / 50 * prices.storage_50gb
+        + needs.storage_gb / 50 * prices.storage_50gb  # the price is per 50 GB
     )
 
 
@@ -41,6 +41,7 @@ def damper_price(config: RankingConfig) -> float:
     >>> damper_price(RankingConfig()) > 0
     True
     """
+    # The damper's pod has no accelerators or storage: it only steadies small differences.
     pod = Resources(MilliCpu.parse(config.damper.cpu), Bytes(round(config.damper.mem_mib * MIB)))
     return perfect_price(Needs(pod), config)
 

@@ -43,6 +43,7 @@ def preferred_vcpus(cluster_nodes: int, config: RankingConfig) -> float:
     >>> preferred_vcpus(2, RankingConfig()), preferred_vcpus(1000, RankingConfig())
     (1, 32)
     """
+    # There is always one: the configuration checks that the last size is for all larger clusters.
     return next(
         size.vcpus for size in config.preferred_sizes if cluster_nodes <= (inf if size.nodes is None else size.nodes)
     )
@@ -74,6 +75,7 @@ def rank(paid: float, perfect: float, damper: float, unfit: float) -> float | No
     >>> rank(paid=1.0, perfect=0.0, damper=0.0, unfit=1.0) is None
     True
     """
+    # ``not … > 0`` also catches NaN.
     if not perfect + damper > 0:
         return None
     value = unfit * (paid + damper) / (perfect + damper)
@@ -92,6 +94,7 @@ def rank_options(options: Sequence[Option], cluster_nodes: int | None, config: R
     ['cheap', 'dear']
     """
     preferred = None if cluster_nodes is None else preferred_vcpus(cluster_nodes, config)
+    # By identity: the same pod fits into many options, and pricing it each time would dominate the ranking.
     pods = {id(pod): pod for option in options for pod in option.pods}
     prices = {key: perfect_price(pod, config) for key, pod in pods.items()}
     damper = damper_price(config)
@@ -120,7 +123,9 @@ def _rank_one(
     cores = option.node.resources.cpu.as_cores
     if option.price is None or option.count < 1 or cores <= 0:
         return None
+    # Without a preferred size, the ratio is 1 and unfitness does not matter.
     unfit = suppress(unfitness(preferred or cores, cores), option.count, config.suppress_over)
+    # Nodes with GPUs are kept for pods that need them.
     if option.node.gpus and not any(pod.gpus for pod in option.pods):
         unfit = config.unwanted_gpu_unfitness
     paid = option.price * option.count

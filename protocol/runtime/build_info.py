@@ -1,4 +1,4 @@
-"""What each program tells Prometheus alike: which version it is, and what its process uses."""
+"""Metrics that every program has: its version, and the use of its process."""
 
 from __future__ import annotations
 

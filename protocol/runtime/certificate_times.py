@@ -1,4 +1,4 @@
-"""When certificates begin and end, read from their PEM without a library: the agent has none that reads them.
+"""Validity of certificates, read from their PEM without a library: the agent has none that reads them.
 
 Only the validity is read. Whether a certificate is good is for OpenSSL to say, which has taken it before this asks.
 """
@@ -44,6 +44,7 @@ def validities(pem: bytes) -> list[Validity]:
 def _validity(der: bytes) -> Validity:
     certificate = _inside(der, 0, _SEQUENCE)
     at = _inside(der, certificate, _SEQUENCE)
+    # The version is optional in X.509, and only marked by its context tag.
     if der[at] == _VERSION:
         at = _after(der, at)
     for _ in range(_BEFORE_VALIDITY):
@@ -55,6 +56,7 @@ def _validity(der: bytes) -> Validity:
 def _time(der: bytes, at: int) -> float:
     start, length = _content(der, at)
     text = der[start : start + length].decode("ascii")
+    # An unknown tag gets a format that never matches, and so raises ``ValueError``.
     return datetime.strptime(text, _FORMATS.get(der[at], "expected a time")).replace(tzinfo=UTC).timestamp()
 
 
@@ -74,6 +76,7 @@ def _after(der: bytes, at: int) -> int:
 def _content(der: bytes, at: int) -> tuple[int, int]:
     """Start and length of an element's content."""
     short = der[at + 1]
+    # DER: a length below 128 is one byte; otherwise the low bits say how many bytes of length follow.
     if short < 0x80:
         return at + 2, short
     begin = at + 2 + (short & 0x7F)

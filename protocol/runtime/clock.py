@@ -51,6 +51,7 @@ class SystemClock:
     async def wait(self, event: asyncio.Event, until: Instant | None) -> None:
         """Waits on the running event loop."""
         with suppress(TimeoutError):
+            # The event loop's clock is the monotonic one, so an ``Instant`` is one of its times.
             async with asyncio.timeout_at(until):
                 await event.wait()
 

@@ -1,9 +1,8 @@
-"""Where the Kubernetes API is and who we are to it: from kubeconfigs, or from the pod that we run in.
+"""Address of the Kubernetes API, and our credentials: from kubeconfigs, or from the pod that we run in.
 
 Rules that hold here:
 
-- Tokens in files are read again once a minute: projected tokens change on disk. Authorities and certificates in files
-  are looked at for each new connection.
+- Authorities and certificates in files are looked at for each new connection.
 - Credential plug-ins, proxies and impersonation are for a command that a person started (``for_person``). A service
   refuses them by name: its client is light, and starts no programs.
 """
@@ -68,9 +67,11 @@ def encoded_headers(credentials: Credentials) -> list[tuple[bytes, bytes]]:
 
 def from_pod(environment: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCOUNT) -> Credentials:
     """The service account of the pod that we run in. Raises ``CredentialsError`` outside of a cluster."""
+    # Kubernetes sets both in every container.
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise CredentialsError("not in a cluster (KUBERNETES_SERVICE_HOST is not set): name a kubeconfig")
+    # A URL needs brackets around an IPv6 address.
     address = f"[{host}]" if ":" in host else host
     login = Login(f"https://{address}:{port}", authority=Pem(path="ca.crt"), token_path=TOKEN_FILE)
     return _credentials(login, folder, clock)
@@ -85,8 +86,9 @@ def from_kubeconfig(path: Path, clock: Clock, *, context: str = "") -> Credentia
         "as: a service acts as nobody else": login.impersonation,
         "username: a service takes a token or a certificate": login.basic,
     }
-    for why, given in unsupported.items():
-        if given:
+    # Refused rather than ignored: the service would run as somebody else than its kubeconfig says.
+    for why, setting in unsupported.items():
+        if setting:
             raise CredentialsError(f"{path}: {why}")
     return _credentials(login, Path(), clock)
 
@@ -98,7 +100,9 @@ def for_person(
 
     A proxy is taken from ``environment`` as kubectl does. ``impersonation`` goes before that of the kubeconfig.
     """
+    # Flags go before the kubeconfig, as in kubectl.
     whom = impersonation.over(login.impersonation)
+    # The API server ignores groups without a user.
     if whom and not whom.user:
         raise CredentialsError("--as-group needs --as: groups alone are nobody")
     headers = list(whom.headers())
@@ -141,11 +145,14 @@ class FileToken:
 
     def __call__(self) -> str:
         """The token; the last one where the file cannot be read just now."""
+        # Projected tokens are rotated on disk; a minute is well within their overlap.
         if self._token is None or self._clock.now() - self._read_at >= TOKEN_AGE:
             try:
+                # An empty file is one that is just being written: the last token stays.
                 self._token = self._path.read_text().strip() or self._token
                 self._read_at = self._clock.now()
             except (OSError, UnicodeDecodeError) as error:
+                # The last token may be valid for longer than the file is missing.
                 if self._token is None:
                     raise CredentialsError(f"{self._path}: {getattr(error, 'strerror', error)}") from None
         if not self._token:
@@ -178,6 +185,7 @@ class PluginToken:
     def __call__(self) -> str | None:
         """The token now. Raises ``CredentialsError`` if a new one is due and the plug-in fails."""
         expires = parse_timestamp(self._credential.expires)
+        # Compared with the wall clock, since the plug-in prints a date.
         if expires is not None and self._clock.wall() >= expires - EARLY:
             self._credential = self._ask()
         return self._credential.token or None
@@ -208,8 +216,10 @@ def _credentials(login: Login, folder: Path, clock: Clock) -> Credentials:
         authority = _read(login.authority, folder) if plugin.cluster is not None else ""
         credential = run_plugin(plugin, authority)
         token = PluginToken(lambda: run_plugin(plugin, authority), credential, clock)
+        # A plug-in may print a certificate instead of, or beside, a token.
         if credential.certificate:
             login = replace(login, certificate=Pem(credential.certificate), key=Pem(credential.key))
+    # As in kubectl, the token in a file goes before the one in the kubeconfig.
     elif login.token_path:
         file = FileToken(folder / login.token_path, clock)
         token = FileOverToken(file, login.token) if login.token else file
@@ -217,8 +227,10 @@ def _credentials(login: Login, folder: Path, clock: Clock) -> Credentials:
 
 
 def _tls(login: Login, folder: Path) -> ssl.SSLContext | bool:
+    # Plain HTTP needs no context; clients take True as their default.
     if login.server.startswith("http://"):
         return True
+    # Built once here, so that files that cannot be used are reported at the start.
     first, parts = _read_context(login, folder), TlsParts(*_paths(login, folder))
     if not parts.paths:
         return first
@@ -233,8 +245,8 @@ def _tls(login: Login, folder: Path) -> ssl.SSLContext | bool:
 
 
 def _paths(login: Login, folder: Path) -> list[Path | None]:
-    given = (login.certificate, login.key, login.authority)
-    return [folder / pem.path if pem and pem.path else None for pem in given]
+    pems = (login.certificate, login.key, login.authority)
+    return [folder / pem.path if pem and pem.path else None for pem in pems]
 
 
 def _read_context(login: Login, folder: Path) -> ssl.SSLContext:
@@ -242,6 +254,7 @@ def _read_context(login: Login, folder: Path) -> ssl.SSLContext:
     try:
         context = _context(authority, login.server_name)
         if login.insecure:
+            # The order matters: ``verify_mode`` cannot be NONE while the host name is checked.
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
     except (ssl.SSLError, TypeError, ValueError) as error:  # TypeError: it is not ASCII
@@ -267,6 +280,7 @@ class _NamedServer(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
+        # ``server_name`` goes before the name in the URL.
         del server_hostname
         return super().wrap_bio(incoming, outgoing, server_side, self.server_name, session)
 
@@ -278,6 +292,7 @@ def _context(authority: str, server_name: str) -> ssl.SSLContext:
     verifying_like_kubectl(context)
     context.server_name = server_name
     if authority:
+        # Authorities of the kubeconfig replace the machine's own.
         context.load_verify_locations(cadata=authority)
     else:
         context.load_default_certs()
@@ -289,12 +304,12 @@ def _read(pem: Pem, folder: Path) -> str:
         return pem.text
     path = folder / pem.path
     try:
-        found = path.read_text()
+        content = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise CredentialsError(f"{path}: {getattr(error, 'strerror', error)}") from None
-    if not found.strip():  # a context without an authority would trust all of this machine's
+    if not content.strip():  # a context without an authority would trust all of this machine's
         raise CredentialsError(f"{path}: the file is empty")
-    return found
+    return content
 
 
 def _show_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:

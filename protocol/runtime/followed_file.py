@@ -1,10 +1,6 @@
 """One file of settings: read at the start, looked at every few seconds, taken in when its content has changed.
 
-Rules that hold here:
-
-- The content decides, found through symbolic links: Kubernetes swaps a link when a ConfigMap changes, editors rename.
-- A content that is refused changes nothing: what was in force stays, and the refusal is logged once.
-- Reading and parsing happen outside of the event loop.
+A content that is refused changes nothing: what was in force stays, and the refusal is logged once.
 """
 
 from __future__ import annotations
@@ -70,6 +66,7 @@ class FollowedFile(Generic[T]):
         while True:
             await clock.sleep(interval)
             try:
+                # In a thread, since a file on a network or a large parse would block the event loop.
                 new = await asyncio.to_thread(self._news)
             except FileRefusedError as error:
                 follower.refuse(error)
@@ -78,10 +75,12 @@ class FollowedFile(Generic[T]):
                     follower.accept(value, self.generation)
 
     def _news(self) -> list[T]:
-        """The file's content if it is new, else None. Raises ``FileRefusedError``, once per content."""
+        """The file's content if it is new, else nothing. Raises ``FileRefusedError``, once per content."""
         content = self._content_now()
+        # The content decides, not the time: Kubernetes swaps a symbolic link when a ConfigMap changes, editors rename.
         if content == self._content:
             return []
+        # Kept before it is parsed, so that a bad content is refused only once.
         self._content = content
         return [self._parsed(content)]
 
@@ -101,6 +100,7 @@ class FollowedFile(Generic[T]):
         """The file's bytes, or why they cannot be read."""
         try:
             with self.path.open("rb") as file:
+                # One byte more than allowed tells a file that is too long from one that just fits.
                 content = file.read(LARGEST + 1)
         except OSError as error:
             return error.strerror or type(error).__name__

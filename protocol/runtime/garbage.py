@@ -12,5 +12,6 @@ the program for as long as that takes."""
 
 def collect_seldom() -> None:
     """Freeze current objects and raise the GC thresholds."""
+    # Frozen objects are never looked at again.
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

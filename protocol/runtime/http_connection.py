@@ -3,12 +3,6 @@
 Rules that hold here:
 
 - The parser is httptools'. What breaks the rules of HTTP, or ends before it is whole, raises ``BrokenConnectionError``.
-- A body without a length ends with the connection (HTTP/1.0, ``Connection: close``), if the server ends it in order. A
-  length or chunks that end early are broken.
-- A peer that sends faster than we read is held up: no more than ``MOST_UNREAD`` bytes wait here.
-- A whole answer comes in ``FEW_PIECES``, and beyond these in pieces of ``LEAST_PIECE`` bytes on average at least: each
-  piece takes time of its own.
-- What is no body (a head, a trailer) has ``MOST_BESIDE`` bytes in a row at most, because the parser keeps it.
 - A connection that has broken, or on which an answer was given up, is never used again.
 """
 
@@ -23,9 +17,13 @@ from typing import Final, cast
 
 import httptools
 
+# In bytes, but for the headers. A peer that sends faster than we read is held up beyond ``MOST_UNREAD``.
 MOST_UNREAD: Final = 1024 * 1024
+# Heads and trailers are kept by the parser, so they need a limit of their own.
 MOST_BESIDE: Final = 64 * 1024
 MOST_HEADERS: Final = 200
+# A whole answer may have ``FEW_PIECES``, and beyond these only pieces of ``LEAST_PIECE`` bytes on average: each piece
+# takes time of its own.
 LEAST_PIECE: Final = 64
 FEW_PIECES: Final = 64
 _RETRY_AFTER: Final = b"retry-after"
@@ -87,8 +85,8 @@ class HttpConnection(asyncio.Protocol):
         """The socket below. Raises ``BrokenConnectionError`` before the connection is made."""
         if self._transport is None:
             raise BrokenConnectionError("there is no connection yet")
-        found: TransportSocket = self._transport.get_extra_info("socket")
-        return found
+        socket: TransportSocket = self._transport.get_extra_info("socket")
+        return socket
 
     async def whole(self, request: bytes, deadline: float, longest: int) -> tuple[ResponseHead, bytes]:
         """Sends a request; its whole answer, once it is there.
@@ -106,6 +104,7 @@ class HttpConnection(asyncio.Protocol):
             self._count(-self._unread)
             if size > longest:
                 raise LongAnswerError
+            # Checked after the pieces were taken: the end may have come together with the last of them.
             if self._is_whole:
                 return self._answer, pieces[0] if len(pieces) == 1 else b"".join(pieces)
             await self._progress(deadline)
@@ -134,11 +133,13 @@ class HttpConnection(asyncio.Protocol):
         if self._is_whole:
             self._transport.close()
         else:
+            # abort drops what is not sent yet, so that a request that was given up is not carried out later.
             self._transport.abort()
 
     def _send(self, request: bytes, wakes_beyond: int, most_pieces: float = inf) -> None:
-        """Wait until the unread bytes are below the limit, or the connection ends."""
+        """Sends a request, and forgets the state of the answer before it."""
         self._pieces_left = most_pieces
+        # Reset before writing: an answer may arrive within the same turn of the loop.
         self._answer, self._headers, self._is_whole, self._has_lasted = ResponseHead(), 0, False, False
         self._is_framed = False
         self._wakes_beyond = wakes_beyond
@@ -169,6 +170,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _count(self, more: int) -> None:
         before, self._unread = self._unread, self._unread + more
+        # Only a crossing of the limit changes whether the transport reads.
         if (before > MOST_UNREAD) is (self._unread > MOST_UNREAD):
             return
         if self._transport is None or self._transport.is_closing():
@@ -189,13 +191,15 @@ class HttpConnection(asyncio.Protocol):
         self._break(f"the connection ended: {exc}" if exc else "the server ended the connection")
 
     def eof_received(self) -> None:
-        """The server has said all; the body of an answer without a length is whole. The connection closes itself."""
+        """The server has sent everything: the body of an answer without a length is whole."""
+        # A length or chunks that end early are broken, not whole.
         if self._answer.status and not self._is_whole and not self._is_framed and not self._broken:
             self._is_whole = True
             self._wake()
 
     def data_received(self, data: bytes) -> None:
         """A piece of an answer."""
+        # An answer without a request, for example a timeout notice on an idle connection.
         if self._is_whole:
             self._break(_UNASKED)
             return
@@ -221,6 +225,7 @@ class HttpConnection(asyncio.Protocol):
         self._headers += 1
         if self._headers > MOST_HEADERS:
             raise ValueError("too many headers")
+        # Comparing the length first avoids lowering every name.
         if len(name) == len(_RETRY_AFTER) and name.lower() == _RETRY_AFTER:
             self._answer.retry_after = value.decode("latin-1")
         elif len(name) == len(self._wanted) and name.lower() == self._wanted:

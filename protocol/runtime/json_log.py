@@ -22,6 +22,7 @@ import msgspec
 QUIET: Final = ("httpx2", "httpcore2", "uvicorn", "asyncio")
 """Libraries that say more than an operator wants: only their warnings are written."""
 
+# ``taskName`` is an attribute of records from Python 3.12 on.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _FIELDS: Final = frozenset({"ts", "level", "logger", "msg"})
 _LONGEST: Final = 16 * 1024
@@ -57,8 +58,10 @@ class JsonFormatter(logging.Formatter):
         }
         for name, value in vars(record).items():
             if name not in _STANDARD:
+                # A field of the caller's must not replace one of ours.
                 line[f"{name}_" if name in _FIELDS else name] = value
         if record.exc_info:
+            # The end of a traceback names the error.
             line["error"] = self.formatException(record.exc_info)[-_LONGEST:]
         elif record.exc_text:
             line["error"] = record.exc_text[-_LONGEST:]
@@ -69,20 +72,21 @@ class JsonFormatter(logging.Formatter):
 
 def without_secrets(line: str) -> str:
     """An encoded line without what looks like a token or a private key, in time that grows with its length alone."""
-    return _RUNS.sub(lambda found: _without_token(found[0]), _SECRETS.sub("<secret>", line))
+    return _RUNS.sub(lambda run: _without_token(run[0]), _SECRETS.sub("<secret>", line))
 
 
 def _without_token(run: str) -> str:
     """A token begins at the first ``eyJ`` of a segment or not in it: a later one has less after it."""
-    kept, done, at = list[str](), 0, run.find("eyJ")
+    parts, done, at = list[str](), 0, run.find("eyJ")
     while at >= 0:
-        if found := _TOKEN.match(run, at):
-            kept += (run[done:at], "<secret>")
-            done = next_at = found.end()
+        if token := _TOKEN.match(run, at):
+            parts += (run[done:at], "<secret>")
+            done = next_at = token.end()
         else:
+            # A token needs three segments, so the next candidate starts after the next dot at the earliest.
             next_at = run.find(".", at) + 1 or len(run)
         at = run.find("eyJ", next_at)
-    return "".join((*kept, run[done:]))
+    return "".join((*parts, run[done:]))
 
 
 def log_as_json(level: str = "info", stream: TextIO | None = None) -> None:
@@ -105,6 +109,7 @@ def _encoded(line: dict[str, object]) -> str:
     try:
         return msgspec.json.encode(line, enc_hook=_text).decode()
     except (TypeError, ValueError, RecursionError, OverflowError):
+        # Field by field as text: one bad value must not lose the line.
         plain = {name: _text(value).encode(errors="replace").decode() for name, value in line.items()}
         return msgspec.json.encode(plain).decode()
 

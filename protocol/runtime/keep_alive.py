@@ -1,7 +1,4 @@
-"""Connections that end when their other end is gone, also where it could not say so.
-
-A watch only listens: a server whose machine vanished is noticed by nothing but the kernel's probes.
-"""
+"""Connections that end when their other end is gone, also where it could not say so."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import Final
 
 import httpx2 as httpx
 
+# A watch only listens: a server whose machine vanished is noticed by nothing but the kernel's probes.
 KEEPALIVE: Final[Sequence[tuple[int, int, int]]] = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),

@@ -1,4 +1,4 @@
-"""How many sockets and files a process may have open."""
+"""Limit of the sockets and files that a process may have open."""
 
 from __future__ import annotations
 
@@ -15,5 +15,6 @@ def allow_open_files(wanted: int) -> None:
     """Lets this process, and those that it starts, open ``wanted`` files at a time, or as many as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    # Never lowered: the process may have files open already.
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,7 +1,6 @@
 """uvicorn's server, which ends as soon when asked to and its clients are answered.
 
-uvicorn looks ten times a second whether it is to end, and as often whether its clients have gone: a program of several
-listeners would take 0.2 s to end, with or without clients. Signals belong to the program.
+Signals belong to the program.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ class PromptServer(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Return when the server has to stop."""
+        # uvicorn looks ten times a second whether it has to end; this loop is woken, and only ticks to renew the date.
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 async with asyncio.timeout(SECOND):
@@ -52,11 +52,13 @@ class PromptServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops listening, lets open requests be answered, and cancels those that take too long."""
+        # Closed first, so that no further clients come while the others are answered.
         for listening in (*self.servers, *(sockets or ())):
             listening.close()
-        told = self._no_further_requests(set())
+        notified = self._no_further_requests(set())
+        # A socket that was accepted just before becomes a connection only after some turns of the loop.
         await _some_turns()
-        self._no_further_requests(told)
+        self._no_further_requests(notified)
         try:
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
                 await self._last_client()
@@ -66,7 +68,7 @@ class PromptServer(uvicorn.Server):
                 task.cancel()
 
     def _no_further_requests(self, told: set[Any]) -> set[Any]:
-        """Has connections end with the answer that is under way; returns those that have been told now."""
+        """Has connections end with the answer that is under way; returns those that have been notified now."""
         fresh = self.server_state.connections - told
         for connection in fresh:
             connection.shutdown()

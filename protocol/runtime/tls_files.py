@@ -2,10 +2,8 @@
 
 Rules that hold here:
 
-- The files are looked at for each new connection and each scrape, through symbolic links: no task, no delay. Open
-  connections keep what they began with.
-- Files that cannot be used, or do not belong together, change nothing: what was in force stays; that is counted, and
-  told once. Nothing of a key is ever told.
+- Files that cannot be used, or do not belong together, change nothing: what was in force stays. Nothing of a key is
+  ever logged.
 - What is shown and what is trusted are replaced together, as a whole: an authority that has gone is trusted no more.
 """
 
@@ -69,11 +67,14 @@ class FollowedTls(Generic[T]):
         self._made: T | None = None
         self._stamp: Stamp | None = None
         self._problem = ""
+        # Clients without an event loop make connections in other threads.
         self._lock = threading.Lock()
 
     def value(self) -> T:
         """The newest that can be used. Raises ``TlsFilesError`` if nothing could be used yet."""
         with self._lock:
+            # Looked at for each new connection and each scrape: no task, no delay. Open connections keep what they
+            # began with.
             if self._stamped() != self._stamp:
                 self._renew()
             if self._made is None:
@@ -84,20 +85,25 @@ class FollowedTls(Generic[T]):
         """The validity of the ``certificate``, and of the ``authority`` that ends last."""
         with suppress(TlsFilesError):
             self.value()
-        found = {}
+        shown_parts = {}
         for kind, path in (("certificate", self.parts.certificate), ("authority", self.parts.authority)):
             with suppress(OSError, UnreadableCertificateError):
                 if path is not None and (valid := validities(path.read_bytes())):
-                    found[kind] = valid[0] if kind == "certificate" else max(valid, key=lambda each: each.end)
-        return found
+                    # A chain begins with the certificate itself; of several authorities the last to end decides.
+                    shown_parts[kind] = (
+                        valid[0] if kind == "certificate" else max(valid, key=lambda validity: validity.end)
+                    )
+        return shown_parts
 
     def _renew(self) -> None:
         for _ in range(_READS):
+            # Taken before the files are read, so that a replacement in between is noticed.
             self._stamp = self._stamped()
             try:
                 made = self._make(self.parts)
             except (OSError, ssl.SSLError) as error:
                 problem = _said(error, self.parts)
+                # Only files that did not change meanwhile are really bad; otherwise they are read again.
                 if self._stamped() == self._stamp:
                     self._refuse(problem)
                     return
@@ -108,6 +114,7 @@ class FollowedTls(Generic[T]):
         self._stamp = None  # they are being replaced just now: the next connection looks again
 
     def _accept(self, made: T) -> None:
+        # The first content is no reload.
         is_first = self._made is None and not self._problem
         self._made, self._problem = made, ""
         if not is_first:
@@ -138,6 +145,7 @@ class FollowingContext(ssl.SSLContext):
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
         """See ``ssl.SSLContext``. Raises ``TlsFilesError``."""
+        # The hook that asyncio calls for each new connection.
         return self.followed.value().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
     def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
@@ -171,6 +179,7 @@ def shown_tls(name: str, certificate: Path, key: Path) -> FollowedTls[ssl.SSLCon
 
 def _showing_context(parts: TlsParts) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Any program may stand at the server's address, so there is no name to verify.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     _show(context, parts)
@@ -207,10 +216,11 @@ def _show(context: ssl.SSLContext, parts: TlsParts) -> None:
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    # A replaced file has another inode even within the resolution of the clock, and with equal size.
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _said(error: OSError, parts: TlsParts) -> str:

@@ -1,4 +1,4 @@
-"""How long the certificates of a process last, and whether new ones were taken in; alike in every program."""
+"""Metrics of the certificates of a process: their lifetimes and reloads; the same in every program."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class TlsMetrics(Collector):
         taken = CounterMetricFamily(
             "autoscale_certificate_reloads", "New files, by outcome", labels=("certificate", "outcome")
         )
-        for each in self._watched:
-            for part, valid in each.shown().items():
-                end.add_metric((each.name, part), valid.end)
-                whole.add_metric((each.name, part), valid.end - valid.begin)
-            taken.add_metric((each.name, "accepted"), each.reloads)
-            taken.add_metric((each.name, "refused"), each.refusals)
+        for files in self._watched:
+            for part, valid in files.shown().items():
+                end.add_metric((files.name, part), valid.end)
+                whole.add_metric((files.name, part), valid.end - valid.begin)
+            taken.add_metric((files.name, "accepted"), files.reloads)
+            taken.add_metric((files.name, "refused"), files.refusals)
         yield from (end, whole, taken)
 
 

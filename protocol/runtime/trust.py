@@ -1,4 +1,4 @@
-"""How clients verify their servers: as kubectl does, on every version of Python."""
+"""Verification of servers: as kubectl does it, on every version of Python."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ def trusting(authorities: str | None = None, *, file: Path | str | None = None) 
 
 
 def verifying_like_kubectl(context: ssl.SSLContext) -> ssl.SSLContext:
-    """The same context, as strict as Go's libraries, no more and no less.
-
-    Go takes certificates without key identifiers, which older EKS clusters have and Python refuses from 3.13 on. Go
-    also trusts an intermediate authority without its root, which Python refuses before 3.13.
-    """
+    """The same context, as strict as Go's libraries, no more and no less."""
+    # Go takes certificates without key identifiers, which older EKS clusters have and Python refuses from 3.13 on. Go
+    # also trusts an intermediate authority without its root, which Python refuses before 3.13.
     context.verify_flags = (context.verify_flags & ~ssl.VERIFY_X509_STRICT) | ssl.VERIFY_X509_PARTIAL_CHAIN
     return context

@@ -12,12 +12,13 @@ def url_host(address: str) -> str:
     >>> url_host("10.0.0.7"), url_host("fd00::7")
     ('10.0.0.7', '[fd00::7]')
     """
-    found = ip_address(address)
-    if not isinstance(found, IPv6Address):
-        return str(found)
-    if found.scope_id is not None:
+    ip = ip_address(address)
+    if not isinstance(ip, IPv6Address):
+        return str(ip)
+    # A zone names an interface of one machine, and its "%" would need escaping in a URL.
+    if ip.scope_id is not None:
         raise ValueError(f"expected an address without a zone, got {address!r}")
-    return f"[{found}]"
+    return f"[{ip}]"
 
 
 def server_url(given: str) -> str:
@@ -30,10 +31,12 @@ def server_url(given: str) -> str:
     ValueError: expected a URL such as http://127.0.0.1:9090, got '127.0.0.1:9090'
     """
     try:
-        found = urlsplit(given)
-        is_url = found.scheme in {"http", "https"} and bool(found.hostname) and found.port != 0
+        parts = urlsplit(given)
+        # Reading ``port`` raises for one that is out of range.
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_url = False
+    # ``urlsplit`` drops or keeps control characters depending on the version of Python.
     if not is_url or not given.isprintable() or " " in given:
         raise ValueError(f"expected a URL such as http://127.0.0.1:9090, got {given!r}")
     return given

@@ -1,12 +1,6 @@
 """Names of objects that need to be reconciled, each once however often it was added, and again later after a failure.
 
-Rules that hold here:
-
-- A name in work is not handed out a second time; added meanwhile, it comes back when the work is done.
-- Taking and adding cost the same however many names wait.
-- A failed name is repeated after 0.25 s, doubled each time, at most 10 s; a success forgets the failures.
-- One object is the unit of failure: an unexpected error is logged with its object, which is then repeated like
-  any other; the controller goes on with the next one.
+One object is the unit of failure: an unexpected error is logged with its object, and the others go on.
 """
 
 from __future__ import annotations
@@ -23,6 +17,7 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
+# A failed name is repeated after 0.25 s, doubled each time, at most 10 s.
 BACKOFF: Final = Backoff(Seconds(0.25), Seconds(10.0))
 _AT_ONCE: Final = Seconds(0.0)
 
@@ -37,6 +32,7 @@ class WorkQueue:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        # Outdated entries stay in the heap until they come up, so that adding a name needs no search.
         self._due: dict[ObjectName, Instant] = {}
         self._heap: list[tuple[Instant, int, ObjectName]] = []  # an entry counts while ``_due`` says the same
         self._order = count()
@@ -51,6 +47,7 @@ class WorkQueue:
         due = Instant(self._clock.now() + after)
         if name not in self._due or due < self._due[name]:
             self._due[name] = due
+            # The counter keeps the order of equal instants, and avoids comparing names.
             heappush(self._heap, (due, next(self._order), name))
         self._stir.set()
 
@@ -58,6 +55,7 @@ class WorkQueue:
         """The next name to reconcile; waits for one. Call ``done`` or ``failed`` afterwards."""
         async with self._turn:  # one worker waits for news, or each piece of news would wake all of them
             while True:
+                # Cleared before looking, so that a name that is added meanwhile wakes the wait below.
                 self._stir.clear()
                 first = self._first()
                 if first is not None and self._due[first] <= self._clock.now():
@@ -71,11 +69,13 @@ class WorkQueue:
         """The name that is due first; its entry is at the top. Names in work are held back until they are done."""
         while self._heap:
             due, _, name = self._heap[0]
+            # An earlier moment for the same name has made this entry outdated.
             counts = self._due.get(name) == due
             if counts and name not in self._working:
                 return name
             heappop(self._heap)
             if counts:
+                # Never handed out a second time while in work; ``_free`` puts it back.
                 self._held.add(name)
         return None
 
@@ -101,6 +101,7 @@ class WorkQueue:
         """``name`` has been reconciled."""
         self._failures.pop(name, None)
         self._free(name)
+        # A worker may wait for this very name.
         self._stir.set()
 
     def failed(self, name: ObjectName) -> None:
@@ -113,4 +114,5 @@ class WorkQueue:
         self._working.discard(name)
         if name in self._held:
             self._held.discard(name)
+            # Added while it was in work, so it is due again.
             heappush(self._heap, (self._due[name], next(self._order), name))

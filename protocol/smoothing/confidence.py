@@ -1,4 +1,4 @@
-"""How far a bound lies from its percentile while there is little history, as VPA's recommender widens it."""
+"""Distance of a bound from its percentile while there is little history, as VPA's recommender widens it."""
 
 from __future__ import annotations
 
@@ -16,4 +16,5 @@ def confidence_factor(days: float, multiplier: float, exponent: float) -> float:
     >>> confidence_factor(1, 1, 1), round(confidence_factor(1 / 24, 0.001, -2), 3)
     (2.0, 0.954)
     """
+    # Without this bound, the first sample would divide by zero.
     return float((1 + multiplier / max(days, SHORTEST)) ** exponent)

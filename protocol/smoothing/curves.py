@@ -3,8 +3,7 @@
 Rules that hold here:
 
 - A curve has no state and never falls where its input rises.
-- Rounding is always up. Only an input within a thousandth of a step above a multiple counts as that multiple: so much
-  is the noise of summing many nodes' sizes. Outputs have no such slack, see ``quantize``.
+- Rounding is always up.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import ClassVar, Final
 
 from protocol.smoothing.stage import Curve
 
+# Summing the sizes of many nodes leaves noise in an input; outputs get no such slack, see ``quantize``.
 INPUT_SLACK: Final = 1e-3
 """The part of a segment's step by which an input may exceed a multiple and still be that multiple."""
 
@@ -62,10 +62,12 @@ class Segments(Curve):
         """The input rounded up as its segment says."""
         index = bisect_right(self._starts, value) - 1
         if index < 0:
+            # Below the first segment there is no step to round to.
             return value
         every = self._steps[index]
         rounded = ceil((value - self.noise(value, every)) / every) * every
         following = self._starts[index + 1] if index + 1 < len(self._starts) else inf
+        # A coarse segment never rounds past the start of the next, so that a finer one cannot make the result fall.
         return min(rounded, max(following, value))
 
     def explain(self) -> str:

@@ -1,4 +1,4 @@
-"""How growing begins: which rise counts (``sustain``) and how far beyond it to go at once (``surge``).
+"""The beginning of growth: the rise that counts (``sustain``) and the first step beyond it (``surge``).
 
 Rules that hold here:
 
@@ -34,11 +34,14 @@ class Sustain(Stage):
     def step(self, now: Instant, value: float, sample: Sample) -> float:  # noqa: ARG002 - the past decides
         """The weighed level; the value counts as having stood since the sample before it."""
         if self._at is None:
+            # The first value counts in full: there is no past to weigh it against.
             self._level = value
         else:
             pause = now - self._at
+            # Samples mostly come at regular intervals, so the exponential is seldom computed.
             if pause != self._pause:
                 self._pause, self._keep = pause, exp(-pause / self._over)
+            # The value counts as having stood since the sample before it.
             self._level = value + (self._level - value) * self._keep
         self._at = now
         return self._level
@@ -62,6 +65,7 @@ class Surge(Stage):
     def step(self, now: Instant, value: float, sample: Sample) -> float:
         """The greater of the value and the last surge that still stands."""
         short = sample.current is not None and value > sample.current
+        # Zeros are added too: they let the window pass on, so that a surge ends.
         self._window.add(value * self._factor if short else 0.0, now)
         surge = self._window.max() or 0.0
         self._surging = surge > value

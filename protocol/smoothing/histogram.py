@@ -46,7 +46,9 @@ class DecayingHistogram:
 
     def age(self, seconds: float) -> None:
         """Lets everything seen so far count less. New weights grow instead; rarely all are scaled back."""
+        # Instead of shrinking all old weights, new ones grow; percentiles only depend on the ratio.
         self._unit *= exp2(min(seconds / self._half_life, _FORGOTTEN))
+        # Long before the weights leave the range of a float.
         if self._unit > _RENORMALISE:
             self._scale_back()
 
@@ -69,6 +71,7 @@ class DecayingHistogram:
         node = index + 1
         while node <= BUCKETS:
             self._weights[node] += weight
+            # The next node that covers this bucket: the lowest set bit is added.
             node += node & -node
 
     def percentile(self, fraction: float) -> float:
@@ -78,7 +81,9 @@ class DecayingHistogram:
         """
         if self._total <= 0:
             return 0.0
+        # Slightly less than the exact share, since sums of floats may fall short of it.
         wanted, node, span = max(_LEAST, fraction * self._total * (1 - 1e-12)), 0, BUCKETS
+        # A binary search down the Fenwick tree.
         while span:
             if node + span < BUCKETS and self._weights[node + span] < wanted:
                 node += span
@@ -106,9 +111,11 @@ class HistogramStage(Stage):
         if self._at is not None and now > self._at:
             passed = now - self._at
             self._histogram.age(passed)
+            # The last value stood until now. A gap without samples, such as a restart, must not count in full.
             self._histogram.add(self._last, min(passed, LONGEST_GAP))
         self._at, self._last = now, value
         self._level = self._histogram.percentile(self._fraction) * self._margin
+        # An empty histogram has nothing to say.
         return max(value, self._level) if self._use == "floor" or self._level <= 0 else self._level
 
     def explain(self) -> str:

@@ -1,11 +1,6 @@
 """The time decay that hysteresis alone lacks (S0.4): shrink to the maximum need in a whole window.
 
-Rules that hold here:
-
-- Growing passes at once. What was needed earlier and never granted is no reason to grow: a hold only holds.
-- Before a whole window has been seen there is no proof that less is enough: the size stays. A restart without a
-  snapshot is such a beginning.
-- With ``pause`` seconds between shrinks, the next waits until more than that has passed since the size last fell.
+Growing passes at once; a hold only holds.
 """
 
 from __future__ import annotations
@@ -37,6 +32,7 @@ class Hold(Stage):
     def step(self, now: Instant, value: float, sample: Sample) -> float:
         """The window's maximum; the present size if that is larger and a shrink is not proven or not yet due."""
         current = sample.current
+        # The size is changed from outside, so a fall is seen by comparing it with the last sample.
         if current != self._last:
             if current is not None and self._last is not None and current < self._last:
                 self._fell = now
@@ -45,8 +41,11 @@ class Hold(Stage):
         most = max(value, self._keep * (self._window.max() or 0.0) + self._extra)
         if current is None or most >= current:
             self._reason = "the most of the window"
+            # What was needed earlier and never granted is no reason to grow.
             return most if current is None else max(value, current)
         if not self._window.is_full(now):
+            # Before a whole window has been seen, there is no proof that less is enough. A restart without a snapshot
+            # begins like this too.
             self._reason = "no whole window seen yet"
             return current
         if self._pause and self._fell is not None and now - self._fell <= self._pause:
@@ -57,6 +56,6 @@ class Hold(Stage):
 
     def explain(self) -> str:
         """Say which rule applied."""
-        kept = "" if self._keep == 1.0 else f", {self._keep:.0%} of it"
+        share = "" if self._keep == 1.0 else f", {self._keep:.0%} of it"
         more = "" if not self._extra else f" and {self._extra:g}"
-        return f"{self._reason} ({self._span:g} s{kept}{more})"
+        return f"{self._reason} ({self._span:g} s{share}{more})"

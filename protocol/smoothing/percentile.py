@@ -3,9 +3,7 @@
 Rules that hold here:
 
 - The index of a percentile among N ascending samples is ``floor(N * p)``, at most N - 1.
-- Less than P(low): move to P(target). More than P(high): move to P(target). Otherwise hold.
-- Fewer than ``enough`` samples (three): hold. Nothing to hold: adopt.
-- A window holds at most ``MAX_SAMPLES``: of samples closer together than that allows, the greatest is kept.
+- Less than P(low), or more than P(high): move to P(target). Otherwise hold.
 """
 
 from __future__ import annotations
@@ -32,6 +30,7 @@ def percentile_index(count: int, fraction: float) -> int:
     >>> percentile_index(10, 0.5), percentile_index(10, 1.0)
     (5, 9)
     """
+    # The epsilon keeps a product such as 100 * 0.29 from falling below the whole number.
     return max(0, min(count - 1, int(count * fraction + 1e-9)))
 
 
@@ -68,6 +67,7 @@ class Percentile(Stage):
         current = sample.current
         if len(self._ascending) < self._enough:
             self._reason = f"{len(self._ascending)} samples are too few"
+            # With nothing to hold, the first value is adopted.
             return value if current is None else current
         low, high = self._value_at(self._thresholds.low), self._value_at(self._thresholds.high)
         if current is not None and low <= current <= high:
@@ -83,6 +83,7 @@ class Percentile(Stage):
         oldest = now - self._span
         while self._samples and self._samples[0][0] < oldest:
             self._drop(self._samples.popleft()[1])
+        # Of samples closer together than the grain, the greatest is kept: the window holds at most ``MAX_SAMPLES``.
         if len(self._samples) > 1 and now - self._samples[-2][0] < self._grain:
             last = self._samples.pop()[1]
             self._drop(last)
@@ -91,6 +92,7 @@ class Percentile(Stage):
         insort(self._ascending, value)
 
     def _drop(self, value: float) -> None:
+        # Equal values cannot be told apart, so the first one will do.
         del self._ascending[bisect_left(self._ascending, value)]
 
     def explain(self) -> str:

@@ -3,8 +3,6 @@
 Rules that hold here:
 
 - A policy is refused as a whole, with the path of the bad value, before anything of it takes effect.
-- Memory that is needed is given at once: stages that could delay it are refused in a policy for memory, and a pipeline
-  for memory never answers less than what is needed.
 - A pipeline is asked with the time and a sample; the same questions get the same answers.
 """
 
@@ -60,6 +58,7 @@ class Pipeline:
         for index, step in enumerate(self._steps):
             values[index] = value = min(LARGEST, step(now, value, sample))
         self._last = sample
+        # Memory that is needed is given at once, whatever the stages say.
         return max(value, sample.value) if self._at_once else value
 
     def update(self, now: Instant, sample: Sample) -> SmoothingDecision:
@@ -70,6 +69,7 @@ class Pipeline:
         """The effect of each stage on the last sample; empty before the first."""
         if self._last is None:
             return ()
+        # What entered the first stage, then what entered each of the others.
         before = [self._last.value, *self._values]
         return tuple(
             StageExplanation(stage.name, before[index], self._values[index], stage.explain())
@@ -107,6 +107,7 @@ def parse_policy(document: object, resource: Resource = "cpu", path: str = "") -
     if not _is_list(document) or not 0 < len(document) <= MAX_STAGES:
         raise SmoothingPolicyError(path, f"expected a list of 1 to {MAX_STAGES} stages")
     specs = tuple(_parse_stage(raw, f"{path}[{index}]") for index, raw in enumerate(document))
+    # Stages that could delay memory are refused: a guest without memory is killed, not just slow.
     for index, stage in enumerate(_build(path, specs)):
         if resource == "memory" and stage.delays_growth:
             raise SmoothingPolicyError(
@@ -138,11 +139,13 @@ def _parse_stage(raw: object, path: str) -> tuple[str, StageSpec]:
     spec = SPECS.get(name)
     if spec is None:
         raise SmoothingPolicyError(path, f"unknown stage {name!r}; expected one of {', '.join(SPECS)}")
+    # Segments are the one stage that may be written as a bare list.
     if name == "segments" and _is_list(fields):
         fields = {"steps": fields}
     try:
         return name, msgspec.convert({} if fields is None else fields, spec, dec_hook=_read)
     except msgspec.ValidationError as error:
+        # msgspec appends the path within the stage.
         problem, _, place = str(error).partition(" - at `$")
         raise SmoothingPolicyError(f"{path}.{name}{place.rstrip('`')}", problem) from None
 
@@ -155,6 +158,7 @@ def _build(path: str, specs: Sequence[tuple[str, StageSpec]]) -> list[Stage]:
     stages: list[Stage] = []
     for index, (name, spec) in enumerate(specs):
         try:
+            # Some stages depend on those in front of them.
             stages.append(spec.build(stages))
         except ValueError as error:
             raise SmoothingPolicyError(f"{path}[{index}].{name}", str(error)) from None

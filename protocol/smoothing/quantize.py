@@ -4,8 +4,7 @@ A ladder has rungs ``base``, ``base + step``, then steps that grow by ``ratio`` 
 is nothing. Each step that grew is cut to whole units, so that rungs are amounts that a VM can have. The same may be
 written as segments ``{at, every}``, as for inputs. A base alone is also the step.
 
-Always up, but for the last digits of a float: they are noise, and where numbers are so large that these digits count
-whole bytes, no part of them is as much as one.
+Always rounded up, but for noise.
 """
 
 from __future__ import annotations
@@ -58,6 +57,7 @@ class Quantize(Curve):
         *,
         unit: float | None = None,
     ) -> None:
+        # A base alone is also the step.
         first = step or base or 0.0
         self._base = base or 0.0
         unit = unit or (1.0 if max(first, self._base) >= SMALLEST_MEMORY else MILLI)
@@ -65,6 +65,8 @@ class Quantize(Curve):
 
     def at(self, value: float) -> float:
         """The least rung that is not below ``value``."""
+        # The last digits of a float are noise. Where numbers are so large that these digits count bytes, at most half
+        # of one is taken off.
         exact = without_noise(value)
         if exact <= self._base:
             return self._base
@@ -77,9 +79,9 @@ class Quantize(Curve):
 
     def explain(self) -> str:
         """The first rungs as text."""
-        shown = [f"{rung:g}" for rung in self._rungs[:4]]
-        more = f", then every {self._last_step:g}" if len(self._rungs) <= len(shown) else ", ..."
-        return f"rounded up to {', '.join(shown)}{more}"
+        rungs = [f"{rung:g}" for rung in self._rungs[:4]]
+        more = f", then every {self._last_step:g}" if len(self._rungs) <= len(rungs) else ", ..."
+        return f"rounded up to {', '.join(rungs)}{more}"
 
 
 class OutputSegments(Segments):
@@ -95,8 +97,10 @@ class OutputSegments(Segments):
 def _ladder(base: float, step: float, ratio: float, largest: float, unit: float) -> tuple[list[float], float]:
     """The rungs from ``base`` while the step grows, and the step that repeats after the last of them."""
     rungs = [base]
+    # Ends before a rung could overflow to infinity.
     while ratio > 1.0 and step < largest and len(rungs) < MAX_RUNGS and rungs[-1] < 1e300 / ratio:
         rungs.append(_cleaned(rungs[-1] + step, unit))
+        # A step never shrinks, even where cutting it to whole units takes away what the ratio adds.
         step = min(max(step, _whole(step * ratio, unit)), largest)
     return rungs, step
 

@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- Quantities are Kubernetes quantities ("250m", "1Gi") in the unit of the policy's resource; spans are seconds or text
-  such as "500ms", "30s", "5m", "24h". Unknown fields are refused.
+- Quantities are Kubernetes quantities ("250m", "1Gi") in the unit of the policy's resource; spans are seconds or text:
+  "30s", "5m" or "24h". Unknown fields are refused.
 - A spec that can be read can be built: ranges are checked when it is read.
 """
 
@@ -137,6 +137,7 @@ class HysteresisSpec(StageSpec, frozen=True):
 
     def __post_init__(self) -> None:
         check(0 <= self.ratio < 1, "ratio of at least 0 and below 1")
+        # One counts in units of the curves' input, the others in units of their value.
         check(self.inputs is None or not (self.outputs or self.ratio), "either inputs, or outputs and ratio")
 
     def build(self, before: Sequence[Stage]) -> Stage:
@@ -145,10 +146,12 @@ class HysteresisSpec(StageSpec, frozen=True):
         if self.inputs is None:
             return Hysteresis.by_outputs(self.outputs, self.ratio, patience)
         curves = [stage for stage in before if isinstance(stage, Curve)]
+        # A shifted input only makes sense through stages without state.
         check(len(curves) == len(before), "only model, segments and quantize in front of a hysteresis of inputs")
 
         def curve(value: float) -> float:
             for stage in curves:
+                # Cut before and after, as between the stages of a pipeline.
                 value = min(LARGEST, stage.at(min(LARGEST, value)))
             return value
 
@@ -182,6 +185,7 @@ class PercentileSpec(StageSpec, frozen=True):
 
     def __post_init__(self) -> None:
         check(0 <= self.low_threshold <= self.target <= self.high_threshold <= 1, "0 <= low <= target <= high <= 1")
+        # A window never holds more than this, so a larger minimum would never be reached.
         check(1 <= self.min_samples <= MAX_SAMPLES, f"minSamples of 1 to {MAX_SAMPLES}")
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
@@ -221,6 +225,7 @@ class QuantizeSpec(StageSpec, frozen=True):
     def __post_init__(self) -> None:
         check(1 <= self.ratio <= _MOST_TIMES, f"ratio of 1 to {_MOST_TIMES:g}")
         check(self.max_step > 0, "maxStep above zero")
+        # A quantize has either a ladder or segments.
         check(bool(self.base or self.step) != bool(self.segments), "either base or step, or segments")
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere

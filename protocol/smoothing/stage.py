@@ -1,4 +1,4 @@
-"""What every stage of a smoothing policy is (S0.7).
+"""The interface of every stage of a smoothing policy (S0.7).
 
 Rules that hold here:
 
@@ -41,6 +41,7 @@ class StageExplanation(msgspec.Struct, frozen=True):
 class Stage(ABC):
     """One step of a policy, with its state."""
 
+    # Slots only save memory if every base class has them, and each VM has a pipeline of stages.
     __slots__ = ()
     name: ClassVar[str]
     delays_growth: ClassVar[bool] = False

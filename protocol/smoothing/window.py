@@ -1,11 +1,6 @@
 """The greatest value within a sliding span of time, in constant amortised time and bounded memory (S0.4).
 
-Rules that hold here:
-
-- A value stands from its instant until the next one arrives, so the value in force when the window opens counts.
-- The maximum proves something only once a whole window has been seen; ``is_full`` says so. The comparison is strict.
-- Memory is bounded whatever the rate of samples: of values that arrive within one ``span / RESOLUTION`` only the
-  greatest and the newest are kept, which may hold a maximum longer by at most that much, never shorter.
+The maximum proves something only once a whole window has been seen; ``is_full`` says so.
 """
 
 from __future__ import annotations
@@ -39,12 +34,16 @@ class WindowMax:
         if self._since is None:
             self._since = at
         if entries:
+            # A value stands until the next one arrives, so the one in force when the window opens still counts.
             entries[-1][2] = at
+        # A smaller, older value can never be the maximum again.
         while entries and entries[-1][0] <= value:
             entries.pop()
         oldest = at - self._span
         while entries and entries[0][2] < oldest:
             entries.popleft()
+        # Values within one grain share two entries, which bounds the memory. They may be held longer by one grain,
+        # never shorter.
         if len(entries) > 1 and at - entries[-2][1] < self._grain:
             entries[-2][2] = at
             entries[-1] = [value, at, inf]
@@ -57,4 +56,5 @@ class WindowMax:
 
     def is_full(self, now: Instant) -> bool:
         """Return True if more than ``span`` has passed since the first value: only then is ``max`` a proof."""
+        # Strictly more: a value that stood exactly ``span`` ago may still be in force.
         return self._since is not None and now - self._since > self._span

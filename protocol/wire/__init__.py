@@ -1,1 +1,1 @@
-"""How the agent protocol looks on the wire; ``protocol.codec`` and the envelope of batches read and write it (B.1)."""
+"""The agent protocol on the wire; ``protocol.codec`` and the envelope of batches read and write it (B.1)."""

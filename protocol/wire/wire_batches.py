@@ -2,11 +2,8 @@
 
 Rules that hold here:
 
-- The message is a JSON array of requests, its answer an array of as many answers in the same order. An envelope without
-  keys has none that could come twice.
-- An entry is taken apart only where it is judged: what is wrong with one is no matter of the others.
-- It is an extension of ours. ``OFFER`` in a request says that its sender has it, ``OFFER`` in the answer that the peer
-  takes it, and how many requests at once; who has seen neither never meets a batch.
+- The message is a JSON array of requests, its answer an array of as many answers in the same order.
+- It is an extension of ours: who has not seen ``OFFER`` never meets a batch.
 """
 
 from __future__ import annotations
@@ -32,6 +29,7 @@ MOST_REQUESTS: Final = 128
 LONGEST_BATCH: Final = 128 * 1024
 """Bytes of a batch, and of its answer; a request has 300 to 500."""
 
+# Also how ``is_granted`` recognizes an entry without parsing it.
 _GRANTED: Final = b'{"status":200,'
 
 WORKED: Final = 200
@@ -73,7 +71,7 @@ def decode_batch(body: bytes) -> list[bytes]:
     >>> decode_batch(b'[{"a": 1}, 7]')
     [b'{"a": 1}', b'7']
     """
-    return [bytes(each) for each in _entries(body, range(1, MOST_REQUESTS + 1), f"1 to {MOST_REQUESTS}")]
+    return [bytes(entry) for entry in _entries(body, range(1, MOST_REQUESTS + 1), f"1 to {MOST_REQUESTS}")]
 
 
 def granted_entry(answer: bytes) -> bytes:
@@ -100,8 +98,8 @@ def refused_entry(status: int, error: str, retry_after: Seconds | None = None) -
     >>> refused_entry(404, "no such pod")
     b'{"status":404,"error":"no such pod"}'
     """
-    told: dict[str, object] = {"status": status, "error": error}
-    return _ENCODER.encode(told if retry_after is None else {**told, "retryAfter": retry_after})
+    entry: dict[str, object] = {"status": status, "error": error}
+    return _ENCODER.encode(entry if retry_after is None else {**entry, "retryAfter": retry_after})
 
 
 def decode_answers(body: bytes, count: int) -> list[BatchAnswer | MalformedBatchError]:
@@ -112,27 +110,32 @@ def decode_answers(body: bytes, count: int) -> list[BatchAnswer | MalformedBatch
     >>> [each.status for each in decode_answers(b'[{"status":200,"permit":{}},{"status":404}]', 2)]
     [200, 404]
     """
-    return [_answer(bytes(each)) for each in _entries(body, range(count, count + 1), str(count))]
+    return [_answer(bytes(entry)) for entry in _entries(body, range(count, count + 1), str(count))]
 
 
 def _answer(entry: bytes) -> BatchAnswer | MalformedBatchError:
     try:
-        found = _ENTRY.decode(entry)
+        answer = _ENTRY.decode(entry)
     except (ValueError, RecursionError) as error:
         return MalformedBatchError(field_message(error))
     return BatchAnswer(
-        found.status, entry, found.error, None if found.retryAfter is None else Seconds(found.retryAfter)
+        answer.status,
+        entry,
+        answer.error,
+        None if answer.retryAfter is None else Seconds(answer.retryAfter),
     )
 
 
 def _entries(body: bytes, counts: range, expected: str) -> Sequence[msgspec.Raw]:
     try:
-        found = _BATCH.decode(body)
+        # Entries stay raw: a malformed one is reported for its own request and spoils no other.
+        entries = _BATCH.decode(body)
     except (ValueError, RecursionError) as error:
         raise MalformedBatchError(field_message(error)) from None
-    if len(found) not in counts:
-        raise MalformedBatchError(f"expected {expected} entries, got {len(found)}")
-    return found
+    # An answer must be as long as its batch, since entries are matched by position.
+    if len(entries) not in counts:
+        raise MalformedBatchError(f"expected {expected} entries, got {len(entries)}")
+    return entries
 
 
 _BATCH: Final = msgspec.json.Decoder(list[msgspec.Raw])

@@ -1,12 +1,9 @@
-"""What each wire version can say and how it says amounts: one row per version (B.1).
+"""Abilities of each wire version, and its way to write amounts: one row per version (B.1).
 
 Rules that hold here:
 
 - Before v2.0 CPUs are whole; before v4.0 memory is a count of the VM's slots.
-- A permit is written down and a request up to what the version can say, so that no agent uses more than was granted
-  or reports less than it uses.
-- A compute unit that a version cannot say becomes its least multiple that it can, up to ``LARGEST_UNIT_FACTOR`` units,
-  so that the ratio of CPU to memory stays; beyond that each amount is rounded up by itself.
+- A permit is written down and a request up to what the version can say.
 """
 
 from __future__ import annotations
@@ -34,6 +31,7 @@ LARGEST_UNIT_FACTOR: Final = 16
 REMEMBERED: Final = 4_096
 """This many amounts are read, and answers written, only once: a fleet has few. What is wrong is read again."""
 
+# A peer's text of any length must not fill the cache.
 _LONGEST_REMEMBERED: Final = 24  # characters
 
 _ONE_CPU: Final = MilliCpu(1000)
@@ -54,25 +52,30 @@ class Dialect:
 
     def read(self, path: str, found: WireResources, slot_size: Bytes) -> Resources:
         """Amounts of this version. Raises ``ValueError`` naming the field below ``path``."""
+        # Amounts repeat across a fleet, so most are read from the cache.
         read = _read_before if _is_short(found.vCPUs) and _is_short(found.mem) else _read
         return read(self.fractional_cpu, self.bytes_and_unit, path, found.vCPUs, found.mem, slot_size)
 
     def write_down(self, amount: Resources, slot_size: Bytes) -> WireResources:
         """The most that this version can say and that is not above ``amount``."""
         cpu_step, mem_step = self._steps(slot_size)
+        # No agent may use more than was granted.
         return self._written(Resources(amount.cpu.down_to(cpu_step), amount.mem.down_to(mem_step)), slot_size)
 
     def write_up(self, amount: Resources, slot_size: Bytes) -> WireResources:
         """The least that this version can say and that is not below ``amount``."""
         cpu_step, mem_step = self._steps(slot_size)
+        # No agent may report less than it uses.
         return self._written(Resources(amount.cpu.up_to(cpu_step), amount.mem.up_to(mem_step)), slot_size)
 
     def write_unit(self, unit: ComputeUnit, slot_size: Bytes) -> WireResources:
         """``unit`` as this version can say it: exactly, or a multiple of it, or rounded up."""
         cpu_step, mem_step = self._steps(slot_size)
+        # The least multiple that the version can say keeps the ratio of CPU to memory.
         factor = lcm(_factor(unit.cpu.value, cpu_step.value), _factor(unit.mem.value, mem_step.value))
         if factor == 1:
             return self._written(unit, slot_size)
+        # Beyond this factor a unit would be too coarse, and each amount is rounded up by itself.
         return self.write_up(unit * factor if factor <= LARGEST_UNIT_FACTOR else unit, slot_size)
 
     def _steps(self, slot_size: Bytes) -> tuple[MilliCpu, Bytes]:

@@ -36,6 +36,7 @@ class WireResources(msgspec.Struct, frozen=True):
     mem: WireQuantity
 
 
+# ``omit_defaults``: v5.0 leaves the other fields out, rather than writing null.
 class WireMetrics(msgspec.Struct, frozen=True, omit_defaults=True):
     """Load metrics on the wire; v5.0 has only ``loadAvg1M``."""
 
@@ -64,11 +65,13 @@ class WireRequestBody(msgspec.Struct, frozen=True):
     @property
     def least_keys(self) -> int:
         """The least number of keys in its text, each once: if it equals the colons, no key was repeated."""
+        # Pod and resources, with two fields each: six keys.
         count, metrics = 6, self.metrics
         if self.protoVersion:
             count += 1
         if self.sequence is not None:
             count += 1
+        # The field itself and its two amounts.
         if self.lastPermit is not None:
             count += 3
         if self.computeUnit is not None:

@@ -2,8 +2,7 @@
 
 Rules that hold here:
 
-- Written: whole vCPUs as an integer, else milli-CPUs with ``m``; memory below 1024 bytes as an integer, else a text
-  with a binary suffix.
+- Written as an integer where that is short, else as a Kubernetes quantity.
 - Read: a number or a text, either way. An amount must fit into 63 bits of its smallest unit, as Kubernetes has it.
 - Every complaint is a ``ValueError`` whose message begins with the path of the field.
 """
@@ -68,6 +67,7 @@ def whole_cpu_from_wire(path: str, quantity: WireQuantity) -> MilliCpu:
     '2'
     """
     cpu = _checked(MilliCpu.parse, path, quantity)
+    # Versions before v2.0 have no fractions, and rounding would change what the agent asked for.
     if cpu.value % 1000:
         raise ValueError(f"{path}: expected a whole number of vCPUs in this version, got {shown(quantity)}")
     return cpu
@@ -89,7 +89,9 @@ def slot_count_from_wire(path: str, quantity: WireQuantity) -> int:
 
 def _whole_number(quantity: WireQuantity) -> int | None:
     if isinstance(quantity, str):
+        # The length bounds the work: ``int`` of a very long text is slow.
         return int(quantity) if quantity.isascii() and quantity.isdigit() and len(quantity) < 20 else None
+    # A float that is whole, such as 4.0, counts as well.
     return int(quantity) if quantity == quantity // 1 else None
 
 
@@ -98,6 +100,7 @@ def _checked(parse: Callable[[WireQuantity], A], path: str, quantity: WireQuanti
         amount = parse(quantity)
     except QuantityError as error:
         raise ValueError(f"{path}: {error}") from None
+    # Kubernetes keeps quantities in 63 bits.
     if amount.value > LARGEST_AMOUNT:
         raise ValueError(f"{path}: expected an amount below 2**63 of its smallest unit, got {shown(quantity)}")
     return amount

@@ -1,8 +1,4 @@
-"""Compiles the modules of a layer with the Python of the images, so that services start at once on a read-only root.
-
-- The compiled files name no times and no folder of this machine, and are never compared with their sources.
-- A fresh interpreter without random hashes compiles all files of a layer in one order: its state is part of the result.
-"""
+"""Compiles the modules of a layer with the Python of the images, so that services start at once on a read-only root."""
 
 from __future__ import annotations
 
@@ -19,6 +15,7 @@ from deploy.images.formats.tree import File, PathType
 from vm_image.host import BuildError
 
 _TAG: Final = "cpython-311"
+# Unchecked: the root is read-only and the files have no times, so there is nothing to compare a source with.
 _COMPILE: Final = """
 import json, py_compile, sys
 unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
@@ -36,17 +33,20 @@ class Interpreter:
 
     def compiled(self, files: Iterable[File]) -> list[File]:
         """The compiled form of each module among ``files``. Raises ``BuildError``."""
+        # The order is part of the result: the interpreter's state carries over from one module to the next.
         modules = sorted((file for file in files if is_module(file)), key=lambda file: file.path)
         with tempfile.TemporaryDirectory(prefix="autoscale-bytecode-") as folder:
             jobs = []
             for number, module in enumerate(modules):
                 source = Path(folder, f"{number}.py")
+                # The third part is the path in the image, so that the compiled file does not name this machine's
+                # folder.
                 source.write_bytes(module.content)
                 jobs.append((str(source), f"{source}c", f"/{module.path}"))
             self._run(jobs)
             return [
-                File(compiled_path(each.path), Path(job[1]).read_bytes())
-                for each, job in zip(modules, jobs, strict=True)
+                File(compiled_path(module.path), Path(job[1]).read_bytes())
+                for module, job in zip(modules, jobs, strict=True)
             ]
 
     def _run(self, jobs: list[tuple[str, str, str]]) -> None:
@@ -54,6 +54,7 @@ class Interpreter:
         if binary is None:
             raise BuildError(f"{self._program} is no program")
         libraries = ":".join(str(folder) for folder in sorted((self._root / "usr/lib").glob("*-linux-gnu*")))
+        # The loader is run by hand because ``root`` is no chroot: its libraries are not where this machine looks.
         # The path in the program leads over a link that is only right within the image.
         loader = next(self._root.glob(f"usr/lib/*-linux-gnu*/{Path(binary.loader).name}"))
         command = [str(loader), "--library-path", libraries, str(self._program), "-S", "-s", "-B", "-c", _COMPILE]
@@ -64,6 +65,7 @@ class Interpreter:
             raise BuildError(f"a module cannot be compiled: {done.stderr.strip()[-800:]}")
 
     def _environment(self) -> Mapping[str, str]:
+        # Without a fixed hash seed, sets in the compiled files come out in another order each time.
         return {"PYTHONHOME": str(self._root / "usr"), "PYTHONHASHSEED": "0", "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
 
 

@@ -1,9 +1,4 @@
-"""The guest image as layers of container images: its root disk as NeonVM takes it, and its kernel for the runner.
-
-NeonVM starts a VM by running the image's ``sh -c "mv /disk.qcow2 … && chown … && sysctl …"`` as an init container, so
-beside the disk there is a busybox with those commands. So that people can know what is in the disk without opening it,
-dpkg's list of it is beside it too.
-"""
+"""The guest image as layers of container images: its root disk as NeonVM takes it, and its kernel for the runner."""
 
 from __future__ import annotations
 
@@ -19,6 +14,7 @@ from vm_image.build import DPKG_STATUS, GuestImage, busybox_of, packages_of
 from vm_image.host import BuildError
 from vm_image.store import Report
 
+# NeonVM starts a VM with an init container that runs ``sh -c "mv /disk.qcow2 … && chown … && sysctl …"`` in the image.
 COMMANDS: Final = ("sh", "mv", "chown", "sysctl", "cp", "ls")
 
 
@@ -38,6 +34,7 @@ def disk_files(image: GuestImage, report: Report) -> list[File]:
     report("packing the root disk (qcow2)")
     with tempfile.TemporaryDirectory(prefix="autoscale-pack-") as work:
         disk = Path(work, "disk.qcow2")
+        # -c compresses the clusters: the qcow2 travels inside the layer.
         convert = ["qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", str(image.disk), str(disk)]
         host.run(convert, Path(work, "convert.log"), report)
         return with_commands(disk.read_bytes(), busybox_of(image), packages_of(image))
@@ -46,4 +43,5 @@ def disk_files(image: GuestImage, report: Report) -> list[File]:
 def with_commands(disk: bytes, busybox: bytes, packages: bytes) -> list[File]:
     """The files around a packed disk. ``packages`` is dpkg's list of what is in it."""
     links = (symlink(f"bin/{name}", "busybox") for name in COMMANDS)
+    # The list of packages lies beside the disk so that scanners need not open the disk.
     return [File("bin/busybox", busybox, 0o755), *links, File("disk.qcow2", disk), File(DPKG_STATUS, packages)]

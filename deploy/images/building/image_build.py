@@ -59,12 +59,15 @@ def archive_name(name: str, platform: Platform) -> str:
 
 def check(image: Image, platform: Platform, files: Tree) -> None:
     """Raises ``BuildError`` if an image has what it must not have, or lacks what its programs need."""
-    wrong = contents.unresolved(files, platform.debian)
+    problems = contents.unresolved(files, platform.debian)
+    # A guest's disk is a whole operating system, and its image needs a busybox with a shell.
     if not image.is_guest:
-        wrong += [f"{path} must not be there" for path in contents.forbidden(files, image.allowed)]
-        wrong += [f"{path} gives rights away" for path in contents.privileged(files)]
-    if wrong:
-        raise BuildError(f"the image {image.name} is not right: {'; '.join(wrong[:8])}")
+        problems += [f"{path} must not be there" for path in contents.forbidden(files, image.allowed)]
+        problems += [f"{path} gives rights away" for path in contents.privileged(files)]
+    if problems:
+        raise BuildError(
+            f"the image {image.name} is not right: {'; '.join(problems[:8])}"
+        )  # a broken base layer would fill the screen
 
 
 def _content(image: Image, maker: LayerMaker, layers: Sequence[StoredLayer]) -> Contents:
@@ -81,11 +84,13 @@ def _content(image: Image, maker: LayerMaker, layers: Sequence[StoredLayer]) -> 
         entrypoint=[] if image.is_guest else [f"/usr/local/bin/{image.name}"],
         user=image.user,
         ports=image.ports,
+        # The image of a guest has only its busybox in /bin.
         environment={"PATH": "/bin"} if image.is_guest else ENVIRONMENT,
         labels={name: value for name, value in labels.items() if value},
         created=checkout.created,
+        # Labels that are unknown, such as the revision outside of git, are left out rather than empty.
     )
     configuration = oci.config(run, (layer.facts for layer in layers))
-    described = oci.Descriptor.of(oci.CONFIG, configuration)
-    document = oci.manifest(described, (layer.facts for layer in layers), run.labels)
+    descriptor = oci.Descriptor.of(oci.CONFIG, configuration)
+    document = oci.manifest(descriptor, (layer.facts for layer in layers), run.labels)
     return Contents(maker.platform.debian, configuration, document, tuple(layers))

@@ -36,8 +36,10 @@ def layer_key(parts: Iterable[bytes]) -> str:
     """The name of a layer made of ``parts`` by the present rules."""
     digest = hashlib.sha256()
     folder = Path(__file__).parents[1]
+    # A change of the code that makes layers is a change of their content, so it is part of the key.
     rules = (path.read_bytes() for package in _RULES for path in sorted((folder / package).glob("*.py")))
     for part in (*rules, Path(archives.__file__).read_bytes(), *parts):
+        # The length in front keeps two lists of parts apart that concatenate to the same bytes.
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()[:16]
 
@@ -65,5 +67,6 @@ def _write(work: Path, files: Tree) -> None:
     plain = tar_of(files)
     packed = compressed(plain)
     (work / _CONTENT).write_bytes(packed)
+    # The diff id is of the uncompressed tar, the digest of what a registry stores; a config needs both.
     facts = {"digest": oci.digest_of(packed), "diffId": oci.digest_of(plain), "size": len(packed)}
     (work / _FACTS).write_text(json.dumps(facts))

@@ -45,9 +45,10 @@ class LayerMaker:
         for number, layer in enumerate(image.layers):
             self.report(f"{image.name}: {layer.name}")
             made.append(self._layer(layer, image.layers[:number], made))
+        # The program's file has a layer of its own, so that all layers below are shared with other images.
         if image.starts:
-            entry = tree(self._with_bytecode([program(image.name, image.starts)]))
-            made.append(stored_layer(layer_key([b"program", *_contents(entry)]), lambda: entry, self.report))
+            files = tree(self._with_bytecode([program(image.name, image.starts)]))
+            made.append(stored_layer(layer_key([b"program", *_contents(files)]), lambda: files, self.report))
         return made
 
     def _layer(self, layer: Layer, below: Sequence[Layer], made: Sequence[StoredLayer]) -> StoredLayer:
@@ -55,12 +56,13 @@ class LayerMaker:
             case Packages():
                 return self._package_layer(layer, tuple(made))
             case Wheels():
-                return self._wheel_layer(layer, [each for each in below if isinstance(each, Wheels)])
+                return self._wheel_layer(layer, [lower for lower in below if isinstance(lower, Wheels)])
             case ImageSources():
                 return self._source_layer(layer)
             case GuestDisk():
                 check_platform(self.platform)
                 image = self._guest_image
+                # The key names the inputs, not the disk: making a disk takes minutes.
                 key = layer_key([b"guest-disk and its packages", inputs_of(image).encode()])
                 return stored_layer(key, lambda: tree(disk_files(image, self.report)), self.report)
             case GuestKernel():
@@ -72,12 +74,14 @@ class LayerMaker:
 
     def _package_layer(self, layer: Packages, made: Sequence[StoredLayer]) -> StoredLayer:
         fetched = apt.fetch_packages(layer.packages, self.platform, self.origin, self.report)
+        # Packages at the top keep only the libraries that lower layers need, so the key includes what is below.
         below = (lower.facts.diff_id for lower in made)
-        key = layer_key([repr(layer).encode(), *(each.encode() for each in (*(path.name for path in fetched), *below))])
+        key = layer_key([repr(layer).encode(), *(part.encode() for part in (*(path.name for path in fetched), *below))])
 
         def make() -> Tree:
             lower = merged(made)
             packages = _read(fetched)
+            # Folders and files that a lower layer has in the same form are not stored twice.
             files = added(lower, _files_of_packages(layer, packages, lower))
             compiled = self._interpreter.compiled(files.values())
             return {**files, **tree((*described(packages, files), *compiled))}
@@ -85,7 +89,8 @@ class LayerMaker:
         return stored_layer(key, make, self.report)
 
     def _wheel_layer(self, layer: Wheels, below: Sequence[Wheels]) -> StoredLayer:
-        extras = [extra for each in below for extra in each.extras]
+        extras = [extra for lower in below for extra in lower.extras]
+        # A layer must not hold what a lower layer of wheels installs.
         present = {pin.name for pin in self._closure(extras)} if below else set()
         pins = [pin for pin in self._closure([*extras, *layer.extras]) if pin.name not in present]
         fetched = fetch_wheels(pins, self.platform, self.report)
@@ -94,6 +99,7 @@ class LayerMaker:
             files = (file for path in fetched for file in wheel_files(path.read_bytes()))
             return tree(self._with_bytecode(files))
 
+        # The hashes in the pins make the key change with a wheel's content.
         key = layer_key([repr(layer).encode(), self.platform.name.encode(), *(pin.lines.encode() for pin in pins)])
         return stored_layer(key, make, self.report)
 
@@ -108,8 +114,8 @@ class LayerMaker:
         return closure(checkout.name, extras, requirements, checkout.lock, self.platform)
 
     def _with_bytecode(self, files: Iterable[File]) -> list[File]:
-        given = list(files)
-        return [*given, *self._interpreter.compiled(given)]
+        sources = list(files)
+        return [*sources, *self._interpreter.compiled(sources)]
 
     @cached_property
     def _guest_image(self) -> GuestImage:
@@ -118,6 +124,8 @@ class LayerMaker:
     @cached_property
     def _interpreter(self) -> Interpreter:
         """The Python of the images for this machine, unpacked."""
+        # The Python of this machine's platform, also for images of another one: bytecode does not depend on the
+        # machine.
         fetched = apt.fetch_packages(PYTHON.packages, self.native, self.origin, self.report)
         key = layer_key([repr(PYTHON).encode(), *(path.name.encode() for path in fetched)])
 
@@ -139,8 +147,8 @@ def _read(paths: Iterable[Path]) -> list[Package]:
 def _files_of_packages(layer: Packages, packages: Sequence[Package], lower: Tree) -> dict[str, File]:
     """The packages' files that a layer keeps; the lowest layer has the files of the system as well."""
     system = [] if lower else system_files(packages)
-    found = (file for package in packages for file in package.files if kept(file, layer.left_out))
-    return reached(tree((*found, *system)), lower)
+    selected = (file for package in packages for file in package.files if kept(file, layer.left_out))
+    return reached(tree((*selected, *system)), lower)
 
 
 def _contents(files: Tree) -> list[bytes]:

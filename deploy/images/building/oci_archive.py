@@ -39,11 +39,13 @@ class Contents:
 def write_archive(path: Path, image: Contents, reference: str) -> None:
     """Writes the archive; it takes its name when it is whole. ``reference`` is ``[REGISTRY/]NAME:TAG``."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Written beside the final name and renamed, so that no reader sees half an archive.
     half = path.with_suffix(".half")
     try:
         with tarfile.open(half, "w", format=tarfile.PAX_FORMAT) as archive:
             for name, content in _documents(image, reference):
                 _add(archive, name, len(content), io.BytesIO(content))
+            # Two layers with equal content have one blob, and a tar should not have the same path twice.
             for layer in {layer.facts.descriptor.digest: layer for layer in image.layers}.values():
                 with layer.path.open("rb") as packed:
                     _add(archive, blob_path(layer.facts.descriptor.digest), layer.facts.descriptor.size, packed)
@@ -59,6 +61,7 @@ def blob_path(digest: str) -> str:
 
 def _documents(image: Contents, reference: str) -> Iterator[tuple[str, bytes]]:
     config = blob_path(oci.digest_of(image.config))
+    # ``ref.name`` is the tag alone by the specification; containerd wants the full name under its own key.
     annotations = {oci.REFERENCE_NAME: reference.rpartition(":")[2], oci.CONTAINERD_NAME: reference}
     layers = [blob_path(layer.facts.descriptor.digest) for layer in image.layers]
     yield "oci-layout", _LAYOUT

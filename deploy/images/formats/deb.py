@@ -11,8 +11,8 @@ from typing import Final
 from deploy.images.formats.tree import File, PathType, merged_usr
 
 _MAGIC: Final = b"!<arch>\n"
-_HEADER: Final = 60
-_SIZE: Final = slice(48, 58)
+_HEADER: Final = 60  # bytes of a member's header
+_SIZE: Final = slice(48, 58)  # in decimal ASCII, padded with spaces
 _KINDS: Final = {
     tarfile.DIRTYPE: PathType.DIRECTORY,
     tarfile.REGTYPE: PathType.REGULAR,
@@ -48,6 +48,7 @@ class Package:
 
 def read_package(data: bytes) -> Package:
     """The package in ``data``. Raises ``NotAPackageError``."""
+    # Members are named for their compression, such as control.tar.xz; tarfile detects it by itself.
     parts = {name.partition(".")[0]: content for name, content in _members(data)}
     try:
         control = next(file for file in _files(parts["control"]) if file.path == "control")
@@ -68,20 +69,24 @@ def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
         if len(content) < size:
             raise NotAPackageError("the package is cut off")
         yield header[:16].decode().strip().rstrip("/"), content
+        # ar pads members to an even offset.
         place += _HEADER + size + size % 2
 
 
 def _files(packed: bytes) -> Iterator[File]:
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         for info in archive:
+            # dpkg-deb writes paths as ``./usr/bin/x`` and directories with a trailing slash.
             path = info.name.removeprefix("./").rstrip("/")
             if path in {"", "."}:
                 continue
             # A second name of a file is a file of its own: it may be left out of the image without the first.
             content = archive.extractfile(info) if info.isreg() or info.islnk() else None
+            # Devices and FIFOs have no place in an image.
             kind = PathType.REGULAR if info.islnk() else _KINDS.get(info.type)
             if kind is None:
                 raise NotAPackageError(f"{path} is of a kind that an image cannot hold")
             target = info.linkname if info.issym() else ""
+            # Permissions of links mean nothing; one value keeps equal trees equal.
             mode = 0o777 if info.issym() else info.mode & 0o7777
             yield File(path, content.read() if content else b"", mode, kind, target)

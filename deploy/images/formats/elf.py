@@ -1,4 +1,4 @@
-"""What a program or library needs of others, read from its ELF headers (pure).
+"""Dependencies of a program or library, read from its ELF headers (pure).
 
 It finds missing libraries on every architecture, also on those whose programs cannot run here.
 """
@@ -11,11 +11,13 @@ from typing import Final
 
 _MAGIC: Final = b"\x7fELF\x02\x01"
 """64 bits, little endian: all platforms that images are built for."""
+# After 16 bytes of identification: type, machine, version, entry, program headers' offset, section headers' offset,
+# flags, header size, size and count of program headers.
 _HEADER: Final = struct.Struct("<16xHHIQQQIHHH")
 _SEGMENT: Final = struct.Struct("<IIQQQQ")
 _DYNAMIC: Final = struct.Struct("<qQ")
-_LOAD, _DYNAMIC_SEGMENT, _INTERPRETER = 1, 2, 3
-_NEEDED, _STRINGS = 1, 5
+_LOAD, _DYNAMIC_SEGMENT, _INTERPRETER = 1, 2, 3  # PT_LOAD, PT_DYNAMIC, PT_INTERP
+_NEEDED, _STRINGS = 1, 5  # DT_NEEDED, DT_STRTAB
 
 MACHINES: Final = {62: "amd64", 183: "arm64"}
 """The number of a machine in an ELF header → its name in Debian and in images."""
@@ -44,7 +46,8 @@ def read_binary(data: bytes) -> Binary | None:
         return None
     _, machine, _, _, first, _, _, _, size, count = _HEADER.unpack_from(data)
     segments = [_segment(data, first + number * size) for number in range(count)]
-    loader = next((_content(data, each) for each in segments if each.kind == _INTERPRETER), b"")
+    # Only programs name an interpreter; libraries have none.
+    loader = next((_content(data, segment) for segment in segments if segment.kind == _INTERPRETER), b"")
     return Binary(MACHINES.get(machine, str(machine)), _needed(data, segments), loader.rstrip(b"\0").decode())
 
 
@@ -58,12 +61,19 @@ def _content(data: bytes, segment: _Segment) -> bytes:
 
 
 def _needed(data: bytes, segments: list[_Segment]) -> tuple[str, ...]:
-    dynamic = next((_content(data, each) for each in segments if each.kind == _DYNAMIC_SEGMENT), b"")
+    dynamic = next((_content(data, segment) for segment in segments if segment.kind == _DYNAMIC_SEGMENT), b"")
     entries = [_DYNAMIC.unpack_from(dynamic, place) for place in range(0, len(dynamic), _DYNAMIC.size)]
+    # DT_STRTAB is an address in memory; the segment that is loaded there tells where it is in the file.
     address = next((value for tag, value in entries if tag == _STRINGS), 0)
     home = next(
-        (each for each in segments if each.kind == _LOAD and each.address <= address < each.address + each.size), None
+        (
+            segment
+            for segment in segments
+            if segment.kind == _LOAD and segment.address <= address < segment.address + segment.size
+        ),
+        None,
     )
+    # A statically linked program has no table of strings.
     if home is None:
         return ()
     strings = home.offset + address - home.address

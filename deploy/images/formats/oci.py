@@ -68,6 +68,7 @@ def digest_of(content: bytes) -> str:
 
 def encoded(document: Document) -> bytes:
     """A document in its one form."""
+    # Sorted keys without spaces: a digest is taken over these bytes.
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -115,6 +116,7 @@ def index(manifests: Mapping[str, Descriptor], annotations: Mapping[str, str] | 
                 descriptor.document
                 | {"platform": {"architecture": architecture, "os": "linux"}}
                 | ({"annotations": dict(annotations)} if annotations else {})
+                # Sorted, so that the digest of the index does not depend on the order of the builds.
                 for architecture, descriptor in sorted(manifests.items())
             ],
         }
@@ -123,6 +125,7 @@ def index(manifests: Mapping[str, Descriptor], annotations: Mapping[str, str] | 
 
 def digest_under_tag(manifests: Mapping[str, Descriptor]) -> str:
     """The digest of what a tag names: the only manifest, or the index over several, by their architectures."""
+    # A single manifest is pushed under the tag itself, without an index.
     if len(manifests) == 1:
         return next(iter(manifests.values())).digest
     return digest_of(index(manifests))

@@ -1,4 +1,4 @@
-"""How a client shows a registry who it is (pure): docker's file of logins, and the challenge of a refused request."""
+"""Authentication to a registry (pure): docker's file of logins, and the challenge of a refused request."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 _CHALLENGE: Final = re.compile(r"\s*(?P<scheme>\w+)\s+(?P<rest>.*)", re.DOTALL)
+# Values may be quoted or bare tokens.
 _PARAMETER: Final = re.compile(r'(\w+)=(?:"([^"]*)"|([^\s,"]+))')
 
 
@@ -33,6 +34,7 @@ class RegistryLogin:
         return f"Basic {pair}" if self.user else ""
 
     def __repr__(self) -> str:
+        # Without this, a traceback or log line would show the password.
         return f"RegistryLogin(user={self.user!r})"
 
 
@@ -63,28 +65,31 @@ class Challenge:
     @property
     def token_url(self) -> str:
         """URL to request a token from. Raises ``LoginError``."""
+        # The realm is the registry's word, so it is checked to be a web address.
         if self.scheme != "bearer" or not self.parameters.get("realm", "").startswith(("http://", "https://")):
             raise LoginError(f"the registry asks for a login of an unknown kind: {self.scheme}")
-        asked = {name: value for name in ("service", "scope") if (value := self.parameters.get(name))}
-        return f"{self.parameters['realm']}?{urlencode(asked)}" if asked else self.parameters["realm"]
+        query = {name: value for name in ("service", "scope") if (value := self.parameters.get(name))}
+        return f"{self.parameters['realm']}?{urlencode(query)}" if query else self.parameters["realm"]
 
     def with_scope(self, scope: str) -> Challenge:
         """The same with the rights of ``scope`` beside those that were asked for."""
+        # ``dict.fromkeys`` drops a scope that is named twice and keeps the order.
         scopes = dict.fromkeys((*self.parameters.get("scope", "").split(), scope))
         return Challenge(self.scheme, {**self.parameters, "scope": " ".join(scopes)})
 
 
 def read_challenge(header: str) -> Challenge:
     """The ``WWW-Authenticate`` header of a refused request."""
-    found = _CHALLENGE.match(header)
-    parameters = {name: quoted or plain for name, quoted, plain in _PARAMETER.findall(found["rest"] if found else "")}
-    return Challenge(found["scheme"].lower() if found else header.strip().lower(), parameters)
+    match = _CHALLENGE.match(header)
+    parameters = {name: quoted or plain for name, quoted, plain in _PARAMETER.findall(match["rest"] if match else "")}
+    return Challenge(match["scheme"].lower() if match else header.strip().lower(), parameters)
 
 
 def token_of(answer: str) -> str:
     """The token in the answer of a token service. Raises ``LoginError``."""
     try:
         document = json.loads(answer)
+        # Both names are in use; the distribution specification calls for ``token``, OAuth 2 for ``access_token``.
         token = document.get("token") or document.get("access_token")
     except (AttributeError, json.JSONDecodeError):
         token = None

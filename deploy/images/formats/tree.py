@@ -1,7 +1,6 @@
 """The files of a layer, and the tar that they make (pure).
 
-- Equal files make equal bytes: sorted, owned by root, without times.
-- Paths are relative to the root, and what Debian puts into /bin, /sbin and /lib stands in /usr.
+Equal files make equal bytes: sorted, owned by root, without times. Paths are relative to the root.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Final
 
 from vm_image import archives
 
+# Since Debian 12 these are links into /usr on every system; packages still ship files under the old paths.
 _MERGED: Final = ("bin", "sbin", "lib", "lib64", "lib32", "libx32")
 
 
@@ -70,8 +70,9 @@ def merged_usr(file: File) -> File:
 
 def root_links(paths: Iterable[str]) -> list[File]:
     """The links from the root that ``merged_usr`` makes necessary."""
-    found = {path.split("/")[1] for path in paths if path.startswith("usr/") and path.count("/") > 1}
-    return [symlink(name, f"usr/{name}") for name in _MERGED if name in found]
+    present = {path.split("/")[1] for path in paths if path.startswith("usr/") and path.count("/") > 1}
+    # A link such as /lib64 exists only where a package ships files below it.
+    return [symlink(name, f"usr/{name}") for name in _MERGED if name in present]
 
 
 def added(lower: Tree, upper: Tree) -> dict[str, File]:
@@ -81,6 +82,7 @@ def added(lower: Tree, upper: Tree) -> dict[str, File]:
 
 def tar_of(files: Tree) -> bytes:
     """An uncompressed tar. Missing parents become directories of mode 0755."""
+    # Explicit directories win over invented parents, since they may have another mode.
     whole = {**tree(directory(parent) for parent in _parents(files)), **files}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -99,6 +101,7 @@ def _parents(paths: Iterable[str]) -> set[str]:
 
 
 def _add(archive: tarfile.TarFile, file: File) -> None:
+    # TarInfo's defaults are owner 0 and time 0.
     info = tarfile.TarInfo(file.path)
     info.type, info.mode, info.linkname, info.size = file.kind.value, file.mode, file.target, len(file.content)
     archive.addfile(info, io.BytesIO(file.content))

@@ -10,6 +10,7 @@ from deploy.images.formats.tree import File
 
 SITE: Final = "usr/local/lib/python3.11/dist-packages"
 """Where Debian's Python looks for what is not from Debian."""
+# purelib and platlib are one folder in Debian's Python.
 _INTO_SITE: Final = ("purelib", "platlib")
 _LEFT_OUT: Final = ("/tests/", "/testing/_private/", ".pyx", ".pxd", ".pyi", ".c", ".h")
 
@@ -29,6 +30,7 @@ def _place(name: str) -> str:
     first, _, rest = name.partition("/")
     if not first.endswith(".data"):
         return name
+    # NAME.data/SCHEME/… holds files for other places, such as scripts and headers; only the library schemes are wanted.
     scheme, _, inner = rest.partition("/")
     return inner if scheme in _INTO_SITE else ""
 
@@ -38,4 +40,5 @@ def _is_left_out(name: str) -> bool:
 
 
 def _mode(entry: zipfile.ZipInfo) -> int:
+    # The upper 16 bits hold the Unix mode; the executable bit is all that matters of it.
     return 0o755 if entry.external_attr >> 16 & 0o100 else 0o644

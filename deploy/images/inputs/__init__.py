@@ -1,1 +1,1 @@
-"""Where an image comes from: Debian, the index of wheels, and the checkout."""
+"""Sources of an image: Debian, the index of wheels, and the checkout."""

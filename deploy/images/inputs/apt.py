@@ -1,8 +1,4 @@
-"""Fetches Debian packages for an image with an apt of its own: no root, no installation, any architecture.
-
-- Debian's archive keys verify every list, and the lists every package.
-- Packages that no image needs although others depend on them are declared as installed, so apt leaves them out.
-"""
+"""Fetches Debian packages for an image with an apt of its own: no root, no installation, any architecture."""
 
 from __future__ import annotations
 
@@ -19,6 +15,7 @@ from vm_image.host import BuildError
 from vm_image.origin import KEYRING, Origin
 from vm_image.store import Report, Store, cache_root
 
+# Declared as installed, so that apt leaves them out although others depend on them.
 STAND_INS: Final = (
     *("adduser", "awk", "debconf", "dpkg", "openssl", "passwd", "perl-base", "tar"),
     *("libbrlapi0.8", "libcacard0", "libcap2-bin", "libgstreamer-plugins-base1.0-0", "libgstreamer1.0-0"),
@@ -31,6 +28,7 @@ def installed(architecture: str) -> str:
     """dpkg's list of installed packages as apt is to see it, newer than any: some real versions begin with `1:`."""
     return "".join(
         f"Package: {name}\nStatus: install ok installed\nArchitecture: {architecture}\nMulti-Arch: foreign\n"
+        # 99: is an epoch, which beats any real version, with or without an epoch of its own.
         f"Version: 99:999\nMaintainer: none\nDescription: not in images\n\n"
         for name in STAND_INS
     )
@@ -43,6 +41,7 @@ def packages_store() -> Store:
 
 def packages_key(packages: Sequence[str], platform: Platform, origin: Origin) -> str:
     """The name under which a set of packages is kept."""
+    # The stand-ins decide what apt fetches, so they are part of the key.
     parts = (*packages, platform.debian, origin.sources, installed(platform.debian))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -62,7 +61,7 @@ def fetch_packages(packages: Sequence[str], platform: Platform, origin: Origin, 
 
 def check_tools(has_apt: bool, has_keys: bool) -> None:
     """Raises ``BuildError`` if packages cannot be fetched here."""
-    missing = [name for has, name in ((has_apt, "apt"), (has_keys, "debian-archive-keyring")) if not has]
+    missing = [name for is_there, name in ((has_apt, "apt"), (has_keys, "debian-archive-keyring")) if not is_there]
     if missing:
         raise BuildError(f"packages cannot be fetched without {' and '.join(missing)}: install it, or use docker")
 
@@ -76,8 +75,11 @@ def _fetch(work: Path, packages: Sequence[str], platform: Platform, origin: Orig
     (work / "sources.list").write_text(origin.sources)
     apt = ["apt-get", "--quiet", *_options(work, platform)]
     log = work / "apt.log"
+    # Without --error-on=any apt goes on with the lists that it got. Lists are signed by Debian's archive keys, and name
+    # the hash of each package.
     host.run([*apt, "update", "--error-on=any"], log, report)
     host.run([*apt, "install", "--yes", "--download-only", "--no-install-recommends", *packages], log, report)
+    # apt downloads into its cache; the lists and the cache are large and not needed once the packages are out of it.
     for package in (work / "cache/archives").glob("*.deb"):
         package.rename(work / package.name)
     for leftover in ("state", "cache"):
@@ -89,12 +91,14 @@ def _options(work: Path, platform: Platform) -> list[str]:
         "APT::Architecture": platform.debian,
         "APT::Default-Release": "",
         "APT::Architectures": platform.debian,
+        # apt drops to the user ``_apt`` if it runs as root, who cannot write to this folder.
         "APT::Sandbox::User": "root",
         "Acquire::Languages": "none",
         "Dir::State": f"{work}/state",
         "Dir::State::status": f"{work}/status",
         "Dir::Cache": f"{work}/cache",
         "Dir::Etc::sourcelist": f"{work}/sources.list",
+        # No source or preference of this machine's apt may leak in.
         "Dir::Etc::sourceparts": "/dev/null",
         "Dir::Etc::preferencesparts": "/dev/null",
         "Dir::Etc::preferences": "/dev/null",

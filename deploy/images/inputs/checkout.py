@@ -1,4 +1,4 @@
-"""What images take from a checkout of this project: its packages, its lock, and which commit it is."""
+"""The parts of a checkout that images take: its packages, its lock, and its commit."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ class Checkout:
     @property
     def version(self) -> str:
         """The project's version. Raises ``BuildError`` if it cannot be found."""
-        found = _VERSION.search(self._read("protocol/__init__.py"))
-        if found is None:
+        match = _VERSION.search(self._read("protocol/__init__.py"))
+        if match is None:
             raise BuildError("protocol/__init__.py has no version")
-        return found[1]
+        return match[1]
 
     @property
     def requirements(self) -> list[str]:
         """The project's requirements, those of extras with a marker."""
         project = self._project["project"]
         extras = project["optional-dependencies"]
+        # Metadata of wheels writes extras in the same way, as a marker.
         marked = (f'{text} ; extra == "{extra}"' for extra, texts in extras.items() for text in texts)
         return [*project["dependencies"], *marked]
 
@@ -63,6 +64,7 @@ class Checkout:
     def revision(self) -> str:
         """The commit, with ``+changed`` where files differ from it or are not in it; empty without git."""
         changed = self._git("status", "--porcelain", "--untracked-files=all")
+        # Without git both are empty, and the label is left out.
         commit = self._git("rev-parse", "HEAD")
         return f"{commit}+changed" if commit and changed else commit
 
@@ -82,11 +84,15 @@ class Checkout:
         if not module.is_file() and not (folder / "__init__.py").is_file():
             raise BuildError(f"there is no package {package} in {self.root}")
         own = [module] if module.is_file() else self._below(folder)
+        # Namespace packages are not used: each parent needs its ``__init__.py`` in the image.
         parents = (parent / "__init__.py" for parent in folder.parents if parent.is_relative_to(self.root))
         paths = [*(path for path in parents if path.parent != self.root), *own]
         return [
             File(
-                f"{SITE}/{path.relative_to(self.root)}", path.read_bytes(), 0o755 if os.access(path, os.X_OK) else 0o644
+                # Only the executable bit of the checkout counts: the rest is this user's umask.
+                f"{SITE}/{path.relative_to(self.root)}",
+                path.read_bytes(),
+                0o755 if os.access(path, os.X_OK) else 0o644,
             )
             for path in paths
         ]
@@ -106,4 +112,5 @@ class Checkout:
 
     def _git(self, *words: str) -> str:
         done = subprocess.run(["git", "-C", str(self.root), *words], capture_output=True, text=True, check=False)
+        # No git, or no repository: an image can be built of an unpacked archive as well.
         return done.stdout.strip() if done.returncode == 0 else ""

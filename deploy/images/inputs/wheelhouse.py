@@ -18,7 +18,9 @@ from vm_image.store import Report, Store, cache_root
 
 def requirements_here() -> dict[str, list[str]]:
     """Requirements of each distribution in this environment; ``make env`` installs what requirements.txt locks."""
-    return {canonicalize_name(each.name): each.requires or [] for each in metadata.distributions()}
+    return {
+        canonicalize_name(distribution.name): distribution.requires or [] for distribution in metadata.distributions()
+    }
 
 
 def fetch_wheels(pins: Sequence[Pin], platform: Platform, report: Report) -> list[Path]:
@@ -34,6 +36,7 @@ def _fetch(work: Path, wanted: str, platform: Platform, report: Report) -> None:
     report(f"fetching locked wheels for {platform.name}")
     listed = work / "requirements.txt"
     listed.write_text(wanted)
+    # pip does not derive ABIs and tags from --platform, so everything that would fit is listed.
     abis = (f"cp{PYTHON.replace('.', '')}", "abi3", "none")
     options = [
         *("--require-hashes", "--no-deps", "--only-binary=:all:", "--quiet", "--disable-pip-version-check"),
@@ -41,4 +44,5 @@ def _fetch(work: Path, wanted: str, platform: Platform, report: Report) -> None:
         *(f"--abi={abi}" for abi in abis),
         *(f"--platform={tag}" for tag in platform.wheel_tags),
     ]
+    # -P keeps the current folder off sys.path, where a checkout has packages of its own.
     host.run([sys.executable, "-P", "-m", "pip", "download", *options], work / "pip.log", report)

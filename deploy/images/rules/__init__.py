@@ -1,1 +1,1 @@
-"""What an image holds, and for which platform (pure)."""
+"""Rules for the contents of an image, and for its platform (pure)."""

@@ -1,4 +1,4 @@
-"""Which files of the packages an image keeps, and what a finished image must not have (pure)."""
+"""Rules for the files of packages that an image keeps, and for what a finished image must not have (pure)."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def kept(file: File, left_out: Iterable[str] = ()) -> bool:
     """Return True if an image keeps this file of a package. Folders of packages are made by what is in them."""
     if file.kind is PathType.DIRECTORY:
         return False
+    # Licences require that the copyright file goes with the binary.
     if file.path.startswith("usr/share/doc/"):
         return file.name == "copyright"
     return not any(fnmatchcase(file.path, pattern) for pattern in (*LEFT_OUT, *left_out))
@@ -59,15 +60,16 @@ def reached(files: Tree, lower: Tree) -> dict[str, File]:
     """``files`` without the shared libraries that nothing needs, neither in ``files`` nor in the layers below."""
     libraries = {file.name: path for path, file in files.items() if _is_shared(file)}
     roots = [file for file in (*files.values(), *lower.values()) if not _is_shared(file)]
-    wanted, seen = [*_EXPECTED, *_all_needed(roots)], set[str]()
+    wanted, reachable = [*_EXPECTED, *_all_needed(roots)], set[str]()
     while wanted:
         path = libraries.get(name := wanted.pop())
-        if path is None or name in seen:
+        if path is None or name in reachable:
             continue
-        seen.add(name)
+        reachable.add(name)
         file = files[path]
+        # A link such as libx.so.1 → libx.so.1.2 needs its target.
         wanted += [file.target.rpartition("/")[2]] if file.kind is PathType.SYMLINK else _all_needed([file])
-    return {path: file for path, file in files.items() if not _is_shared(file) or file.name in seen}
+    return {path: file for path, file in files.items() if not _is_shared(file) or file.name in reachable}
 
 
 def forbidden(files: Tree, allowed: Iterable[str] = ()) -> list[str]:
@@ -84,19 +86,20 @@ def privileged(files: Tree) -> list[str]:
 def unresolved(files: Tree, machine: str) -> list[str]:
     """Problems of an image's programs: a missing library, a missing loader, code for another machine."""
     names = {file.name for file in files.values()}
-    wrong = []
+    problems = []
     for path, binary in sorted(_binaries(files).items()):
         if binary.machine != machine:
-            wrong.append(f"{path} is built for {binary.machine}")
-        wrong += [f"{path} needs {name}" for name in binary.needed if name not in names]
+            problems.append(f"{path} is built for {binary.machine}")
+        problems += [f"{path} needs {name}" for name in binary.needed if name not in names]
+        # A loader is an absolute path that may lead over a link from the root; its name is what can be compared.
         if binary.loader and binary.loader.rpartition("/")[2] not in names:
-            wrong.append(f"{path} needs {binary.loader}")
-    return wrong
+            problems.append(f"{path} needs {binary.loader}")
+    return problems
 
 
 def _binaries(files: Tree) -> Mapping[str, Binary]:
-    found = ((path, read_binary(file.content)) for path, file in files.items() if file.content)
-    return {path: binary for path, binary in found if binary is not None}
+    binaries = ((path, read_binary(file.content)) for path, file in files.items() if file.content)
+    return {path: binary for path, binary in binaries if binary is not None}
 
 
 def _all_needed(files: Iterable[File]) -> list[str]:
@@ -107,5 +110,6 @@ def _is_shared(file: File) -> bool:
     """Return True if it is a library where the loader looks by itself; those in folders below are opened by path."""
     parts = file.path.split("/")
     return (
+        # usr/lib/TRIPLET/NAME
         len(parts) == 4 and parts[:2] == ["usr", "lib"] and ".so" in file.name and file.kind is not PathType.DIRECTORY
     )

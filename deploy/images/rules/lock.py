@@ -1,4 +1,4 @@
-"""Which locked wheels an image needs (pure): the closure of extras over what each distribution says it requires."""
+"""The locked wheels that an image needs (pure): the closure of extras over each distribution's requirements."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ Lock = Mapping[str, Pin]
 def read_lock(text: str) -> dict[str, Pin]:
     """The pins of a requirements.txt with hashes. Raises ``LockError`` for an entry without one."""
     pinned = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    # An entry spans several lines: hashes are indented below the pin.
     entries = re.split(r"\n(?=[A-Za-z0-9])", pinned.strip())
     return {pin.name: pin for pin in map(_pin, entries)}
 
 
 def _pin(entry: str) -> Pin:
-    found = _PIN.match(entry)
-    if found is None or "--hash=sha256:" not in entry:
+    match = _PIN.match(entry)
+    if match is None or "--hash=sha256:" not in entry:
         raise LockError(f"requirements.txt must pin a version and hashes of everything, not {entry.splitlines()[0]!r}")
-    return Pin(canonicalize_name(found["name"]), found["version"], entry)
+    return Pin(canonicalize_name(match["name"]), match["version"], entry)
 
 
 def closure(
@@ -55,21 +56,25 @@ def closure(
 
     ``requirements`` holds for each distribution what it requires (``Requires-Dist``). Raises ``LockError``.
     """
+    # Markers are evaluated for the image's platform, not for this machine.
     environment = {**platform.markers, "python_version": PYTHON, "python_full_version": f"{PYTHON}.0"}
+    # The empty extra stands for the requirements without one; a marker compares it as a string.
     wanted = [(canonicalize_name(project), extra) for extra in ("", *extras)]
-    seen: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     while wanted:
         name, extra = wanted.pop()
-        if (name, extra) in seen:
+        if (name, extra) in visited:
             continue
-        seen.add((name, extra))
+        visited.add((name, extra))
         if name not in requirements:
             raise LockError(f"{name} is not installed here, so its requirements are unknown; run: make env")
         for text in requirements[name]:
             requirement = Requirement(text)
             if requirement.marker is None or requirement.marker.evaluate({**environment, "extra": extra}):
-                wanted += [(canonicalize_name(requirement.name), each) for each in ("", *requirement.extras)]
-    names = {name for name, _ in seen} - {canonicalize_name(project)}
+                wanted += [
+                    (canonicalize_name(requirement.name), wanted_extra) for wanted_extra in ("", *requirement.extras)
+                ]
+    names = {name for name, _ in visited} - {canonicalize_name(project)}
     if unknown := sorted(names - lock.keys()):
         raise LockError(f"requirements.txt has no {', '.join(unknown)}")
     return [lock[name] for name in sorted(names)]

@@ -22,7 +22,9 @@ class Platform:
     @property
     def wheel_tags(self) -> tuple[str, ...]:
         """The platform tags of the wheels that run there, the newest first."""
+        # A wheel for an older glibc runs on every newer one, so all minor versions count.
         newer = (f"manylinux_2_{minor}_{self.machine}" for minor in range(_GLIBC, _OLDEST_GLIBC - 1, -1))
+        # The names before PEP 600 numbered the platforms by glibc version.
         return (*newer, *(f"{name}_{self.machine}" for name in _OLD_NAMES))
 
     @property
@@ -39,12 +41,14 @@ class Platform:
 
 
 PLATFORMS: Final[Mapping[str, Platform]] = {
-    each.name: each
-    for each in (Platform("linux/amd64", "amd64", "x86_64"), Platform("linux/arm64", "arm64", "aarch64"))
+    platform.name: platform
+    for platform in (Platform("linux/amd64", "amd64", "x86_64"), Platform("linux/arm64", "arm64", "aarch64"))
 }
 """The platforms by name."""
 
 
 def platform_of(machine: str) -> Platform:
     """The platform of a machine as ``uname -m`` names it. Raises ``KeyError``."""
-    return next((each for each in PLATFORMS.values() if each.machine == machine), None) or PLATFORMS[machine]
+    return (
+        next((platform for platform in PLATFORMS.values() if platform.machine == machine), None) or PLATFORMS[machine]
+    )  # indexing by the unknown machine raises the KeyError

@@ -1,4 +1,4 @@
-"""Whose place a new connection takes, so that strangers cannot keep a kubelet's probe out."""
+"""Choice of the connection that a new one displaces, so that strangers cannot keep a kubelet's probe out."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ def displaced(connections: Mapping[_Connection, str], peer: str, per_peer: int, 
     >>> displaced({1: "a"}, "b", per_peer=1, most=2)
     """
     counts = Counter(connections.values())
+    # A peer over its share only displaces itself.
     if counts[peer] >= per_peer:
         crowded = peer
     elif len(connections) >= most:
         crowded = counts.most_common(1)[0][0]
     else:
         return None
+    # Mappings keep their order, so the first match is the oldest.
     return next(connection for connection, address in connections.items() if address == crowded)
 
 
 def keep_waiting(server: asyncio.Server) -> asyncio.Server:
-    """Has the kernel keep ``WAITING`` connections for a server that was made with a small ``backlog``.
-
-    asyncio accepts as many connections in one turn as the kernel is to keep, before it reads from any of them: a crowd
-    would displace a request that has been sent. With a small one each is read before much newer ones are there.
-    """
-    for each in server.sockets:
-        with socket.socket(fileno=os.dup(each.fileno())) as same:
+    """Has the kernel keep ``WAITING`` connections for a server that was made with a small ``backlog``."""
+    # asyncio accepts as many connections in one turn as its ``backlog`` before it reads from any of them, so that a
+    # crowd could displace a request that has been sent.
+    for listener in server.sockets:
+        with socket.socket(fileno=os.dup(listener.fileno())) as same:
+            # A duplicate of the descriptor changes the kernel's queue without asyncio noticing.
             same.listen(WAITING)
     return server

@@ -1,13 +1,10 @@
-"""Who may read what a program explains: names, sizes, loads and nodes of VMs are their owners' business.
+"""Access to what a program explains: names, sizes, loads and nodes of VMs are for their owners only.
 
 Rules that hold here:
 
-- A bearer token for our audience is needed, and its owner must be allowed to list VMs of the namespace: TokenReview and
-  SubjectAccessReview, as for any reader of the API.
-- Who comes from 127.0.0.1 is in the pod, or came by ``kubectl port-forward``: the API server has asked for the right to
-  that. It is how people with client certificates come, who have no token. (The proxy of pods says nobody's name.)
+- A bearer token for our audience is needed, and its owner must be allowed to list VMs of the namespace.
 - Where a file holds a token, that token alone opens: a cluster on one machine, which may have other users.
-- No answer of the API server is no permission. What it answered is kept briefly, under the token's hash.
+- No answer of the API server is no permission.
 """
 
 from __future__ import annotations
@@ -32,6 +29,7 @@ AUDIENCE: Final = "autoscale-explain"
 """Of tokens for what the scheduler and the groups' program explain."""
 
 ALLOWED_FOR: Final = Seconds(60.0)
+# Shorter, so that a new RoleBinding takes effect soon.
 DENIED_FOR: Final = Seconds(5.0)
 REMEMBERED: Final = 1024
 AT_ONCE: Final = 4
@@ -88,8 +86,11 @@ class TokenInFile:
 
     async def denial(self, caller: Caller, namespace: str) -> AccessDenial | None:  # noqa: ARG002 - the port's
         """See ``ExplainAccess``."""
-        expected, shown = token_in(self.path), _bearer(caller)
-        return None if expected and hmac.compare_digest(shown.encode(), expected.encode()) else _NO_TOKEN
+        expected, presented = token_in(self.path), _bearer(caller)
+        # Constant time, so that the token cannot be guessed byte by byte. As bytes, since the method takes only ASCII
+        # texts.
+        # An empty token opens nothing.
+        return None if expected and hmac.compare_digest(presented.encode(), expected.encode()) else _NO_TOKEN
 
 
 def token_in(path: Path) -> str:
@@ -113,15 +114,20 @@ class ReviewedAccess:
 
     async def denial(self, caller: Caller, namespace: str) -> AccessDenial | None:
         """See ``ExplainAccess``."""
+        # From within the pod, or by ``kubectl port-forward``, for which the API server has checked the right. People
+        # with client certificates come this way, since they have no token.
         if {caller.peer, caller.local} <= LOOPBACK:
             return None
         token = _bearer(caller)
+        # A token for another audience is not sent on to the API server.
         if not names_audience(token, self.audience):
             return _NO_TOKEN
+        # Hashed, so that no token is kept in memory.
         key = hashlib.sha256(f"{namespace}\n{token}".encode()).digest()
-        known = self._known.get(key)
-        if known is not None and self.clock.now() < known[1]:
-            return known[0]
+        cached = self._known.get(key)
+        if cached is not None and self.clock.now() < cached[1]:
+            return cached[0]
+        # Bounds what strangers can make this process ask the API server.
         if self._waiting >= MOST_WAITING:
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, "too many tokens are waiting for a review, ask again")
         return await self._asked(key, token, namespace)
@@ -130,17 +136,19 @@ class ReviewedAccess:
         self._waiting += 1
         try:
             async with self._turns:
-                found = await self._judged(token, namespace)
+                denial = await self._judged(token, namespace)
         except ReviewError as error:
+            # Not cached: the API server may answer the next time.
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, f"the token cannot be reviewed just now: {error}")
         finally:
             self._waiting -= 1
-        kept = ALLOWED_FOR if found is None else DENIED_FOR
-        self._known[key] = found, Instant(self.clock.now() + kept)
+        lifetime = ALLOWED_FOR if denial is None else DENIED_FOR
+        self._known[key] = denial, Instant(self.clock.now() + lifetime)
         self._known.move_to_end(key)
+        # The oldest review goes first.
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
-        return found
+        return denial
 
     async def _judged(self, token: str, namespace: str) -> AccessDenial | None:
         user = user_in(await self.review(TOKEN_REVIEWS.path(), token_review(token, self.audience)), self.audience)

@@ -5,8 +5,6 @@ Rules that hold here:
 - GET only, one request for each connection, a request head of at most ``LARGEST_HEAD`` within ``PATIENCE`` seconds.
 - At most ``PER_PEER`` connections of an address and ``MOST_CONNECTIONS`` in all: a newer one takes the place of an
   older one of its own address, or of the address with the most.
-- One connection is accepted in each turn of the event loop, so a request that has been sent is answered before a crowd
-  that came with it can displace it.
 - A route is a function of the path's rest that returns an answer at once, or one that asks the guest first.
 """
 
@@ -59,10 +57,13 @@ async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Gu
         peer = _address(writer, "peername")
         oldest = displaced(connections, peer, PER_PEER, MOST_CONNECTIONS)
         if oldest is not None:
+            # Removed at once; the handler of the aborted connection runs later, and would count until then.
             del connections[oldest]
+            # abort, not close: a peer that does not read would delay a graceful end.
             oldest.transport.abort()
         connections[writer] = peer
         try:
+            # A slow or broken peer ends its own connection and is nobody's concern.
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with asyncio.timeout(PATIENCE):
                     head = await reader.readuntil(b"\r\n\r\n")
@@ -72,6 +73,7 @@ async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Gu
             connections.pop(writer, None)
             writer.close()
 
+    # One connection in each turn of the event loop, so that a sent request is answered before a crowd displaces it.
     server = await asyncio.start_server(serve, host, port, limit=LARGEST_HEAD, backlog=_ACCEPTED_AT_ONCE)
     async with keep_waiting(server):
         yield server.sockets[0].getsockname()[1]
@@ -82,9 +84,11 @@ async def _answer(
 ) -> ProbeResponse:
     lines = head.split(b"\r\n")
     words = lines[0].decode(errors="replace").split(" ")
+    # A request line has a method, a target and a version.
     if len(words) != 3:
         return ProbeResponse(b"not HTTP\n", HTTPStatus.BAD_REQUEST)
     method, target, _ = words
+    # HEAD gets the body as well: the connection closes after it, so no client can take it for a next answer.
     if method not in ("GET", "HEAD"):
         return ProbeResponse(b"GET only\n", HTTPStatus.METHOD_NOT_ALLOWED)
     path = target.split("?", 1)[0]
@@ -101,12 +105,13 @@ async def _answer(
 
 
 def _caller(lines: list[bytes], writer: asyncio.StreamWriter) -> Caller:
-    shown = (value for name, _, value in (line.partition(b":") for line in lines) if name.lower() == b"authorization")
-    addresses = (_address(writer, each) for each in ("peername", "sockname"))
-    return Caller(next(shown, b"").strip().decode("latin-1"), *addresses)
+    tokens = (value for name, _, value in (line.partition(b":") for line in lines) if name.lower() == b"authorization")
+    addresses = (_address(writer, end) for end in ("peername", "sockname"))
+    return Caller(next(tokens, b"").strip().decode("latin-1"), *addresses)
 
 
 def _address(writer: asyncio.StreamWriter, end: str) -> str:
+    # A Unix socket has an empty name; the connection may also be gone.
     return str((writer.get_extra_info(end) or ("",))[0])
 
 
