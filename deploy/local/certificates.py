@@ -1,11 +1,7 @@
 """Certificates of a cluster on this machine: an authority made once for each folder, and what it signs.
 
-Rules that hold here:
-
-- kubectl sends a bearer token over TLS only, so TLS is what makes an API server usable with it; programs inside the
-  namespaces of an embedded cluster may speak plain HTTP.
-- What the authority signs is made again on every start, so that it names the addresses of today. Only the authority
-  is kept, and clients trust it.
+kubectl sends a bearer token over TLS only, so TLS is what makes an API server usable with it; programs inside the
+namespaces of an embedded cluster may speak plain HTTP.
 """
 
 from __future__ import annotations
@@ -26,7 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _VALID: Final = timedelta(days=3650)
+# The clock of a container or VM that checks a certificate may run a little behind ours.
 _SKEW: Final = timedelta(hours=1)
+# The names by which pods reach the API server of any cluster through the Service `kubernetes`.
 _NAMES: Final = (
     "localhost",
     "kubernetes",
@@ -38,7 +36,7 @@ _NAMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Signs certificates. ``certificate_pem`` is what those who check them must trust."""
+    """Signs certificates. Clients must trust ``certificate_pem``."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -73,15 +71,18 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def authority(directory: Path, now: datetime) -> Authority:
-    """The authority kept in ``directory`` (``ca.pem``, ``ca.key``), made there where it is missing."""
+    """The authority kept in ``directory`` (``ca.pem``, ``ca.key``), made there if it is missing."""
     key_path, certificate_path = directory / "ca.key", directory / "ca.pem"
     if certificate_path.exists():
         key = serialization.load_pem_private_key(key_path.read_bytes(), None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError(f"{key_path}: expected an elliptic-curve key")
         return Authority(key, x509.load_pem_x509_certificate(certificate_path.read_bytes()))
+    # Only the authority is kept: clients trust it across restarts. What it signs is issued again on every start, with
+    # the addresses of that start.
     made = _make_authority(now)
     directory.mkdir(parents=True, exist_ok=True)
+    # The mode is set when the file is created; a later chmod would leave the key readable in between.
     descriptor = os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(_private_pem(made.key))
@@ -105,6 +106,7 @@ def _make_authority(now: datetime) -> Authority:
     )
     certificate = (
         _builder(name, name, key, now)
+        # path_length=0: the authority signs leaf certificates only, no further authorities.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(uses, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -132,8 +134,9 @@ class KeyPair:
 
 
 def issue(signer: Authority, identity: CertificateSubject, now: datetime) -> KeyPair:
-    """A certificate of a new key; it names a server where ``identity`` has names or addresses, else a client alone."""
+    """A certificate of a new key; it names a server if ``identity`` has names or addresses, otherwise a client."""
     key = ec.generate_private_key(ec.SECP256R1())
+    # Kubernetes reads a client's groups from the organizations of its certificate, and the user from the common name.
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in identity.groups]
     subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, identity.user)])
     alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in identity.names]
@@ -144,6 +147,7 @@ def issue(signer: Authority, identity: CertificateSubject, now: datetime) -> Key
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key()), critical=False)
     )
+    # Current TLS clients ignore the common name of a server and check only these.
     if alternatives:
         builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
     signed = builder.sign(signer.key, hashes.SHA256())
@@ -159,8 +163,10 @@ def server_context(signer: Authority, addresses: Iterable[str], now: datetime) -
     """TLS context of a server at the IP ``addresses`` (and on loopback) for clients that trust ``signer``."""
     pair = issue(signer, server_identity("apiserver", addresses), now)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # ssl loads keys from files only, so the pair is on disk for a moment.
     with tempfile.TemporaryDirectory() as directory:
         chain = Path(directory) / "server.pem"
+        # The mode comes before the content, so that the key is never readable by others.
         chain.touch(mode=0o600)
         chain.write_bytes(pair.key_pem + pair.certificate_pem)
         context.load_cert_chain(chain)

@@ -1,12 +1,6 @@
 """Child processes that are kept running, and never outlive this process.
 
-Rules that hold here:
-
-- A child ends with the thread that started it (``deploy.owned_process``), so children are started from the main thread.
-- A child has a session of its own: Ctrl-C reaches the owner alone, which then ends its children in order.
-- Ending is polite first (SIGTERM), and final after a few seconds.
-- Settings that others made for their own programs do not reach a child: a proxy leads out of a network that has no way
-  out, and etcd ends where a variable repeats one of its flags.
+A child ends with the thread that started it (``deploy.owned_process``), so children are started from the main thread.
 """
 
 from __future__ import annotations
@@ -26,8 +20,9 @@ from protocol.units import Seconds
 
 _PATIENCE: Final = Seconds(4.0)
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(15.0))
+# A program that ran this long counts as healthy, and its next failure starts at the shortest pause again.
 _STEADY: Final = Seconds(30.0)
-_CANNOT_START: Final = 127
+_CANNOT_START: Final = 127  # as a shell says it
 _STRANGE: Final = ("CONTAINERD_", "ETCD_", "ETCDCTL_", "KUBECONFIG", "KUBERNETES_")
 
 
@@ -52,7 +47,8 @@ class LocalProgram:
 
 
 def without_strange_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` without what would lead programs of a cluster astray."""
+    """``environment`` without settings that would mislead programs of a cluster."""
+    # A proxy leads out of a network that has no way out, and etcd exits if a variable repeats one of its flags.
     return {
         name: value
         for name, value in environment.items()
@@ -63,6 +59,7 @@ def without_strange_settings(environment: Mapping[str, str]) -> dict[str, str]:
 async def start(program: LocalProgram) -> asyncio.subprocess.Process:
     """Starts ``program`` once. Raises ``OSError``."""
     program.log.parent.mkdir(parents=True, exist_ok=True)
+    # Appended to: the log of the run before a crash is what explains the restart.
     with program.log.open("ab") as log:
         return await asyncio.create_subprocess_exec(
             *program.argv,
@@ -71,6 +68,7 @@ async def start(program: LocalProgram) -> asyncio.subprocess.Process:
             stderr=log,
             env={**without_strange_settings(os.environ), **program.environment},
             pass_fds=tuple(program.inherit),
+            # A session of its own: Ctrl-C reaches the owner alone, which then ends its children in order.
             start_new_session=True,
         )
 
@@ -87,6 +85,7 @@ async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE
         with suppress(ProcessLookupError):
             process.kill()
     finally:
+        # Reached after the kill, and also when this task is cancelled while it waits: the child must not stay behind.
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -94,7 +93,7 @@ async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE
 
 
 class ProcessSupervisor:
-    """Keeps one program running: one that ends is started again, after a pause where it ends quickly."""
+    """Keeps one program running: one that ends is started again, after a pause if it ends quickly."""
 
     def __init__(self, program: LocalProgram, clock: Clock, on_end: Callable[[int], None]) -> None:
         self._program = program

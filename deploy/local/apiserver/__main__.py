@@ -47,8 +47,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _url(scheme: str, listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"{scheme}://{shown}:{port}"
+    # Clients cannot connect to a wildcard address.
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"{scheme}://{reachable}:{port}"
 
 
 async def _serve(arguments: argparse.Namespace, plain: list[socket.socket], secure: list[socket.socket]) -> None:
@@ -64,6 +65,7 @@ async def _serve(arguments: argparse.Namespace, plain: list[socket.socket], secu
             servers.append((_server(api_server, server_context(signer, addresses, environment.now())), secure))
             trusted = signer.certificate_pem
         url = _url("https", secure[0]) if secure else _url("http", plain[0])
+        # The sockets listen already, so whoever waits for this file can connect.
         write_kubeconfig(arguments.kubeconfig_out, url, token, trusted)
         _announce(url, arguments, api_server)
         await _run(servers, api_server)
@@ -76,8 +78,8 @@ def _server(api_server: ApiServer, context: ssl.SSLContext | None) -> LocalApiSe
 
 
 def _announce(url: str, arguments: argparse.Namespace, api_server: ApiServer) -> None:
-    told = {"url": url, "data_dir": str(arguments.data_dir), "revision": api_server.api.store.revision}
-    _log.info("serving", extra=told)
+    fields = {"url": url, "data_dir": str(arguments.data_dir), "revision": api_server.api.store.revision}
+    _log.info("serving", extra=fields)
     if url.startswith("http:"):
         _log.info("kubectl sends no token over HTTP: give --listen-tls to use it with %s", arguments.kubeconfig_out)
 
@@ -96,7 +98,7 @@ async def _run(servers: list[tuple[LocalApiServer, list[socket.socket]]], api_se
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serves until SIGTERM or SIGINT. Returns 0, or 2 where an address cannot be used."""
+    """Serves until SIGTERM or SIGINT. Returns 0, or 2 if an address cannot be used."""
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
     log_as_json()
     allow_open_files(OPEN_FILES)
@@ -104,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         inherited = [socket.socket(fileno=number) for number in arguments.fd or ()]
         secure = [listen(address) for address in arguments.listen_tls or ()]
+        # The default address is for those who name none at all.
         addresses = arguments.listen or ([] if inherited or secure else ["127.0.0.1:6443"])
         plain = [*(listen(address) for address in addresses), *inherited]
     except (OSError, ValueError) as error:

@@ -51,6 +51,7 @@ def create_app(
     api: Api, authenticator: Authenticator, settings: ApiServerSettings, closing: asyncio.Event
 ) -> Starlette:
     """The application over one ``api``. ``closing``, once set, ends every watch."""
+    # Starlette passes a request to a function or method; it would take an instance for an ASGI application.
     resources: Callable[[Request], Awaitable[Response]] = ResourceRoutes(api, authenticator, settings, closing).__call__
     discover = DiscoveryRoutes(api, authenticator)
     return Starlette(
@@ -67,6 +68,7 @@ def create_app(
             Route("/openapi/v2", discover.swagger),
             Route("/openapi/v3", discover.openapi_index),
             Route("/openapi/v3/{place:path}", discover.openapi_document),
+            # Kinds come and go with their definitions, so one route takes all other paths.
             Route("/{path:path}", resources, methods=_ALL_METHODS),
         ],
         exception_handlers={StatusError: _refused, Exception: _broken},

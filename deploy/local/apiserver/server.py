@@ -35,7 +35,7 @@ FIRST_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-l
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """An API server that is ready to serve. Call ``close`` when it has served."""
+    """An API server that is ready to serve. Call ``close`` at the end."""
 
     app: Starlette
     api: Api
@@ -46,6 +46,7 @@ class ApiServer:
     async def run_controllers(self) -> None:
         """Does the work behind deletions for as long as the server serves."""
         async with asyncio.TaskGroup() as tasks:
+            # The collector never ends by itself.
             collecting = tasks.create_task(self.garbage_collector.run())
             await self.closing.wait()
             collecting.cancel()
@@ -53,6 +54,7 @@ class ApiServer:
     def stop_watches(self) -> None:
         """Ends every watch, so that connections can be closed."""
         self.closing.set()
+        # A watch that waits for a change looks at `closing` only when it is woken.
         self.api.store.wake_all()
 
     def close(self) -> None:
@@ -63,12 +65,13 @@ class ApiServer:
 def build(
     data_dir: Path | None, tokens: Mapping[str, Identity], environment: Environment, settings: ApiServerSettings
 ) -> ApiServer:
-    """An API server over ``data_dir`` (None: in memory) that knows the holders of ``tokens``."""
+    """An API server over ``data_dir`` (None: in memory) that accepts ``tokens``."""
     if data_dir is not None:
         data_dir.mkdir(parents=True, exist_ok=True)
     store = ObjectStore(ObjectDatabase(data_dir / "state.db" if data_dir else None), HISTORY_LIMIT)
     api = Api(store, Catalog(BUILTINS), environment)
     _create_namespaces(api)
+    # Tokens of a server in memory need not outlive it.
     key = secret_file(data_dir / "signing.key") if data_dir else secrets.token_urlsafe(32)
     authenticator = Authenticator(store, environment, key.encode(), tokens)
     closing = asyncio.Event()
@@ -84,6 +87,7 @@ def _create_namespaces(api: Api) -> None:
         try:
             api.create(RequestTarget(resource), {"metadata": {"name": name}}, WriteOptions())
         except StatusError as error:
+            # A store of an earlier run has them already.
             if error.reason != "AlreadyExists":
                 raise
 

@@ -13,10 +13,10 @@ from protocol.runtime.prompt_server import PromptServer
 
 
 class LocalApiServer(PromptServer):
-    """A uvicorn server that ends its long-lived answers when asked to to stop."""
+    """A uvicorn server that ends its long-lived responses when it is asked to stop."""
 
     def __init__(self, app: ASGIApp, stop_streams: Callable[[], None], context: ssl.SSLContext | None) -> None:
-        """Serves ``app``, with TLS where there is a ``context``; ``stop_streams`` must end every endless answer."""
+        """Serves ``app``, with TLS if there is a ``context``; ``stop_streams`` must end every endless response."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -35,12 +35,13 @@ class LocalApiServer(PromptServer):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops: first the streams, then the connections."""
+        # Watches never end by themselves, and would hold up the end of their connections.
         self._stop_streams()
         await super().shutdown(sockets)
 
 
 def listen(address: str) -> socket.socket:
-    """A listening socket at ``HOST:PORT``. Raises ``ValueError`` for any other text, ``OSError`` where it is taken."""
+    """A listening socket at ``HOST:PORT``. Raises ``ValueError`` for any other text, ``OSError`` if it is taken."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
         raise ValueError(f"expected HOST:PORT, got {address!r}")

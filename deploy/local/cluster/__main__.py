@@ -30,7 +30,7 @@ _log = logging.getLogger("cluster")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the cluster until SIGTERM or SIGINT. Returns 0, or 1 where it did not come up or broke."""
+    """Runs the cluster until SIGTERM or SIGINT. Returns 0, or 1 if it did not come up or broke."""
     name, *beside = sys.argv[1:] if arguments is None else arguments
     folder, progress = ClusterFolder.of(name), Progress()
     log_as_json()
@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _take_lock(folder)
         asyncio.run(_run(folder, progress, beside))
+    # The cluster runs in task groups, so errors may come in groups.
     except* AlreadyRunsError as errors:
         failure = StepFailedError(str(_innermost(errors)))
     except* StepFailedError as errors:
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _take_lock(folder: ClusterFolder) -> None:
     """Holds the cluster's lock until this process ends. Raises ``AlreadyRunsError``."""
+    # Removed from the environment, so that children of this process do not take the lock for theirs.
     if passed_on := os.environ.pop(INHERITED, ""):
         ClusterLock.inherited(folder.root, passed_on)
     else:
@@ -71,13 +73,14 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 async def _run(folder: ClusterFolder, progress: Progress, beside: Sequence[str]) -> None:
-    """Brings the cluster up and keeps it; a signal ends it at whatever step it is, but its end at none."""
+    """Brings the cluster up and keeps it; a signal ends it at any step, but does not interrupt its clean-up."""
     stop = asyncio.Event()
     spec = folder.read_spec()
     made = RealCluster(folder, spec, progress) if spec.kubernetes else Cluster(folder, spec, progress, beside)
     cluster = asyncio.ensure_future(made.run(stop))
 
     def ended() -> None:
+        # A second signal must not interrupt the clean-up.
         if not stop.is_set():
             stop.set()
             cluster.cancel()
@@ -87,6 +90,7 @@ async def _run(folder: ClusterFolder, progress: Progress, beside: Sequence[str])
     try:
         await cluster
     except asyncio.CancelledError:
+        # Without `stop` the cancellation is not the signal's.
         if not stop.is_set():
             raise
     _log.info("stopped")

@@ -1,11 +1,6 @@
 """One cluster from nothing to ready, and back to nothing: the order of its steps.
 
-Rules that hold here:
-
-- Every step that leaves something behind is undone by the context that made it, so an end at any moment undoes exactly
-  what had been done. Guests and agents go first, then the control plane, then the network.
-- The API server's objects stay in the folder: a cluster that is brought up again has its VMs again,
-  and starts them again.
+The API server's objects stay in the folder: a cluster that is brought up again has its VMs again, and starts them.
 """
 
 from __future__ import annotations
@@ -76,6 +71,8 @@ class Cluster:
         Raises ``StepFailedError``.
         """
         try:
+            # Every step is undone by the context that made it, so an end at any moment undoes exactly what had been
+            # done. Guests and agents go first, then the control plane, then the network.
             async with AsyncExitStack() as stack:
                 try:
                     await self._bring_up(stack)
@@ -97,6 +94,7 @@ class Cluster:
             await self._keep(stack, "groups", groups(self._folder, network, host))
         self._progress.done()
         self._progress.begin("nodes")
+        # An earlier run may have had more nodes, and the store still has them.
         await forget_nodes(client, frozenset(node.name for node in nodes))
         for node in nodes:
             await network.add_node(node.name)
@@ -111,12 +109,13 @@ class Cluster:
         self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
         await self._vms(client)
         agents_run = f"agents run as {form}: {why}"
-        said = ControlResponse(network=network.description, guests=made.description, agents=agents_run, host=host)
+        response = ControlResponse(network=network.description, guests=made.description, agents=agents_run, host=host)
         actions = {STOP_KUBELET: runtime.stop_kubelet, START_KUBELET: runtime.start_kubelet}
         services = ServiceForwards(client, connect)
         stack.push_async_callback(services.close)
-        status = partial(self._status, said, agents, runtime)
+        status = partial(self._status, response, agents, runtime)
         await stack.enter_async_context(control_endpoint(self._folder, Ways(network, services), status, actions))
+        # There is nothing to wait for; the step only tells people the form.
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
         if self._beside:
@@ -125,10 +124,12 @@ class Cluster:
 
     async def _extender(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> httpx.AsyncClient:
         """Connections to the scheduler's extender."""
+        # This process is outside the network of the control plane, hence the loopback port.
         url = f"http://127.0.0.1:{await network.expose(host, EXTENDER_PORT)}"
-        shown = {"Authorization": f"Bearer {secret_file(self._folder.extender_token)}"}
+        headers = {"Authorization": f"Bearer {secret_file(self._folder.extender_token)}"}
         return await stack.enter_async_context(
-            httpx.AsyncClient(base_url=url, headers=shown, trust_env=False, timeout=5.0)
+            # A proxy from the user's environment cannot reach the extender.
+            httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=5.0)
         )
 
     def _runtime(
@@ -152,7 +153,7 @@ class Cluster:
         )
 
     def _policy(self) -> Path | None:
-        """The file with the agents' policy; None: what they do by themselves."""
+        """The file with the agents' policy; None if the defaults apply."""
         if self._spec.policy:
             return Path(self._spec.policy)
         text = agents_policy(self._spec.simulated)
@@ -168,7 +169,7 @@ class Cluster:
             self._progress.done(f"{count}; they start one after the other")
 
     def _status(self, said: ControlResponse, agents: NodeAgents, runtime: Runtime) -> ControlResponse:
-        """``said`` is what never changes."""
+        """``said`` has the fields that never change."""
         by_node = {f"agent {name}": supervisor for name, supervisor in agents.supervisors.items()}
         processes = [
             ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
@@ -202,7 +203,9 @@ class Cluster:
     async def _api_server(self, stack: AsyncExitStack, network: LocalNetwork) -> tuple[ApiClient, str]:
         self._progress.begin("API server")
         place = await api_server_place(network)
+        # Kept open here, so that a restarted API server inherits it again.
         stack.callback(place.inside.close)
+        # `for_api_server` waits for the file; one of an earlier run would end the wait too early.
         self._folder.kubeconfig.unlink(missing_ok=True)
         supervisor = await self._keep(stack, "api-server", api_server(self._folder, place))
         client = await stack.enter_async_context(await self._probes.for_api_server(supervisor))
@@ -216,6 +219,7 @@ class Cluster:
         await self._probes.for_scheduler(supervisor, probes)
 
     async def _keep(self, stack: AsyncExitStack, name: str, program: LocalProgram) -> ProcessSupervisor:
+        # A failed step points to this log, so it holds this run alone.
         program.log.unlink(missing_ok=True)
         supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock, lambda _: None)
         await stack.enter_async_context(background(supervisor.run()))

@@ -1,4 +1,4 @@
-"""What a new cluster holds from the start: the CRDs, its nodes, and as many VMs as were asked for."""
+"""First objects of a new cluster: the CRDs, its nodes, and as many VMs as were asked for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CRD_FOLDERS: Final = ((_DEPLOY / "kubernetes" / "crds").resolve(), _DEPLOY / "lo
 """Our own kinds, and those of others that a local cluster has as well."""
 
 _PAUSE: Final = Seconds(0.05)
-_TOLD: Final = 250
+_TOLD: Final = 250  # VMs between two lines of progress
 _RETRY: Final = Seconds(1.0)
 _PATIENCE: Final = Seconds(60.0)
 
@@ -45,26 +45,32 @@ def definitions() -> tuple[Json, ...]:
         for file in sorted(folder.glob("*.yaml"))
         for document in yaml.load_all(file.read_text(), Loader=_Loader)
     )
+    # A file may hold other kinds, and a trailing `---` gives an empty document.
     return tuple(
-        dict(each) for each in documents if isinstance(each, dict) and each.get("kind") == "CustomResourceDefinition"
+        dict(document)
+        for document in documents
+        if isinstance(document, dict) and document.get("kind") == "CustomResourceDefinition"
     )
 
 
 async def apply_crds(client: ApiClient, clock: Clock) -> int:
-    """Creates the CRDs of a local cluster, waits until they are served, and says how many there are."""
-    found = definitions()
-    for definition in found:
+    """Creates the CRDs of a local cluster, waits until they are served, and returns their number."""
+    crds = definitions()
+    for definition in crds:
         await ensure(client, CUSTOM_RESOURCE_DEFINITIONS, "", definition)
-    for definition in found:
+    # All are created before any is waited for, so that the server establishes them in parallel.
+    for definition in crds:
         while not await _is_established(client, text(definition, "metadata", "name")):
             await clock.sleep(_PAUSE)
-    return len(found)
+    return len(crds)
 
 
 async def _is_established(client: ApiClient, name: str) -> bool:
-    found = await client.get(CUSTOM_RESOURCE_DEFINITIONS, ObjectName("", name))
-    conditions = items(found, "status", "conditions")
-    return any(text(each, "type") == "Established" and text(each, "status") == "True" for each in conditions)
+    definition = await client.get(CUSTOM_RESOURCE_DEFINITIONS, ObjectName("", name))
+    conditions = items(definition, "status", "conditions")
+    return any(
+        text(condition, "type") == "Established" and text(condition, "status") == "True" for condition in conditions
+    )
 
 
 async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None:
@@ -72,6 +78,8 @@ async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None
     wanted = node_object(node, timestamp(clock.wall()))
     await ensure(client, NODES, "", wanted)
     name = ObjectName("", node.name)
+    # A create that found an older node changed nothing, so both parts are patched in any case. The status is a
+    # subresource of its own.
     await client.merge_patch(NODES, name, {"metadata": {"labels": node_labels(node)}})
     await client.merge_patch(NODES, name, {"status": wanted["status"]}, "status")
 
@@ -83,6 +91,7 @@ async def forget_nodes(client: ApiClient, kept: frozenset[str]) -> None:
             await client.delete(NODES, name_of(node))
     for pod in (await client.list(PODS)).objects:
         if node_of(pod) and node_of(pod) not in kept:
+            # No kubelet of that node is left to confirm a graceful deletion.
             await client.delete(PODS, name_of(pod), grace=0)
 
 
@@ -115,7 +124,7 @@ def simulated_vm(number: int) -> Json:
 
 
 async def create_vms(client: ApiClient, count: int, clock: Clock, say: Callable[[str], None]) -> None:
-    """Creates ``vm-1`` and so on, where they are not there yet, and says how far it is now and then."""
+    """Creates ``vm-1`` and so on, if they do not exist yet, and reports progress."""
     for number in range(1, count + 1):
         await _ensure_in_time(client, simulated_vm(number), clock)
         if number % _TOLD == 0:
@@ -123,11 +132,12 @@ async def create_vms(client: ApiClient, count: int, clock: Clock, say: Callable[
 
 
 async def _ensure_in_time(client: ApiClient, vm: Json, clock: Clock) -> None:
-    """An API server that a busy machine keeps from answering is asked again, for a while."""
+    """Creates the VM, with retries while a busy machine keeps the API server from answering."""
     deadline = clock.now() + _PATIENCE
     while True:
         try:
             return await ensure(client, VIRTUAL_MACHINES, "default", vm)
+        # A refusal by the server is final and not retried; silence may only mean that the machine is busy.
         except ApiUnavailableError:
             if clock.now() >= deadline:
                 raise

@@ -1,4 +1,4 @@
-"""Where the command line speaks to a running cluster: one JSON line asked, one answered.
+"""Control endpoint of a running cluster, for the command line: one JSON line asked, one answered.
 
 It listens on loopback and answers only those who know the token in the cluster's private folder.
 """
@@ -79,7 +79,7 @@ Actions = Mapping[str, Callable[[str], None]]
 
 
 class Exposes(Protocol):
-    """A network into which ports of the machine can be led."""
+    """A network into which ports of the machine can be forwarded."""
 
     async def expose(self, target: str, port: int) -> int:
         """A loopback port of the machine that leads to ``target:port``. Raises ``NetworkError``."""
@@ -104,8 +104,9 @@ class Ways:
 async def control_endpoint(
     folder: ClusterFolder, ways: Ways, status: Callable[[], ControlResponse], actions: Actions
 ) -> AsyncIterator[None]:
-    """Answers while the context is open."""
+    """Serves requests while the context is open."""
     token = secrets.token_hex(16)
+    # A dict for its order: the first key is the oldest connection.
     connections: dict[asyncio.StreamWriter, None] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,6 +126,7 @@ async def control_endpoint(
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port: int = server.sockets[0].getsockname()[1]
+    # Written once the server listens: whoever can read the file can connect.
     write_private(folder.control, msgspec.json.encode(ControlEndpoint(port, token, os.getpid())).decode())
     try:
         yield
@@ -140,6 +142,7 @@ async def _answer(
         ask = msgspec.json.decode(line, type=ControlRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return ControlResponse(error=str(error))
+    # Compared in constant time, and as bytes: `compare_digest` takes no text beyond ASCII.
     if not hmac.compare_digest(ask.token.encode(), token.encode()):
         return ControlResponse(error="wrong token")
     if ask.ask == "status":
@@ -168,8 +171,10 @@ async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: i
                 answer = msgspec.json.decode(await reader.readline(), type=ControlResponse)
         finally:
             writer.close()
+    # The running process keeps this file, so without it there is no such process.
     except FileNotFoundError as error:
         raise NoAnswerError(f"the cluster {folder.name!r} does not run; start it: autoscale local up") from error
+    # A process that was killed leaves the file behind.
     except (OSError, TimeoutError, msgspec.DecodeError) as error:
         raise NoAnswerError(f"the cluster {folder.name!r} does not answer: {error}") from error
     if answer.error:

@@ -1,11 +1,4 @@
-"""The API server and the scheduler as processes: how they are started, and how one knows that they are up.
-
-Rules that hold here:
-
-- Sockets on which pods reach the API server are opened here and inherited, so a restarted one answers at the same
-  place.
-- Waiting for a part ends at once when the part ends; what it last said is then in its log.
-"""
+"""The API server and the scheduler as processes: how they are started, and how to tell that they are up."""
 
 from __future__ import annotations
 
@@ -57,6 +50,8 @@ class ApiServerPlace:
 
 async def api_server_place(network: LocalNetwork) -> ApiServerPlace:
     """Opens the API server's socket in the network and picks a free port for people."""
+    # The kernel picks a free port. It is free again once the probe is closed, and the API server binds it a moment
+    # later.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -73,11 +68,12 @@ def api_server(folder: ClusterFolder, place: ApiServerPlace) -> LocalProgram:
         *("--admin-token-file", str(folder.root / "admin-token")),
     ]
     command = [sys.executable, "-P", "-m", "deploy.local.apiserver", *arguments]
+    # The socket for pods is opened here and inherited, so a restarted API server answers at the same place.
     return LocalProgram(command, folder.log("api-server"), inherit=(place.inside.fileno(),))
 
 
 def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalProgram:
-    """The scheduler's process; writes its settings where there are none yet, and its kubeconfig."""
+    """The scheduler's process; writes its settings if there are none yet, and its kubeconfig."""
     _write_settings(folder)
     token = (folder.root / "admin-token").read_text().strip()
     write_private(folder.control_kubeconfig, control_kubeconfig(f"http://{host}:{network.port_for(API_PORT)}", token))
@@ -95,10 +91,8 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalP
 
 
 def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalProgram:
-    """The process that runs groups; it knows the cluster as the scheduler does.
-
-    It recommends for groups of VMs itself: a local cluster has no HPA controller and no VPA recommender.
-    """
+    """The process that runs groups; it has the scheduler's kubeconfig."""
+    # It recommends for groups of VMs itself: a local cluster has no HPA controller and no VPA recommender.
     if not folder.groups_settings.exists():
         folder.groups_settings.write_text("recommender: agents\n")
     arguments = [
@@ -115,10 +109,12 @@ def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalProg
 def _write_settings(folder: ClusterFolder) -> None:
     secret_file(folder.extender_token)
     secret_file(folder.explain_token)
+    # A file that exists may have been edited, and is kept.
     if not folder.scheduler_config.exists():
         folder.scheduler_config.write_text(scheduler_settings())
         return
     with suppress(YamlError):  # the scheduler says what is wrong with them
+        # Settings that an earlier version wrote have no token for the extender.
         settings = folder.scheduler_config.read_text()
         if (guarded := guarded_settings(settings)) != settings:
             folder.scheduler_config.write_text(guarded)
@@ -136,6 +132,7 @@ class StartupProbes:
         deadline = Instant(self._clock.now() + _PATIENCE)
         log = str(self._folder.log(part))
         while not await check():
+            # A part that has ended is restarted by its supervisor, but waiting for it would only hide why it ended.
             if supervisor.restarts:
                 raise StepFailedError(f"the {part} ended while it was starting", log)
             if self._clock.now() >= deadline:
@@ -171,12 +168,13 @@ class StartupProbes:
             except httpx.HTTPError:
                 return False
 
+        # A proxy from the user's environment cannot reach the cluster's network.
         async with httpx.AsyncClient(base_url=probes, trust_env=False, timeout=2.0) as http:
             await self.until("scheduler", supervisor, ready)
 
 
 async def settle() -> None:
-    """Lets tasks that were just made begin."""
+    """Lets tasks that were just created begin."""
     await asyncio.sleep(0)
 
 
@@ -185,6 +183,7 @@ async def background(*jobs: Coroutine[object, object, None]) -> AsyncIterator[No
     """Runs ``jobs`` while the context is open; an error in one of them ends the context."""
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(job) for job in jobs]
+        # A task that is cancelled before its first step runs none of its code, its clean-up included.
         await settle()
         try:
             yield

@@ -31,6 +31,7 @@ def clusters_root() -> Path:
         return Path(chosen)
     try:
         return Path.home() / ".local" / "state" / "autoscale"
+    # pathlib raises it for a user with neither HOME nor an entry in the user database.
     except RuntimeError:
         raise FileNotFoundError(ENOENT, "there is no home folder: set AUTOSCALE_HOME, or HOME") from None
 
@@ -69,7 +70,7 @@ class ClusterFolder:
 
     @property
     def agents_policy(self) -> Path:
-        """The policy of all agents where there are too many VMs for the usual one."""
+        """The policy of all agents if there are too many VMs for the usual one."""
         return self.root / "agents.yaml"
 
     @property
@@ -122,6 +123,7 @@ class ClusterFolder:
 
     def exists(self) -> bool:
         """Return True if there is anything of this cluster."""
+        # The lock's file alone is no cluster: taking the lock makes it.
         return (self.root / "spec.json").exists()
 
     @contextmanager
@@ -143,11 +145,13 @@ class ClusterFolder:
 
     def clear(self) -> None:
         """Removes everything but the lock, which must be held."""
-        for each in self.root.iterdir():
-            if each.is_dir() and not each.is_symlink():
-                shutil.rmtree(each, ignore_errors=True)
-            elif each.name != "lock":
-                each.unlink(missing_ok=True)
+        for path in self.root.iterdir():
+            # `rmtree` refuses symbolic links.
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            # A new file would be another lock, which nobody holds.
+            elif path.name != "lock":
+                path.unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Removes everything. Only for a cluster that does not run."""

@@ -1,4 +1,4 @@
-"""The guests of a cluster as asked for: real ones, whose image is built where it is missing, or simulated ones."""
+"""The guests of a cluster as asked for: real ones, whose image is built if it is missing, or simulated ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class GuestRuntime:
 
 
 async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say: Callable[[str], None]) -> GuestRuntime:
-    """Prepares guests. Raises ``StepFailedError`` and ``GuestError`` with what to do."""
+    """Prepares guests. Raises ``StepFailedError`` and ``GuestError`` with a remedy."""
     if spec.guests == "simulated":
         load = spec.load or ("waves" if spec.vms else "idle")
         simulated = SimulatedGuests(sockets, clock, load_of(load, spec.vms))
@@ -34,6 +34,7 @@ async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say:
     try:
         image = cached_image()
         if image is None:
+            # A build takes minutes, and the event loop has the rest of the cluster to run.
             image = await asyncio.to_thread(ensure_image, say)
     except BuildError as error:
         raise StepFailedError(f"the guest image cannot be built: {error}") from error

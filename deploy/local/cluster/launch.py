@@ -4,9 +4,6 @@ Rules that hold here:
 
 - A launch that is cancelled ends what it launched before it returns.
 - A cluster that was killed leaves no process (the kernel sees to that); what else it may leave is removed here.
-- What another cluster of that name needs is neither made nor removed: the lock is held meanwhile.
-- The process is not asyncio's: Python 3.13 and later kill such processes with their event loop, so a detached cluster
-  would end with the command that started it.
 """
 
 from __future__ import annotations
@@ -57,6 +54,7 @@ class LaunchedCluster:
             while line := await lines.readline():
                 step = msgspec.json.decode(line, type=Step)
                 if step.state is StepState.FAILED:
+                    # The lock of the folder is free only once the process has ended.
                     await self.wait()
                     raise StepFailedError(step.text, step.log)
                 on_step(step)
@@ -77,13 +75,14 @@ class LaunchedCluster:
         except TimeoutError:
             self._process.kill()
             await self.wait()
+        # If another command holds the lock already, that command cleans up.
         with suppress(AlreadyRunsError), self._folder.locked():
             await remove_remains(self._folder)
 
 
 @asynccontextmanager
 async def _lines(process: subprocess.Popen[bytes]) -> AsyncIterator[asyncio.StreamReader]:
-    """What the process writes; its pipe is closed afterwards."""
+    """Output of the process; its pipe is closed afterwards."""
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, process.stdout)
@@ -99,16 +98,18 @@ async def launch(
     """Starts the cluster of ``folder``; ``attached`` ones end with this process, however it ends. ``anew`` forgets an
     earlier cluster of that name first. ``beside`` is a command that the cluster keeps running, its recorder.
 
-    Raises ``AlreadyRunsError``, and ``SpecError`` if there can be no such cluster; then there is no folder of it.
+    Raises ``AlreadyRunsError``, and ``SpecError`` if there can be no such cluster; then it has no folder.
     """
     if folder.runs():
         raise AlreadyRunsError(folder.name)
     spec.check()
+    # Negative means unlimited.
     if 0 <= (hard := open_files_limit()) < LEAST_OPEN_FILES:
         remedy = f"raise the hard limit (ulimit -Hn {LEAST_OPEN_FILES}, as root)"
         raise SpecError(f"a local cluster needs {LEAST_OPEN_FILES} open files, and may have {hard}: {remedy}")
     if spec.kubernetes and (lacks := missing(await survey(folder.root.parent), len(spec.node_specs))):
         raise SpecError(f"a real Kubernetes cannot run here: {'; '.join(lacks)}")
+    # The lock is held meanwhile: what another cluster of that name needs is neither made nor removed.
     with folder.locked() as lock:
         await remove_remains(folder)
         if anew:
@@ -124,8 +125,11 @@ def _started(
     """The cluster's process, which has the lock from now on."""
     # -P: a folder named "agent" or "deploy" in the working directory must not hide ours.
     command = [sys.executable, "-P", "-m", "deploy.local.cluster", folder.name, *beside]
+    # The kernel ends the cluster with this process, even if this process is killed with SIGKILL.
     fate = ["setpriv", "--pdeathsig", "TERM", "--"] if attached else []
     with folder.log("cluster").open("wb") as log:
+        # Not asyncio's: Python 3.13 and later kill such processes with their event loop, so a detached cluster would
+        # end with the command that started it.
         return subprocess.Popen(
             [*fate, *command],
             stdin=subprocess.DEVNULL,
@@ -133,17 +137,19 @@ def _started(
             stderr=log,
             env={**os.environ, "AUTOSCALE_HOME": str(folder.root.parent), **lock.passed_on},
             pass_fds=lock.descriptors,
+            # Ctrl-C reaches this process alone, which then ends the cluster in order.
             start_new_session=True,
         )
 
 
 async def stop(folder: ClusterFolder, clock: Clock) -> bool:
-    """Ends the running cluster of ``folder``; returns whether there was one. Nothing of it is left afterwards.
+    """Ends the running cluster of ``folder``; returns True if there was one. Nothing of it is left afterwards.
 
     Raises ``AlreadyRunsError`` if another command starts or removes it at the same time.
     """
     owner = folder.owner()
     if owner is not None:
+        # SIGKILL leaves it no time to clean up; `remove_remains` below does that.
         for number, patience in ((signal.SIGTERM, _PATIENCE), (signal.SIGKILL, _LAST_PATIENCE)):
             with suppress(ProcessLookupError):
                 os.kill(owner, number)
@@ -157,6 +163,7 @@ async def stop(folder: ClusterFolder, clock: Clock) -> bool:
 
 async def _ended(folder: ClusterFolder, clock: Clock, patience: Seconds) -> bool:
     deadline = Instant(clock.now() + patience)
+    # The lock says when it is gone: its pid could be reused by another process.
     while folder.runs():
         if clock.now() >= deadline:
             return False
@@ -168,6 +175,7 @@ async def remove_remains(folder: ClusterFolder) -> None:
     """Removes what a killed cluster may have left in the kernel and in the file system outside of its folder."""
     if not folder.exists():
         return
+    # Other users cannot make namespaces and control groups, so they leave none.
     if os.geteuid() == 0:
         await NamespaceNetwork(folder.name, "to be removed").down()
         await asyncio.to_thread(remove_group, cgroup_of(folder.name))
@@ -178,7 +186,7 @@ async def remove_remains(folder: ClusterFolder) -> None:
 def log_tail(log: str, lines: int = 12) -> str:
     """The last lines of a log; empty if there is none."""
     try:
-        with open(log, errors="replace") as found:  # noqa: PTH123 - the path came as text
-            return "".join(found.readlines()[-lines:]).rstrip()
+        with open(log, errors="replace") as file:  # noqa: PTH123 - the path came as text
+            return "".join(file.readlines()[-lines:]).rstrip()
     except OSError:
         return ""

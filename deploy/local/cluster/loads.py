@@ -1,4 +1,4 @@
-"""What simulated VMs play: idle, waves shifted from VM to VM, or a recording."""
+"""Loads of simulated VMs: idle, waves shifted from VM to VM, or a recording."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
 
 IDLE: Final = Load.constant(0.02, Bytes(48 * 1024**2))
-_PERIOD: Final = 180
+_PERIOD: Final = 180  # seconds
 _STEPS: Final = 36
 _PEAK_CPU: Final = 2.2
 _PEAK_MEM: Final = Bytes(400 * 1024**2)
@@ -29,6 +29,7 @@ def load_of(name: str, vms: int = 0) -> Callable[[ObjectName], Load]:
         return lambda _: IDLE
     if name == "waves":
         period = wave_period(vms)
+        # The VM's name decides its shift, so that waves differ between VMs and are the same on every start.
         return lambda vm: waves(zlib.crc32(str(vm).encode()) % period, period)
     try:
         recorded = parse_recording(Path(name).read_text(), repeat=True)
@@ -55,5 +56,6 @@ def waves(shift: int, period: int = _PERIOD) -> Load:
 
 
 def _wave(at: int, period: int) -> Demand:
+    # Squared, so that it rises gently; the negative half of the sine is a pause at idle.
     height = max(0.0, sin(2 * pi * at / period)) ** 2
     return Demand(0.02 + _PEAK_CPU * height, IDLE.steps[0].demand.mem + _PEAK_MEM.scaled(height))

@@ -1,13 +1,7 @@
 """The lock of a cluster: it says who runs, and keeps others from what is being made or removed.
 
-Rules that hold here:
-
-- It is held from before the first thing of a cluster is made until after the last is removed: first by the command that
-  starts the cluster, then by the cluster's process, to which its open files are passed. The kernel gives it back when
-  the last of them ends, however that happens. So there is no stale pid to be mistaken for a running cluster.
-- As root it covers the machine as well as the folder: namespaces and control groups are named after the cluster alone,
-  wherever its folder is.
-- A lock's file may be removed while it is held; one that was removed locks nothing.
+It is held from before the first thing of a cluster is made until after the last is removed: first by the command that
+starts the cluster, then by the cluster's process, to which its open files are passed.
 """
 
 from __future__ import annotations
@@ -21,11 +15,12 @@ from typing import Final
 INHERITED: Final = "AUTOSCALE_LOCK"
 """The variable that names the descriptors that were passed on."""
 
+# Cleared at boot, as the namespaces and control groups are that the lock stands for.
 _MACHINE: Final = Path("/run")
 
 
 class AlreadyRunsError(Exception):
-    """The cluster runs, or another command starts or removes it; ``elsewhere`` is its folder where that is another."""
+    """The cluster runs, or another command starts or removes it; ``elsewhere`` is its folder if that is another."""
 
     def __init__(self, name: str, elsewhere: str = "") -> None:
         place = f" on this machine, in {elsewhere}: end it there, or use another name" if elsewhere else ""
@@ -34,7 +29,7 @@ class AlreadyRunsError(Exception):
 
 
 class ClusterLock:
-    """A lock that is held. ``release`` gives it back, but for what has been passed on."""
+    """A lock that is held. ``release`` drops it in this process; a process that inherited it keeps it."""
 
     def __init__(self, descriptors: Sequence[int], folder: Path) -> None:
         self.descriptors = tuple(descriptors)
@@ -44,24 +39,26 @@ class ClusterLock:
     def take(cls, name: str, folder: Path) -> ClusterLock:
         """Takes the lock of the cluster ``name`` in ``folder``, which is made. Raises ``AlreadyRunsError``."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        held: list[int] = []
+        descriptors: list[int] = []
         for path in _paths(name, folder):
             descriptor = _locked(path)
             if descriptor is None:
                 other = _folder_in(path)
-                cls(held, folder).release()
+                # Locks taken on the way must not stay behind: the caller gets no object to release.
+                cls(descriptors, folder).release()
                 raise AlreadyRunsError(name, other if other != str(folder) else "")
-            held.append(descriptor)
-        taken = cls(held, folder)
+            descriptors.append(descriptor)
+        taken = cls(descriptors, folder)
         taken._write_owner()
         return taken
 
     @classmethod
     def inherited(cls, folder: Path, descriptors: str) -> ClusterLock:
         """The lock that was passed on to this process, whose lock it is from now on."""
-        taken = cls([int(each) for each in descriptors.split(",")], folder)
-        for each in taken.descriptors:
-            os.set_inheritable(each, False)
+        taken = cls([int(number) for number in descriptors.split(",")], folder)
+        for descriptor in taken.descriptors:
+            # The children of this process must not hold the lock after it has ended.
+            os.set_inheritable(descriptor, False)
         taken._write_owner()
         return taken
 
@@ -72,14 +69,15 @@ class ClusterLock:
 
     def release(self) -> None:
         """Closes the lock's files here."""
-        for each in self.descriptors:
-            os.close(each)
+        for descriptor in self.descriptors:
+            os.close(descriptor)
         self.descriptors = ()
 
     def _write_owner(self) -> None:
-        for each in self.descriptors:
-            os.ftruncate(each, 0)
-            os.pwrite(each, f"{os.getpid()} {self._folder}".encode(), 0)
+        # The same file is overwritten in place. A new file would be a new inode, which the lock does not cover.
+        for descriptor in self.descriptors:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {self._folder}".encode(), 0)
 
 
 def owner_of(folder: Path) -> int | None:
@@ -95,6 +93,8 @@ def is_held(folder: Path) -> bool:
     """Return True if a process holds the lock of ``folder``. Raises ``OSError`` if it may not be looked at."""
     try:
         with (folder / "lock").open("rb") as probe:
+            # A shared lock suffices to probe: it fails only while an exclusive one is held. The kernel drops that
+            # when its last descriptor closes, so a stale pid never looks like a running cluster.
             fcntl.flock(probe, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except (FileNotFoundError, NotADirectoryError):
         return False
@@ -104,6 +104,8 @@ def is_held(folder: Path) -> bool:
 
 
 def _paths(name: str, folder: Path) -> list[Path]:
+    # As root the lock covers the machine as well: namespaces and control groups are named after the cluster alone,
+    # wherever its folder is.
     of_machine = [_MACHINE / f"autoscale-{name}.lock"] if os.geteuid() == 0 and os.access(_MACHINE, os.W_OK) else []
     return [folder / "lock", *of_machine]
 
@@ -114,6 +116,8 @@ def _locked(path: Path) -> int | None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A lock's file may be removed while it is held, and a removed file locks nothing: a later process would
+            # lock a new one.
             if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
         except BlockingIOError:

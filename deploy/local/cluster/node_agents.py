@@ -1,7 +1,4 @@
-"""The agent's per-node form: one process for each node, with the identity of a pod bound to it (S4.3).
-
-A few start at a time: a hundred that start at once keep everything else from the machine for a minute.
-"""
+"""The agent's per-node form: one process for each node, with the identity of a pod bound to it (S4.3)."""
 
 from __future__ import annotations
 
@@ -27,13 +24,14 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 
+# A hundred agents that start at once keep everything else from the machine for a minute.
 _AT_ONCE: Final = 4
 _PATIENCE: Final = Seconds(20.0)
 _PAUSE: Final = Seconds(0.2)
 
 
 def agent_pod(node: str) -> Json:
-    """The pod of the agent on ``node``; it asks for nothing, so that VMs have all the room."""
+    """The pod of the agent on ``node``."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -45,6 +43,7 @@ def agent_pod(node: str) -> Json:
         "spec": {
             "nodeName": node,
             "serviceAccountName": NODE_AGENT_ACCOUNT,
+            # No requests: all the room of the node is for VMs.
             "containers": [{"name": "agent", "image": "autoscaler-agent"}],
         },
     }
@@ -64,14 +63,16 @@ class NodeAgents:
 
     async def run(self, node: str) -> None:
         """Runs the agent of ``node`` until cancelled. Raises ``ApiError`` and ``NetworkError``."""
+        # The turn ends when the agent listens; the task group stays with the agent until the end.
         async with asyncio.TaskGroup() as tasks, self._turns:
             run = await self._prepared(node)
             tasks.create_task(attend_agent(run, self._deps, lambda supervisor: self._started(node, supervisor)))
             await self._listens(run)
 
     async def _prepared(self, node: str) -> AgentRun:
-        """The agent's pod and place; an API server that a busy machine keeps from answering is asked again."""
+        """The agent's pod and place."""
         while True:
+            # A busy machine may keep the API server from answering in time.
             with suppress(ApiUnavailableError):
                 return await self._placed(node)
             await self._deps.clock.sleep(_PAUSE)
@@ -92,8 +93,9 @@ class NodeAgents:
         self.supervisors[node] = supervisor
 
     async def _listens(self, run: AgentRun) -> None:
-        """Returns when the agent answers; one that does not for long keeps the others from starting no longer."""
+        """Returns when the agent answers, or after a time-out."""
         clock = self._deps.clock
+        # An agent that never answers must not keep the others from starting.
         deadline = clock.now() + _PATIENCE
         while clock.now() < deadline:
             with suppress(OSError, NetworkError):

@@ -1,4 +1,4 @@
-"""What a cluster says while it comes up: one JSON line for each step begun, done or failed."""
+"""Progress of a cluster while it comes up: one JSON line for each step begun, done or failed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StepState(StrEnum):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One line. ``log`` is the file to look into where a step failed."""
+    """One line. ``log`` is the file to look into if a step failed."""
 
     name: str
     state: StepState
@@ -57,7 +57,7 @@ class Progress:
         self._write(StepState.DONE, text)
 
     def failed(self, error: StepFailedError) -> None:
-        """The present step failed, and with it the whole."""
+        """The present step failed, and the start of the cluster with it."""
         self._write(StepState.FAILED, str(error), error.log)
         self._open = False
 
@@ -70,7 +70,9 @@ class Progress:
         if not self._open:
             return
         try:
+            # Unbuffered: the command that reads this shows each step as it happens.
             os.write(sys.stdout.fileno(), msgspec.json.encode(Step(self._name, state, text, log)) + b"\n")
         except BrokenPipeError:
+            # Cleared first: the failure below is itself reported, and must not write to the broken pipe.
             self._open = False
             raise StepFailedError("the command that asked for this cluster has gone") from None

@@ -1,12 +1,6 @@
-"""A cluster that is a real Kubernetes: its own control plane, and nodes with a container runtime and a kubelet each
-(B.9).
+"""A cluster that is a real Kubernetes (B.9): its own control plane, and nodes with a container runtime and a kubelet.
 
-Rules that hold here:
-
-- It starts from scratch every time: an earlier run leaves no state.
-- Everything is in namespaces and control groups of the cluster, and people reach the API server at a port of loopback
-  that this process forwards.
-- The end undoes what was made, in the opposite order, at whatever step it comes.
+Everything is in namespaces and control groups of the cluster.
 """
 
 from __future__ import annotations
@@ -97,12 +91,14 @@ class RealCluster:
         Raises ``StepFailedError``.
         """
         try:
+            # The stack undoes what was made, in the opposite order, at whatever step the end comes.
             async with AsyncExitStack() as stack:
                 try:
                     await self._bring_up(stack)
                     await stop.wait()
                 finally:
                     stop.set()  # a signal may not cut off what follows
+        # Nodes and programs run in task groups, so their errors come in groups.
         except* NodeError as errors:
             raise _failure(errors) from errors
         except* (NetworkError, NoProgramsError, OSError) as errors:
@@ -110,6 +106,7 @@ class RealCluster:
 
     async def _bring_up(self, stack: AsyncExitStack) -> None:
         programs = await self._programs()
+        # It starts from scratch every time: an earlier run leaves no state.
         await asyncio.to_thread(self._forget)
         await stack.enter_async_context(self._place())
         pki = Pki.make(self._folder.real / "pki", datetime.now(UTC))
@@ -127,6 +124,7 @@ class RealCluster:
         """Removes what an earlier run wrote."""
         shutil.rmtree(self._folder.real, ignore_errors=True)
         for log in self._folder.logs.glob("*.log"):
+            # This process writes its standard error to that log.
             if log != self._folder.log("cluster"):
                 log.unlink()
 
@@ -147,6 +145,7 @@ class RealCluster:
                 make_group(self._plan.node_cgroup(node))
             self._progress.done(self._network.description)
             yield
+        # The control groups go even if the network cannot be taken down.
         finally:
             try:
                 await self._network.down()
@@ -168,12 +167,14 @@ class RealCluster:
         data, enter = self._folder.real / "etcd", self._network.control_enter()
         plane = ControlPlane(pki.folder, data, self._folder.logs, enter, programs)
         await self._keep(stack, {STORE: plane.store(), API_SERVER: plane.api_server()})
+        # People reach the API server at a loopback port that this process forwards.
         port = await self._network.expose(CONTROL_HOST, API_PORT)
         write_private(self._folder.kubeconfig, pki.admin_kubeconfig(f"https://127.0.0.1:{port}"))
         write_private(self._folder.control_kubeconfig, pki.admin_kubeconfig(INSIDE))
         client = await stack.enter_async_context(client_from_kubeconfig(self._folder.kubeconfig))
         await self._until(f"the {API_SERVER} is not ready", API_SERVER, lambda: _answers(client))
         await self._keep(stack, plane.followers())
+        # Before the kubelets come, so that labels, taints and pod subnets are the plan's.
         for node in self._plan.nodes:
             await ensure(client, NODES, "", node_object(node))
         self._api_server.set()
@@ -191,6 +192,7 @@ class RealCluster:
             if await process.wait():
                 raise StepFailedError("the cluster's own services could not be created", str(log))
         finally:
+            # Shielded: kubectl must not go on applying while the cluster is taken down.
             await asyncio.shield(end(process))
 
     async def _nodes_ready(self, client: ApiClient) -> None:
@@ -199,6 +201,7 @@ class RealCluster:
         async def unready_nodes() -> str:
             return ", ".join(missing_nodes(self._plan, list((await client.list(NODES)).objects)))
 
+        # One log can be named; nodes mostly fail for the same reason.
         first = self._plan.nodes[0]
         await self._until("nodes are not Ready", f"{first.name}-{KUBELET}", unready_nodes)
         sizes = {str(node.size) for node in self._plan.nodes}
@@ -232,6 +235,7 @@ class RealCluster:
             START_KUBELET: lambda node: named(node).start(KUBELET),
         }
         visited = self._plan.nodes[0].name
+        # The claim keeps a VM from getting the address by which this machine visits their network.
         await ensure(client, IP_ADDRESSES, "", client_claim(VM_VISITOR, visited))
         exposed = ExposedCluster(self._network, visited)
         stack.push_async_callback(exposed.close)
@@ -242,10 +246,11 @@ class RealCluster:
         running = dict(self._supervisors)
         for node in nodes:
             running |= node.supervisors()
-        parts = [ProcessStatus(name, each.pid or 0, each.restarts) for name, each in running.items()]
+        parts = [ProcessStatus(name, supervisor.pid or 0, supervisor.restarts) for name, supervisor in running.items()]
+        # The first boot is no restart.
         parts += [ProcessStatus(node.plan.name, node.pid, max(0, node.boots - 1)) for node in nodes]
-        said = f"a real Kubernetes {self._plan.version}"
-        return ControlResponse(network=self._network.description, guests=said, host=CONTROL_HOST, parts=parts)
+        description = f"a real Kubernetes {self._plan.version}"
+        return ControlResponse(network=self._network.description, guests=description, host=CONTROL_HOST, parts=parts)
 
     async def _keep(self, stack: AsyncExitStack, programs: dict[str, LocalProgram]) -> None:
         """Keeps programs running; they end together."""
@@ -254,11 +259,12 @@ class RealCluster:
         await stack.enter_async_context(background(*(self._supervisors[name].run() for name in programs)))
 
     async def _until(self, complaint: str, part: str, waiting: Callable[[], Awaitable[str]]) -> None:
-        """Returns when ``waiting`` says nothing more. Raises ``StepFailedError`` when that takes too long."""
+        """Returns when ``waiting`` returns an empty text. Raises ``StepFailedError`` when that takes too long."""
         deadline = Instant(self._clock.now() + _PATIENCE)
         while True:
             try:
                 left = await waiting()
+            # Expected while the API server starts. If it goes on, it is the reason that people need.
             except (KubeApiError, ApiUnavailableError) as error:
                 left = str(error)
             if not left:

@@ -71,6 +71,7 @@ class Runtime:
             guest_host=self._kubelet,
             events=EventRecorder(client, "neonvm-controller", clock),
             clock=clock,
+            # Five letters and digits, as Kubernetes appends to generated names.
             suffix=lambda: "".join(random.choices(_SUFFIX_LETTERS, k=5)),
             sidecars=deps.sidecars,
         )
@@ -86,6 +87,7 @@ class Runtime:
 
     async def run(self) -> None:
         """Works until cancelled."""
+        # An error in one part ends them all: a cluster that lacks one of them would only seem to run.
         async with asyncio.TaskGroup() as tasks:
             for cache in self._caches:
                 tasks.create_task(cache.run())
@@ -127,5 +129,6 @@ class Runtime:
         ]
 
     def _guest_changed(self, vm: ObjectName) -> None:
+        # A guest that changes matters to both: to its VM, and to a migration under way.
         self._controller.look_at(vm)
         self._migrations.look_at(vm)

@@ -35,11 +35,13 @@ class ServiceForwards:
     async def _connect(self, service: ObjectName) -> socket.socket:
         """A connection to the next endpoint; one that is just gone is left out. Raises ``OSError``."""
         places = await self._places(service)
+        # Round robin for each Service. A connection stays where it is until it ends.
         turn = self._turns.get(service, 0)
         self._turns[service] = turn + 1
         for number in range(len(places)):
             try:
                 return await self._dial(*places[(turn + number) % len(places)])
+            # An endpoint may have gone before its slice says so.
             except OSError:
                 continue
         raise ConnectionRefusedError(f"no endpoint of {service} is ready")
@@ -49,5 +51,6 @@ class ServiceForwards:
         try:
             slices = await self._client.list(ENDPOINT_SLICES, service.namespace, selector)
         except (KubeApiError, ApiUnavailableError) as error:
+            # Callers expect an `OSError` when a dial fails.
             raise ConnectionError(str(error)) from error
-        return [place for each in slices.objects for place in ready_addresses(each)]
+        return [place for endpoint_slice in slices.objects for place in ready_addresses(endpoint_slice)]

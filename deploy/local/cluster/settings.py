@@ -20,20 +20,19 @@ MANY: Final = 200
 
 
 def agents_policy(vms: int) -> str:
-    """The policy of agents that look after ``vms`` VMs on one machine; empty if the usual one is meant.
-
-    Together they look at guests 200 times a second at most: one process answers for all guests, and agents that get no
-    answer in time connect again, which takes more than answering.
-    """
+    """The policy of agents that look after ``vms`` VMs on one machine; empty if the default applies."""
     if vms <= MANY:
         return ""
+    # Together they look at guests 200 times a second at most: one process answers for all guests, and agents that get
+    # no answer in time connect again, which takes more than answering.
     scrape = vms / MANY
+    # Three looks may be missed before figures count as stale.
     timing = {"scrape": scrape, "stale": max(5.0, 3 * scrape)}
     return yaml.safe_dump({"timing": timing, "smoothing": {"maxGap": max(10.0, 3 * scrape)}})
 
 
 def looks_at_guests(vms: int) -> Seconds:
-    """The time between two looks of the kubelets at each of this many guests.
+    """The interval at which the kubelets look at each of this many guests.
 
     >>> looks_at_guests(5), looks_at_guests(2000)
     (2.0, 20.0)
@@ -42,16 +41,16 @@ def looks_at_guests(vms: int) -> Seconds:
 
 
 def scheduler_settings() -> str:
-    """Small steps and a small reserve: guests here are small too, and soon moved, for people watch. The file may be
-    edited while the cluster runs.
-    """
+    """Settings of the scheduler for a new cluster. The file may be edited while the cluster runs."""
     return yaml.safe_dump(
         {
+            # Small steps and a small reserve: guests here are small too.
             "nodeDefaults": {
                 "computeUnit": {"vCPUs": "500m", "mem": "128Mi"},
                 "cpu": {"watermark": 0.9, "system": "500m"},
                 "memory": {"watermark": 0.9, "system": "512Mi"},
             },
+            # Guests move soon, because people watch.
             "migration": {"settleSeconds": 3, "settleDeniedSeconds": 2, "cooldownSeconds": 60},
             "extender": {"tokenFile": EXTENDER_TOKEN},
             "agents": {"nodeAgents": [f"{NODE_AGENT_NAMESPACE}:{NODE_AGENT_ACCOUNT}"]},
@@ -62,9 +61,11 @@ def scheduler_settings() -> str:
 
 def guarded_settings(settings: str) -> str:
     """Settings of an earlier version with the token that callers of the extender must show. Raises ``YamlError``."""
-    found = read_yaml(settings)
-    if not isinstance(found, dict) or "extender" in found:
+    parsed = read_yaml(settings)
+    # Text that is no mapping is left for the scheduler to complain about.
+    if not isinstance(parsed, dict) or "extender" in parsed:
         return settings
+    # Appended as text, so that the user's comments and order survive.
     return f"{settings.rstrip()}\nextender:\n  tokenFile: {EXTENDER_TOKEN}\n"
 
 

@@ -1,4 +1,4 @@
-"""What a local cluster is asked to be (pure), and how that is kept in its folder."""
+"""Specification of a local cluster (pure), as it is kept in its folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EACH_VM: Final = 1.5
 
 
 def usual_node_cpu(vms: int, nodes: int) -> str:
-    """The CPUs of each node where they are not chosen: enough for this many simulated VMs and their load.
+    """The CPUs of each node if they are not chosen: enough for this many simulated VMs and their load.
 
     >>> usual_node_cpu(0, 2), usual_node_cpu(2000, 100)
     ('8', '30')
@@ -34,7 +34,7 @@ def usual_node_cpu(vms: int, nodes: int) -> str:
 
 
 class SpecError(ValueError):
-    """The cluster cannot be as asked; the message says why."""
+    """The specification is invalid; the message says why."""
 
 
 class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -76,6 +76,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
     def check(self) -> None:
         """Raises ``SpecError`` if there can be no such cluster."""
+        # Both properties raise `SpecError` for what cannot be.
         _ = self.node_specs, self.agent_form
         if self.kubernetes and self.kubernetes not in SUPPORTED:
             raise SpecError(f"Kubernetes can be {' or '.join(SUPPORTED)} here, not {self.kubernetes!r}")
@@ -103,6 +104,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
             raise SpecError("QEMU guests answer only inside their pods: agents must be sidecars (--agents sidecar)")
         if self.agents != "auto":
             return self.agents, "as asked"
+        # Real guests are few, since each takes a whole QEMU; only simulated ones come by the hundred.
         if self.guests == "simulated" and self.vms > MOST_SIDECARS:
             return "node", f"one process for each node: a sidecar each would be many for {self.vms} VMs"
         return "sidecar", "one agent in each VM's pod"
@@ -110,30 +112,33 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
 def parse_labels(given: Sequence[str], nodes: Sequence[str]) -> dict[str, dict[str, str]]:
     """Labels by node of texts such as ``node-2=zone=b``. Raises ``SpecError``."""
-    found: dict[str, dict[str, str]] = {node: {} for node in nodes}
-    for each in given:
-        node, _, label = each.partition("=")
+    # Nodes without labels have an entry too: `node_specs` looks up every node.
+    by_node: dict[str, dict[str, str]] = {node: {} for node in nodes}
+    for argument in given:
+        node, _, label = argument.partition("=")
         key, equals, value = label.partition("=")
         if not equals or key_complaints(key) or value_complaints(value):
-            raise SpecError(f"a label of a node is NODE=KEY=VALUE, such as node-2=zone=b, not {each!r}")
+            raise SpecError(f"a label of a node is NODE=KEY=VALUE, such as node-2=zone=b, not {argument!r}")
         _known(node, nodes)
-        found[node][key] = value
-    return found
+        by_node[node][key] = value
+    return by_node
 
 
 def parse_taints(given: Sequence[str], nodes: Sequence[str]) -> dict[str, tuple[Json, ...]]:
     """Taints by node of texts such as ``node-1=dedicated=gpu:NoSchedule``. Raises ``SpecError``."""
-    found: dict[str, tuple[Json, ...]] = dict.fromkeys(nodes, ())
-    for each in given:
-        node, _, taint = each.partition("=")
+    by_node: dict[str, tuple[Json, ...]] = dict.fromkeys(nodes, ())
+    for argument in given:
+        node, _, taint = argument.partition("=")
         place, _, effect = taint.rpartition(":")
         key, _, value = place.partition("=")
         if key_complaints(key) or value_complaints(value) or effect not in EFFECTS:
             effects = ", ".join(EFFECTS)
-            raise SpecError(f"a taint of a node is NODE=KEY[=VALUE]:EFFECT with an effect of {effects}, not {each!r}")
+            raise SpecError(
+                f"a taint of a node is NODE=KEY[=VALUE]:EFFECT with an effect of {effects}, not {argument!r}"
+            )
         _known(node, nodes)
-        found[node] += ({"key": key, **({"value": value} if value else {}), "effect": effect},)
-    return found
+        by_node[node] += ({"key": key, **({"value": value} if value else {}), "effect": effect},)
+    return by_node
 
 
 def _known(node: str, nodes: Sequence[str]) -> None:

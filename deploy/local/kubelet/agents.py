@@ -70,7 +70,11 @@ class AgentRun:
         if self.files.policy is not None:
             environment["AGENT_CONFIG"] = str(self.files.policy)
         return LocalProgram(
-            [sys.executable, "-P", "-m", "agent"], self.files.folder / "agent.log", self.enter, environment
+            # -P keeps the working directory out of sys.path, so that the agent's modules are the installed ones.
+            [sys.executable, "-P", "-m", "agent"],
+            self.files.folder / "agent.log",
+            self.enter,
+            environment,
         )
 
 
@@ -97,6 +101,7 @@ def per_node(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> Ag
         "NODE_NAME": node,
         "POD_NAMESPACE": name_of(pod).namespace,
         "POD_NAME": name_of(pod).name,
+        # The agent fills in {pod_ip} itself, once for each of its VMs.
         "METRICS_URL": f"http://{{pod_ip}}:{network.port_for(METRICS_PORT)}/metrics",
         "DATABASE_URL": f"http://{{pod_ip}}:{network.port_for(DAEMON_PORT)}{network.asked('/database')}",
         "MONITOR_URL": f"ws://{{pod_ip}}:{network.port_for(MONITOR_PORT)}/monitor",
@@ -106,6 +111,7 @@ def per_node(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> Ag
 
 async def run_agent(run: AgentRun, client: ApiClient, clock: Clock, supervisor: ProcessSupervisor) -> None:
     """Gives the agent its identity and keeps it running until cancelled. Raises as ``project`` does."""
+    # The agent reads its tokens as it starts, so both are written before it is started.
     for projection in run.projections:
         await project(client, projection)
     async with asyncio.TaskGroup() as tasks:

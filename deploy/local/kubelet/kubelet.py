@@ -1,12 +1,4 @@
-"""The kubelets of all nodes: whatever pod is bound to one of them runs here, and nothing else does.
-
-Rules that hold here:
-
-- A pod that the API says runs, but that this process did not start, was lost with an earlier process: it has failed.
-  One that ended here is known with its reason until the cache has heard of it, however often that must be written.
-- A pod that is to go is ended first and only then confirmed, so that its node's room is really free when it vanishes.
-- A pod that runs no VM only claims room: it is reported as running and nothing is started for it.
-"""
+"""The kubelets of all nodes: whatever pod is bound to one of them runs here, and nothing else does."""
 
 from __future__ import annotations
 
@@ -64,18 +56,19 @@ class Kubelet:
 
     def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
         """The guest of that very pod; None if it does not run here."""
-        found = self._sandboxes.get(pod)
-        return found[0].guest if found is not None and found[0].uid == uid else None
+        running = self._sandboxes.get(pod)
+        # A pod of the same name may be a later one; the uid tells them apart.
+        return running[0].guest if running is not None and running[0].uid == uid else None
 
     def role(self, pod: ObjectName, uid: str) -> PodRole:
         """Role of that pod's guest here."""
-        found = self._sandboxes.get(pod)
-        return found[0].role if found is not None and found[0].uid == uid else PodRole.EMPTY
+        running = self._sandboxes.get(pod)
+        return running[0].role if running is not None and running[0].uid == uid else PodRole.EMPTY
 
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``."""
+        """Moves the guest of one pod into another. Raises as ``Guest.send``, and can be cancelled like it."""
         ends = self._sandboxes.get(source), self._sandboxes.get(target)
         if ends[0] is None or ends[1] is None:
             raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, "one of the pods does not run here")
@@ -88,12 +81,13 @@ class Kubelet:
     def start_node(self, node: str) -> None:
         """The kubelet of ``node`` runs again."""
         self._stopped.discard(node)
+        # Changes during the stop were dropped by `_sync`, so every pod of the node is looked at again.
         for name, pod in self._pods.objects.items():
             if node_of(pod) == node:
                 self._queue.add(name)
 
     def is_known(self, pod: ObjectName, uid: str) -> bool:  # noqa: ARG002 - a part of the port
-        """Guests run in this process, so all there is to know of them is known."""
+        """Guests run in this process, so their state is always known."""
         return True
 
     def hindrance(self, pod: ObjectName, uid: str) -> str:  # noqa: ARG002 - a part of the port
@@ -111,12 +105,14 @@ class Kubelet:
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
         """Gives the VM's address back and removes its disk."""
         await self._deps.network.release_vm(vm)
+        # Deleting a disk of gigabytes takes long enough to stall the event loop.
         await asyncio.to_thread(shutil.rmtree, vm_folder(self._deps.state, vm, uid), ignore_errors=True)
 
     async def run(self) -> None:
         """Works until cancelled, which ends every pod of this process."""
         await self._pods.synced.wait()
         await self._vms.synced.wait()
+        # Two groups: the workers start tasks in `lives`, which must therefore outlive them.
         async with asyncio.TaskGroup() as lives, asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
                 looks = self._queue.serve(lambda name: self._sync(name, lives), (KubeApiError, ApiUnavailableError))
@@ -124,10 +120,12 @@ class Kubelet:
 
     async def _sync(self, name: ObjectName, lives: asyncio.TaskGroup) -> None:
         pod = self._pods.get(name)
-        found = self._sandboxes.get(name)
+        running = self._sandboxes.get(name)
         if pod is not None and node_of(pod) in self._stopped:
             return
-        if found is not None and (pod is None or uid_of(pod) != found[0].uid or is_leaving(pod)):
+        # A pod that is to go is ended first and only then confirmed, so that its node's room is really free when it
+        # vanishes.
+        if running is not None and (pod is None or uid_of(pod) != running[0].uid or is_leaving(pod)):
             await self._end(name)
         if pod is None or node_of(pod) not in self._nodes:
             return
@@ -138,6 +136,8 @@ class Kubelet:
 
     async def _report_or_begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
         ended = self._ended.get(uid_of(pod))
+        # It ended here already, but the cache does not show that yet: it is reported again, not started a second
+        # time.
         if ended is not None:
             await self._write(pod, ended)
         else:
@@ -146,18 +146,22 @@ class Kubelet:
     async def _begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
         now = timestamp(self._deps.clock.wall())
         vm_name = labels_of(pod).get(LABEL_VM_NAME)
+        # A pod without a VM only claims room: it is reported as running, and nothing is started for it.
         if vm_name is None:
             if pod_phase(pod) != "Running":
                 await self._write(pod, running_status(pod, "", now))
+        # The API says that it runs, but this process did not start it: its guest was lost with an earlier process.
         elif pod_phase(pod) == "Running":
             await self._write(pod, failed_status("the guest was lost with the runtime that had it", now))
         else:
             await self._begin_vm(name, pod, ObjectName(name.namespace, vm_name), lives)
 
     async def _begin_vm(self, name: ObjectName, pod: Json, vm: ObjectName, lives: asyncio.TaskGroup) -> None:
-        found = self._vms.get(vm)
+        vm_object = self._vms.get(vm)
         try:
-            sandbox = Sandbox(pod, found or {}, self._deps)
+            # A VM that is missing from the cache is judged by `Sandbox`, which says in the pod's status what it
+            # lacks.
+            sandbox = Sandbox(pod, vm_object or {}, self._deps)
         except (ArgumentsError, InvalidObjectError) as error:
             await self._write(pod, failed_status(f"{vm}: {error}", timestamp(self._deps.clock.wall())))
             return
@@ -170,19 +174,24 @@ class Kubelet:
         try:
             ended = await sandbox.run()
             if (pod := self._pods.get(name)) is not None and uid_of(pod) == sandbox.uid and not is_over(pod):
+                # Not before the next watch event does the cache show the end; until then this keeps the pod from
+                # being begun again.
                 self._ended[sandbox.uid] = ended
         finally:
-            if (found := self._sandboxes.get(name)) is not None and found[0] is sandbox:
+            # A new pod of the same name may have taken the place already.
+            if (running := self._sandboxes.get(name)) is not None and running[0] is sandbox:
                 del self._sandboxes[name]
             self._queue.add(name)
 
     async def _end(self, name: ObjectName) -> None:
         _, life = self._sandboxes[name]
         life.cancel()
+        # Unlike `await life`, `wait` does not raise what the task ended with.
         await asyncio.wait((life,))
 
     async def _confirm(self, pod: Json) -> None:
         try:
+            # Grace 0 with the uid confirms the deletion of this very pod, as a kubelet does.
             await self._deps.client.delete(PODS, name_of(pod), uid_of(pod), grace=0)
         except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
@@ -191,6 +200,7 @@ class Kubelet:
     def _pod_changed(self, change: ObjectChange) -> None:
         old, new = change.old, change.new
         if old is not None and (new is None or uid_of(new) != uid_of(old) or is_over(new)):
+            # The cache has caught up with the end, or the pod is gone.
             self._ended.pop(uid_of(old), None)
-        if any(each is not None and node_of(each) in self._nodes for each in (old, new)):
+        if any(version is not None and node_of(version) in self._nodes for version in (old, new)):
             self._queue.add(change.name)

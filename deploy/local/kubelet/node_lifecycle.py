@@ -1,12 +1,4 @@
-"""What becomes of nodes whose kubelet stops, and the taints that say so, as in Kubernetes' node lifecycle controller.
-
-Rules that hold here:
-
-- A kubelet that is silent for 40 s leaves its node's condition Ready unknown; one that runs again says it is ready.
-- The taints not-ready, unreachable and unschedulable follow from the node's state, whatever changed it. All other
-  taints are left alone.
-- Every write names the version of the node that it was decided on, so that no other writer's taint is lost.
-"""
+"""Conditions of nodes whose kubelet stops, and the taints that say so, as in Kubernetes' node lifecycle controller."""
 
 from __future__ import annotations
 
@@ -24,11 +16,12 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.work_queue import WorkQueue
 from protocol.units import Instant, Seconds
 
+# The default of kube-controller-manager's --node-monitor-grace-period for many releases.
 GRACE: Final = Seconds(40.0)
 
 
 class NodeLifecycle:
-    """Keeps conditions and taints of nodes true."""
+    """Keeps conditions and taints of nodes up to date."""
 
     def __init__(self, client: ApiClient, nodes: Informer, clock: Clock) -> None:
         self._client = client
@@ -40,7 +33,9 @@ class NodeLifecycle:
 
     def kubelet_stopped(self, node: str) -> None:
         """The kubelet of ``node`` is silent from now on."""
+        # A second stop must not extend the grace of the first.
         self._stopped.setdefault(node, self._clock.now())
+        # Queued for the time when the grace is over; until then there is nothing to write.
         self._queue.add(ObjectName("", node), GRACE)
 
     def kubelet_started(self, node: str) -> None:
@@ -63,14 +58,17 @@ class NodeLifecycle:
         if condition is not None:
             await self._write(name, node, {"status": {"conditions": with_condition(node, condition)}}, "status")
             return  # the taints follow with the new state
+        # The taints not-ready, unreachable and unschedulable follow from the node's state, whatever changed it. All
+        # other taints are left alone.
         taints = lifecycle_taints(node, ready_status(node), now)
         if taints != items(node, "spec", "taints"):
             await self._write(name, node, {"spec": {"taints": taints}}, "")
 
     def _condition(self, node: Json, now: str) -> Json | None:
-        """The condition Ready where it must change."""
+        """The condition Ready if it must change."""
         ready, since = ready_status(node), self._stopped.get(name_of(node).name)
         if since is None:
+            # A False comes from someone else, not from a stopped kubelet, and is left alone.
             is_back = ready == "Unknown"
             return ready_condition("True", "KubeletReady", "the local runtime is up", now) if is_back else None
         if ready == "Unknown" or self._clock.now() < since + GRACE:
@@ -78,6 +76,8 @@ class NodeLifecycle:
         return ready_condition("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.", now)
 
     async def _write(self, name: ObjectName, node: Json, change: Json, subresource: str) -> None:
+        # The version makes the write fail if another writer came first; a merge patch of the list would drop that
+        # writer's taint.
         body = {"metadata": {"resourceVersion": version_of(node)}, **change}
         try:
             await self._client.merge_patch(NODES, name, body, subresource)

@@ -9,12 +9,14 @@ from typing import Final
 from protocol.kubernetes.objects import Json, flag, items, text
 from protocol.units import Resources
 
+# Far above Kubernetes' default of 110: hundreds of simulated VMs share a node.
 MOST_PODS: Final = "500"
 NOT_READY: Final = "node.kubernetes.io/not-ready"
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _LIFECYCLE: Final = frozenset({NOT_READY, UNREACHABLE, UNSCHEDULABLE})
+# Any other status, Unknown above all, means unreachable.
 _BY_READY: Final = {"True": "", "False": NOT_READY}
 
 
@@ -62,13 +64,16 @@ def ready_condition(status: str, reason: str, message: str, now: str) -> Json:
 
 
 def ready_status(node: Json) -> str:
-    """True, False or Unknown; Unknown where the node says nothing."""
-    return next((text(each, "status") for each in items(node, "status", "conditions") if _is_ready(each)), "Unknown")
+    """True, False or Unknown; Unknown if the node says nothing."""
+    return next(
+        (text(condition, "status") for condition in items(node, "status", "conditions") if _is_ready(condition)),
+        "Unknown",
+    )
 
 
 def with_condition(node: Json, condition: Json) -> list[Json]:
     """The node's conditions with ``condition`` in place of its condition Ready."""
-    return [*(each for each in items(node, "status", "conditions") if not _is_ready(each)), condition]
+    return [*(other for other in items(node, "status", "conditions") if not _is_ready(other)), condition]
 
 
 def _is_ready(condition: Json) -> bool:
@@ -77,14 +82,16 @@ def _is_ready(condition: Json) -> bool:
 
 def lifecycle_taints(node: Json, ready: str, now: str) -> list[Json]:
     """The node's taints with those that follow from its condition Ready and from being cordoned, as in Kubernetes."""
-    kept = {(text(each, "key"), text(each, "effect")): each for each in items(node, "spec", "taints")}
+    current = {(text(taint, "key"), text(taint, "effect")): taint for taint in items(node, "spec", "taints")}
     wanted = []
+    # NoSchedule keeps new pods away, NoExecute evicts those without a toleration.
     if key := _BY_READY.get(ready, UNREACHABLE):
         wanted += [(key, "NoSchedule"), (key, "NoExecute")]
     if flag(node, "spec", "unschedulable"):
         wanted.append((UNSCHEDULABLE, "NoSchedule"))
-    others = [each for (key, _), each in kept.items() if key not in _LIFECYCLE]
-    return [*others, *(kept.get(place, _taint(place, now)) for place in wanted)]
+    others = [taint for (key, _), taint in current.items() if key not in _LIFECYCLE]
+    # An existing taint is kept as it is: `timeAdded` is what NoExecute tolerations count from.
+    return [*others, *(current.get(place, _taint(place, now)) for place in wanted)]
 
 
 def _taint(place: tuple[str, str], now: str) -> Json:

@@ -33,14 +33,16 @@ class PodGarbageCollector:
         await self._queue.serve(self.reconcile, (KubeApiError, ApiUnavailableError))
 
     async def reconcile(self, pod: ObjectName) -> None:
-        """Deletes the pod where its node is gone. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
-        found = self._pods.get(pod)
-        if found is None or not node_of(found) or is_leaving(found):
+        """Deletes the pod if its node is gone. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
+        current = self._pods.get(pod)
+        # A pod without a node waits for the scheduler, and one that is leaving needs no second deletion.
+        if current is None or not node_of(current) or is_leaving(current):
             return
-        if self._nodes.get(ObjectName("", node_of(found))) is not None:
+        if self._nodes.get(ObjectName("", node_of(current))) is not None:
             return
         try:
-            await self._client.delete(PODS, pod, uid_of(found))
+            # The uid guards against deleting a new pod of the same name.
+            await self._client.delete(PODS, pod, uid_of(current))
         except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise

@@ -1,10 +1,4 @@
-"""Statuses of pods, written to the API for the very pod that they are about.
-
-Rules that hold here:
-
-- A status names the pod's uid: a pod of the same name that has come since never gets it.
-- A pod that is gone, or whose name another pod has, needs no status.
-"""
+"""Statuses of pods, written to the API for the very pod that they are about."""
 
 from __future__ import annotations
 
@@ -25,28 +19,32 @@ _log = logging.getLogger(__name__)
 
 
 async def write_status(client: ApiClient, pod: Json, status: Json) -> None:
-    """Writes it once. Raises ``ApiUnavailableError``, and ``KubeApiError`` if it is refused for a pod that is there."""
+    """Writes a status once. Raises ``ApiUnavailableError``, or ``KubeApiError`` if refused for a pod that exists."""
+    # A pod of the same name that has come since has another uid, and refuses this status with a conflict.
     body: Json = {"metadata": {"uid": uid_of(pod)}, "status": status}
     try:
         await client.merge_patch(PODS, name_of(pod), body, "status")
     except KubeApiError as error:
         if error.kind is RefusalKind.NOT_FOUND:
             return
+        # A conflict also means that the name belongs to another pod now; this status is then not needed any more.
         if error.kind is not RefusalKind.CONFLICT or await _is_there(client, pod):
             raise
 
 
 async def keep_writing_status(client: ApiClient, pod: Json, status: Json, clock: Clock) -> None:
-    """Writes it, again and again until the API takes it: what runs goes on running meanwhile."""
+    """Writes a status, with retries until the API accepts it; the pod keeps running meanwhile."""
     retries = Retries(_BACKOFF)
     while True:
         try:
             await write_status(client, pod, status)
         except KubeApiError as error:
+            # Logged once: the retries that follow fail for the same reason.
             if not retries.failures:
-                told = {"pod": str(name_of(pod)), "reason": str(error)}
-                _log.warning("the API refuses a pod's status, which is written again", extra=told)
+                fields = {"pod": str(name_of(pod)), "reason": str(error)}
+                _log.warning("the API refuses a pod's status, which is written again", extra=fields)
         except ApiUnavailableError:
+            # An API server that is restarting is expected to come back.
             pass
         else:
             return

@@ -1,13 +1,6 @@
 """The life of one VM's pod on its node: a place in the network, a guest, and the agent beside it.
 
-Rules that hold here:
-
-- What was begun is undone in the reverse order, whatever ended the pod: agent, guest, network.
-- The agent starts with the guest. It is not part of the pod's health: an agent that crashes is started again.
-- The pod ends when its guest does, and is then reported as failed with the reason; a guest that has moved to another
-  pod leaves a pod that has succeeded. What belongs to the VM (its address, its disk) outlives all its pods.
-- A pod that a migration owns begins with a guest that receives. That guest is not shown before it runs; from then on
-  the pod is like any other.
+What belongs to the VM (its address, its disk) outlives all its pods.
 """
 
 from __future__ import annotations
@@ -61,7 +54,7 @@ from protocol.units import Seconds
 @dataclass(frozen=True, slots=True)
 class NodeDependencies:
     """Dependencies of pods. ``state`` is the cluster's folder; ``policy`` is the agents' policy file, if any;
-    ``pace`` says how often guests are asked what they have.
+    ``pace`` is how often guests are asked for their size.
     """
 
     client: ApiClient
@@ -105,11 +98,12 @@ class Sandbox:
         self.uid = uid_of(pod)
         self._pod = pod
         self._name = name_of(pod)
-        told = {**vm, "spec": booted_spec(pod)}
-        machine = machine_of(told)
+        # The controller may have changed the VM since the pod was made; the pod's arguments are what it was made for.
+        vm_as_booted = {**vm, "spec": booted_spec(pod)}
+        machine = machine_of(vm_as_booted)
         self._machine = replace(machine, use=machine_for(machine).clip(machine_of(vm).use))
-        self._kernel_arguments = kernel_arguments(told)
-        self._secret = password_secret(told)
+        self._kernel_arguments = kernel_arguments(vm_as_booted)
+        self._secret = password_secret(vm_as_booted)
         self._deps = deps
         self._inside: _Inside | None = None
         self._receives = bool(migration_of(pod))
@@ -121,6 +115,7 @@ class Sandbox:
     @property
     def guest(self) -> Resizer | None:
         """The guest's resizer; None while none runs here."""
+        # A guest that is still receiving is not shown; once it runs, the pod is like any other.
         return self._inside.resizer if self._inside is not None and not self._receives else None
 
     @property
@@ -138,9 +133,13 @@ class Sandbox:
         ours, theirs = self._inside, target._inside
         if ours is None or theirs is None:
             raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, "there is no guest at one of the ends")
+        # Until the end of the transfer is known, `_attend` must not report this pod as failed because its guest has
+        # stopped.
         self._decided.clear()
         try:
             info = await ours.guest.send(theirs.guest, limits, progress)
+        # A failed or cancelled transfer may have moved the guest all the same: the two guests themselves say which
+        # one runs.
         except BaseException:
             if await _has_moved(ours.guest, theirs.guest):
                 self._leave_for(target, ours, theirs)
@@ -153,6 +152,7 @@ class Sandbox:
 
     def _leave_for(self, target: Sandbox, ours: _Inside, theirs: _Inside) -> None:
         self._moved_to = target._name
+        # From now on the target is a pod like any other, and its guest is shown.
         target._receives = False
         had = ours.resizer.state
         ours.resizer.leave()
@@ -174,6 +174,7 @@ class Sandbox:
 
     async def _live(self) -> str:
         network = self._deps.network
+        # Every step is undone in the reverse order, whatever ends the pod: agent, guest, network.
         place = await network.add_pod(node_of(self._pod), self._name)
         try:
             guest = self._deps.guests.create(await self._guest_spec(place))
@@ -198,17 +199,21 @@ class Sandbox:
             beside = [tasks.create_task(self._accompany(place))]
             if isinstance(guest, PasswordGuest):
                 beside.append(tasks.create_task(keep_password(guest, self._password, deps.clock)))
+            # The pod ends when its guest does. The agent is not part of the pod's health: one that crashes is started
+            # again.
             reason = await resizer.run()
+            # The guest also stops here when it has moved away; `send` says whether it has.
             await self._decided.wait()
             for task in beside:
                 task.cancel()
         return reason
 
     async def _accompany(self, place: PodNetwork) -> None:
-        """Says that the pod runs, and keeps the agent running from then on."""
+        """Reports that the pod runs, and then keeps the agent running."""
         deps = self._deps
         status = running_status(self._pod, place.address, timestamp(deps.clock.wall()))
         await keep_writing_status(deps.client, self._pod, status, deps.clock)
+        # The per-node form of the agent serves this pod from outside.
         if not has_agent(self._pod):
             return
         folder = pod_folder(deps.state, self._name, self.uid)
@@ -217,7 +222,7 @@ class Sandbox:
         await attend_agent(run, deps, self._keep)
 
     async def _password(self) -> str:
-        """The password in the VM's Secret; empty if it cannot be had now."""
+        """The password in the VM's Secret; empty if it cannot be read now."""
         try:
             return usable(password_in(await self._deps.client.get(SECRETS, self._secret)))
         except (KubeApiError, ApiUnavailableError, ValueError):
@@ -239,7 +244,7 @@ class Sandbox:
 
 
 async def _has_moved(source: Guest, target: Guest) -> bool:
-    """Decide which guest is kept after a failed move; a target that cannot be asked is better than nothing."""
+    """Decide which guest is kept after a failed move."""
     try:
         if (await source.state()).phase is not GuestPhase.STOPPED:
             return False
@@ -248,6 +253,7 @@ async def _has_moved(source: Guest, target: Guest) -> bool:
     try:
         return (await target.state()).phase not in {GuestPhase.STOPPED, GuestPhase.RECEIVING}
     except GuestError:
+        # The source has stopped, so a target that cannot be asked is better than no guest at all.
         return True
 
 
@@ -266,6 +272,7 @@ async def attend_agent(run: AgentRun, deps: NodeDependencies, started: Callable[
 
 def vm_folder(state: Path, vm: ObjectName, uid: str) -> Path:
     """Folder of a VM's disk and logs, shared by all its pods."""
+    # The uid keeps a new VM of the same name from booting the disk of a deleted one.
     return state / "vms" / vm.namespace / f"{vm.name}-{uid[:8]}"
 
 

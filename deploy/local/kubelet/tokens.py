@@ -15,14 +15,16 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
+# Seconds. An hour is a projected token's default in Kubernetes, too.
 _LIFETIME: Final = 3600
+# A kubelet renews at four fifths of the lifetime as well.
 _RENEW: Final = Seconds(_LIFETIME * 0.8)
 _RETRY: Final = Seconds(2.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """One token file of ``pod``: for ``audience``, or for the API server itself where that is empty."""
+    """One token file of ``pod``: for ``audience``, or for the API server itself if that is empty."""
 
     pod: Json
     audience: str
@@ -38,7 +40,9 @@ async def project(client: ApiClient, projection: Projection) -> None:
     """Writes a fresh token. Raises ``KubeApiError``, ``ApiUnavailableError`` or ``OSError``."""
     pod = projection.pod
     reference: Json = {"apiVersion": "v1", "kind": "Pod", "name": name_of(pod).name, "uid": uid_of(pod)}
+    # The binding makes the token invalid as soon as this very pod is deleted.
     spec: Json = {"expirationSeconds": _LIFETIME, "boundObjectRef": reference}
+    # Without audiences the API server issues the token for itself.
     if projection.audience:
         spec["audiences"] = [projection.audience]
     request: Json = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
@@ -48,7 +52,7 @@ async def project(client: ApiClient, projection: Projection) -> None:
 
 
 async def keep_projected(client: ApiClient, projection: Projection, clock: Clock) -> None:
-    """Renews the token for ever, at four fifths of its life; what fails (no API server, full disk) is soon repeated."""
+    """Keeps renewing the token, at four fifths of its life; failures (no API server, full disk) are soon retried."""
     span = _RENEW
     while True:
         await clock.sleep(span)
@@ -60,10 +64,11 @@ async def keep_projected(client: ApiClient, projection: Projection, clock: Clock
 
 
 async def ensure_account(client: ApiClient, account: ObjectName) -> None:
-    """Makes the service account where it is missing, as a cluster does for ``default``."""
+    """Makes the service account if it is missing, as a cluster does for ``default``."""
     body: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account.name}}
     try:
         await client.create(SERVICE_ACCOUNTS, account.namespace, body)
     except KubeApiError as error:
+        # Another pod's kubelet may create it at the same time.
         if error.kind is not RefusalKind.ALREADY_EXISTS:
             raise

@@ -27,6 +27,7 @@ def winner(
     A node that the extender did not score counts as 0. ``preferences`` are the weights by which the pod would rather
     be on a node, or not: the most preferred of them gets what kube-scheduler gives it.
     """
+    # Weights are rescaled to 0-200 over the feasible nodes, as kube-scheduler does before it adds up scores.
     liked = _normalized({node: preferences.get(node, 0) for node in feasible})
     totals = {node: scores.get(node, 0) * weight * MAX_EXTENDER_SCORE_FACTOR + liked[node] for node in feasible}
     best = max(totals.values())
@@ -36,6 +37,7 @@ def winner(
 def _normalized(preferences: Mapping[str, int]) -> dict[str, int]:
     least, most = min(preferences.values()), max(preferences.values())
     span = most - least
+    # Without a spread no node is preferred, and a division by zero is avoided.
     return {node: MOST_FOR_AFFINITY * (weight - least) // span if span else 0 for node, weight in preferences.items()}
 
 
@@ -43,8 +45,9 @@ def no_node_message(refusals: Mapping[str, str], nodes: int) -> str:
     """kube-scheduler's sentence for a pod that fits nowhere: each reason with the number of nodes it holds for."""
     if not nodes:
         return "no nodes available to schedule pods"
+    # Counted by reason: a cluster of hundreds of nodes still gives one short message.
     counted = Counter(refusals.values())
-    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counted.items(), key=lambda each: each[0]))
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counted.items(), key=lambda pair: pair[0]))
     return f"0/{nodes} nodes are available: {reasons}."
 
 

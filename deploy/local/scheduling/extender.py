@@ -16,12 +16,13 @@ from protocol.messages import ObjectName
 
 
 class ExtenderError(Exception):
-    """The extender did not answer, answered nonsense, or refused as a whole; the message says which."""
+    """The extender did not answer, sent an invalid response, or refused the request; the message says which."""
 
 
 class FilterResult(msgspec.Struct, frozen=True):
     """Response to ``filter``; null for an unset field."""
 
+    # The names of Go's `ExtenderFilterResult`, which has no JSON tags.
     NodeNames: list[str] | None = None
     FailedNodes: dict[str, str] | None = None
     FailedAndUnresolvableNodes: dict[str, str] | None = None
@@ -57,10 +58,12 @@ class Extender:
 
     async def filter(self, pod: Json, nodes: Sequence[str]) -> FilterResult:
         """The ``nodes`` that can take ``pod``. Raises ``ExtenderError``, also for a node beyond these."""
+        # `Nodes` is null and only names are sent: that is what `nodeCacheCapable: true` means.
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
         result = await self._post("/filter", body, FilterResult)
         if result.Error:
             raise ExtenderError(result.Error)
+        # kube-scheduler treats such a node as an error of the extender too.
         if unknown := set(result.NodeNames or ()) - set(nodes):
             raise ExtenderError(f"extender filter returned a node that was not asked about: {min(unknown)}")
         return result
@@ -69,7 +72,7 @@ class Extender:
         """Scores of ``nodes``; none if the extender failed, as kube-scheduler drops these errors."""
         body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
         try:
-            return {each.Host: each.Score for each in await self._post("/prioritize", body, list[HostScore])}
+            return {score.Host: score.Score for score in await self._post("/prioritize", body, list[HostScore])}
         except ExtenderError:
             return {}
 
@@ -86,9 +89,11 @@ class Extender:
             )
         except httpx.HTTPError as error:
             raise ExtenderError(f"extender {verb} did not answer: {error!r}") from error
+        # Other 2xx codes are failures too: kube-scheduler accepts 200 alone.
         if response.status_code != httpx.codes.OK:
             raise ExtenderError(f"extender {verb} answered HTTP {response.status_code}: {response.text[:200]}")
         try:
             return msgspec.json.decode(response.content, type=answer)
+        # Deeply nested JSON exhausts the decoder's stack.
         except (ValueError, RecursionError) as error:
             raise ExtenderError(f"extender {verb} answered nonsense: {error}") from error

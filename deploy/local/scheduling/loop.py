@@ -1,11 +1,4 @@
-"""The scheduling loop's shell: watches pods and nodes, runs cycles, binds asynchronously through the extender.
-
-Rules that hold here:
-
-- One cycle at a time, but a bind is a task of its own: the next pod's filter may come before the last bind has ended,
-  as with kube-scheduler. The extender must cope; this loop exists to make it.
-- Whatever may make room wakes waiting pods: a pod that ends or goes, a node that comes or changes (annotations too).
-"""
+"""The scheduling loop's shell: watches pods and nodes, runs cycles, binds asynchronously through the extender."""
 
 from __future__ import annotations
 
@@ -47,6 +40,7 @@ from scheduler_plugin.constraints import PlacedPod
 _log = logging.getLogger(__name__)
 
 EXTENDER_WEIGHT: Final = 1
+# With nothing to wait for, only an event ends the wait; the hour is a mere upper bound.
 _IDLE: Final = Seconds(3600.0)
 
 
@@ -99,6 +93,7 @@ class SchedulingLoop:
         await self._nodes.synced.wait()
         async with asyncio.TaskGroup() as binds:
             while True:
+                # Cleared before the queue is looked at: an event that comes in between is then not lost.
                 self._stir.clear()
                 pod = self._queue.take(self._clock.now())
                 if pod is None:
@@ -119,6 +114,7 @@ class SchedulingLoop:
 
     async def _cycle(self, name: ObjectName, binds: asyncio.TaskGroup) -> None:
         pod = self._pods.get(name)
+        # The pod was bound, deleted or finished while it waited in the queue.
         if pod is None or not _wants_node(pod):
             self._queue.forget(name)
             return
@@ -131,28 +127,36 @@ class SchedulingLoop:
             await self._broke(name, pod, error)
             return
         if node:
+            # A bind is a task of its own: the next pod's filter may come before this bind has ended, as with
+            # kube-scheduler. The extender must cope; this loop exists to make it.
             self._assumed[name] = placed(pod, node)
             binds.create_task(self._bind(name, pod, node))
 
     async def _choose(self, pod: Json) -> str:
-        """The node for ``pod``; empty if there is none, which has then been said and queued."""
+        """The node for ``pod``; empty if there is none. The failure is then recorded, and the pod queued again."""
         name = ObjectName(text(pod, "metadata", "namespace"), text(pod, "metadata", "name"))
-        nodes = {each.name: node for each, node in self._nodes.objects.items() if not is_leaving(node)}
-        refused = {each: reason for each, node in nodes.items() if (reason := refusal(pod, node))}
+        nodes = {key.name: node for key, node in self._nodes.objects.items() if not is_leaving(node)}
+        refused = {node_name: reason for node_name, node in nodes.items() if (reason := refusal(pod, node))}
+        # Pods with a bind in flight count as placed already; the cache shows them later.
         rules = PodRules(pod, nodes, {**self._placed, **self._assumed}.values())
-        refused |= {each: reason for each in nodes.keys() - refused.keys() if (reason := rules.refusal(each))}
-        feasible = [each for each in sorted(nodes) if each not in refused]
+        refused |= {
+            node_name: reason for node_name in nodes.keys() - refused.keys() if (reason := rules.refusal(node_name))
+        }
+        feasible = [node_name for node_name in sorted(nodes) if node_name not in refused]
         if feasible:
             answer = await self._extender.filter(pod, feasible)
             refused |= answer.refusals
             feasible = list(answer.NodeNames or ())
         if not feasible:
+            # Only then does a newly placed pod wake the queue; waking for every placement would retry all pods in
+            # vain.
             if AFFINITY in refused.values():
                 self._attracted = True
             await self._failed(name, pod, AttemptFailure.NO_NODE, no_node_message(refused, len(nodes)))
             return ""
+        # kube-scheduler skips scoring too if only one node is left.
         scores = await self._extender.prioritize(pod, feasible) if len(feasible) > 1 else {}
-        preferences = {each: rules.preference(each) for each in feasible}
+        preferences = {node_name: rules.preference(node_name) for node_name in feasible}
         return winner(feasible, scores, EXTENDER_WEIGHT, preferences, self._chance.pick)
 
     async def _bind(self, name: ObjectName, pod: Json, node: str) -> None:
@@ -166,6 +170,7 @@ class SchedulingLoop:
             self._assumed.pop(name, None)
             await self._broke(name, pod, error)
             return
+        # The assumed placement stays until the informer shows the pod on its node.
         await self._events.record(pod, "Scheduled", f"Successfully assigned {name} to {node}")
 
     async def _broke(self, name: ObjectName, pod: Json, error: Exception) -> None:
@@ -173,6 +178,7 @@ class SchedulingLoop:
         await self._failed(name, pod, AttemptFailure.ERROR, f"an error of the scheduling loop: {error!r}")
 
     async def _failed(self, name: ObjectName, pod: Json, failure: AttemptFailure, message: str) -> None:
+        # Queued before anything is written: a slow API server does not delay the retry.
         self._queue.failed(name, failure, self._clock.now(), self._chance.jitter())
         self._stir.set()
         await self._events.record(pod, "FailedScheduling", message, WARNING)
@@ -182,7 +188,9 @@ class SchedulingLoop:
     async def _say_unschedulable(self, pod: Json, message: str) -> None:
         """Writes the condition that ``kubectl describe`` and autoscalers read, with every attempt."""
         condition = unschedulable(message, timestamp(self._clock.wall()))
-        others = [each for each in items(pod, "status", "conditions") if text(each, "type") != POD_SCHEDULED]
+        # A merge patch replaces a list as a whole, so the other conditions are sent along.
+        others = [other for other in items(pod, "status", "conditions") if text(other, "type") != POD_SCHEDULED]
+        # The condition is advice for people and autoscalers. The next attempt writes it again.
         with suppress(KubeApiError, ApiUnavailableError):
             await write_status(self._client, pod, {"conditions": [*others, condition]})
 
@@ -192,6 +200,7 @@ class SchedulingLoop:
             self._queue.add(change.name)
         else:
             self._queue.forget(change.name)
+            # A pod that ends or goes frees room on its node, so waiting pods may fit now.
             if change.old is not None and node_of(change.old) and (change.new is None or is_over(change.new)):
                 self._queue.wake()
         self._stir.set()
@@ -203,11 +212,13 @@ class SchedulingLoop:
         elif node_of(change.new):
             self._assumed.pop(change.name, None)
             self._placed[change.name] = placed(change.new)
+            # Required pod affinity can be met only once another pod is placed; that is no event for any other pod.
             if self._attracted and (change.old is None or not node_of(change.old)):
                 self._attracted = False
                 self._queue.wake()
 
     def _node_changed(self, change: ObjectChange) -> None:
+        # A deleted node makes no room, and a heartbeat changes nothing that decides about a pod.
         if change.new is not None and (change.old is None or _facts(change.old) != _facts(change.new)):
             self._queue.wake()
             self._stir.set()
@@ -220,5 +231,7 @@ def _wants_node(pod: Json) -> bool:
 
 def _facts(node: Json) -> tuple[object, ...]:
     """Facts that may decide about a pod: everything but heartbeats."""
-    conditions = [(text(each, "type"), text(each, "status")) for each in items(node, "status", "conditions")]
+    conditions = [
+        (text(condition, "type"), text(condition, "status")) for condition in items(node, "status", "conditions")
+    ]
     return child(node, "spec"), labels_of(node), annotations_of(node), child(node, "status", "allocatable"), conditions

@@ -41,12 +41,14 @@ class PodRules:
 
     def preference(self, node: str) -> int:
         """The weight by which the pod would rather be on ``node`` (negative: elsewhere)."""
+        # The judge counts what speaks against a node; a scheduler's weight counts what speaks for it.
         return -self._judgement.preference(node)[1]
 
     def refusal(self, node: str) -> str | None:
         """The reason why ``node`` cannot take the pod beside those already placed; None if it can."""
         labels, affinity = self._view.nodes[node].labels, self._judgement.affinity
         if affinity.hindrance(labels) is not None:
+            # All three kinds are one hindrance to the judge; the message has to say which it was.
             if any(labels.get(key) == value for key, value in affinity.repelled):
                 return ANTI_AFFINITY
             if any(labels.get(key) == value for key, value in affinity.repelled_by_others):

@@ -10,7 +10,10 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, text, texts
 
+# PreferNoSchedule only lowers a node's score.
 _TAINTS_THAT_REFUSE: Final = frozenset({"NoSchedule", "NoExecute"})
+# A cordoned node may lack this taint until the node lifecycle controller has written it, so `spec.unschedulable` is
+# judged as if the taint were there.
 _UNSCHEDULABLE_TAINT: Final[Json] = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
@@ -23,7 +26,12 @@ def refusal(pod: Json, node: Json) -> str | None:
 
 
 def _not_ready(_: Json, node: Json) -> str | None:
-    ready = [text(each, "status") for each in items(node, "status", "conditions") if text(each, "type") == "Ready"]
+    ready = [
+        text(condition, "status")
+        for condition in items(node, "status", "conditions")
+        if text(condition, "type") == "Ready"
+    ]
+    # A node that has not reported the condition yet is not ready either.
     return None if ready == ["True"] else "node(s) were not ready"
 
 
@@ -46,9 +54,11 @@ def _tolerated(taint: Json, pod: Json) -> bool:
 
 def _tolerates(toleration: Json, taint: Json) -> bool:
     key, effect = text(toleration, "key"), text(toleration, "effect")
+    # An empty effect tolerates all effects.
     if effect and effect != text(taint, "effect"):
         return False
     if text(toleration, "operator") == "Exists":
+        # An empty key with `Exists` tolerates every taint.
         return not key or key == text(taint, "key")
     return key == text(taint, "key") and text(toleration, "value") == text(taint, "value")
 
@@ -59,6 +69,7 @@ def _not_selected(pod: Json, node: Json) -> str | None:
     affinity = child(pod, "spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     terms = items(affinity, "nodeSelectorTerms")
     selected = all(labels.get(key) == value for key, value in wanted.items())
+    # Terms are alternatives; the expressions within a term must all match.
     if selected and (not affinity or any(_term_matches(term, node, labels) for term in terms)):
         return None
     return "node(s) didn't match Pod's node affinity/selector"
@@ -67,15 +78,17 @@ def _not_selected(pod: Json, node: Json) -> str | None:
 def _term_matches(term: Json, node: Json, labels: Mapping[str, str]) -> bool:
     by_label, by_field = items(term, "matchExpressions"), items(term, "matchFields")
     name = {"metadata.name": text(node, "metadata", "name")}
-    checks = [*((each, labels) for each in by_label), *((each, name) for each in by_field)]
-    return bool(checks) and all(_expression_matches(each, facts) for each, facts in checks)
+    checks = [*((expression, labels) for expression in by_label), *((expression, name) for expression in by_field)]
+    # An empty term matches no node, although `all` of nothing is true.
+    return bool(checks) and all(_expression_matches(expression, facts) for expression, facts in checks)
 
 
 def _expression_matches(expression: Json, facts: Mapping[str, str]) -> bool:
-    found = facts.get(text(expression, "key"))
+    actual = facts.get(text(expression, "key"))
     values = expression.get("values")
-    wanted = [str(each) for each in values] if isinstance(values, list) else []
-    return _OPERATORS.get(text(expression, "operator"), _never)(found, wanted)
+    wanted = [str(value) for value in values] if isinstance(values, list) else []
+    # An operator that is not known matches nothing, so a pod is never placed against a rule that was not understood.
+    return _OPERATORS.get(text(expression, "operator"), _never)(actual, wanted)
 
 
 def _never(_found: str | None, _wanted: list[str]) -> bool:
@@ -85,15 +98,17 @@ def _never(_found: str | None, _wanted: list[str]) -> bool:
 def _compare(found: str | None, wanted: list[str], larger: bool) -> bool:
     try:
         return (int(found or "") > int(wanted[0])) if larger else (int(found or "") < int(wanted[0]))
+    # The value is no number, or none was given: the expression does not match, as in kube-scheduler.
     except (ValueError, IndexError):
         return False
 
 
 _OPERATORS: Final[Mapping[str, Callable[[str | None, list[str]], bool]]] = {
-    "In": lambda found, wanted: found is not None and found in wanted,
-    "NotIn": lambda found, wanted: found is None or found not in wanted,
-    "Exists": lambda found, _: found is not None,
-    "DoesNotExist": lambda found, _: found is None,
-    "Gt": lambda found, wanted: _compare(found, wanted, larger=True),
-    "Lt": lambda found, wanted: _compare(found, wanted, larger=False),
+    "In": lambda actual, wanted: actual is not None and actual in wanted,
+    # A label that is missing counts as not in the list.
+    "NotIn": lambda actual, wanted: actual is None or actual not in wanted,
+    "Exists": lambda actual, _: actual is not None,
+    "DoesNotExist": lambda actual, _: actual is None,
+    "Gt": lambda actual, wanted: _compare(actual, wanted, larger=True),
+    "Lt": lambda actual, wanted: _compare(actual, wanted, larger=False),
 }

@@ -1,14 +1,7 @@
-"""Which pod is tried next, and when a refused one is tried again: kube-scheduler's queue as a pure state machine.
+"""Order in which pods are tried, and the time when a refused one is tried again: kube-scheduler's queue as a pure state
+machine.
 
-Rules that hold here:
-
-- A pod is in one place: ready, in flight, or waiting. The longest ready goes first.
-- A pod that no node can take waits for a cluster event. One that came while it was in flight counts.
-- An event wakes it: it is tried when its back-off is over, or at once where no other pod is ready.
-- A pod whose attempt broke (an error, a bind that was refused) needs no event, only all of its back-off.
-- Back-off is 1 s, doubled with every failed attempt, at most 10 s, lengthened by a jitter that the caller draws.
-  Attempts that broke are counted from the last one that did not.
-- No pod waits for ever: one that waited for five minutes is tried again without an event.
+A pod is in one place: ready, in flight, or waiting. The longest ready goes first.
 """
 
 from __future__ import annotations
@@ -21,7 +14,9 @@ from protocol.backoff import Backoff
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 
+# As in kube-scheduler: 1 s, doubled with every failed attempt, at most 10 s. The jitter is drawn by the caller.
 BACKOFF: Final = Backoff(Seconds(1.0), Seconds(10.0), spread=0.5)
+# No pod waits for ever: an event may have been missed, so one that waited for five minutes is tried without any.
 LONGEST_WAIT: Final = Seconds(300.0)
 
 
@@ -55,6 +50,7 @@ class _Count:
     def with_one(self, failure: AttemptFailure) -> _Count:
         if failure is AttemptFailure.ERROR:
             return _Count(self.without_node, self.broken + 1)
+        # An attempt that did not break resets the count of those that did.
         return _Count(self.without_node + 1)
 
 
@@ -69,7 +65,7 @@ class SchedulingQueue:
         self._events = 0
 
     def add(self, pod: ObjectName) -> None:
-        """A pod wants a node. One that is known already stays where it is."""
+        """A pod wants a node. One that is in the queue already keeps its place."""
         if pod not in self._in_flight and pod not in self._waiting:
             self._ready.setdefault(pod)
 
@@ -85,22 +81,26 @@ class SchedulingQueue:
         if pod is not None:
             del self._ready[pod]
         else:
-            woken = [each for each, waiting in self._waiting.items() if waiting.is_woken]
-            pod = min(woken, key=lambda each: self._waiting[each].backoff_over, default=None)
+            # An event wakes a pod before its back-off is over, but it goes only when no other pod is ready.
+            woken = [candidate for candidate, waiting in self._waiting.items() if waiting.is_woken]
+            pod = min(woken, key=lambda candidate: self._waiting[candidate].backoff_over, default=None)
             if pod is not None:
                 del self._waiting[pod]
         if pod is not None:
+            # The count of events tells later whether one came while the attempt was in flight.
             self._in_flight[pod] = _Attempt(self._events)
         return pod
 
     def failed(self, pod: ObjectName, failure: AttemptFailure, now: Instant, jitter: float) -> None:
-        """The attempt in flight did not place ``pod``. Nothing if it is not in flight (it went away)."""
+        """The attempt in flight did not place ``pod``. No effect if it is not in flight (it is gone)."""
         attempt = self._in_flight.pop(pod, None)
         if attempt is None:
             return
         self._attempts[pod] = count = self._attempts.get(pod, _Count()).with_one(failure)
         over = Instant(now + BACKOFF.delay(count.broken or count.without_node, jitter))
+        # An event during the attempt counts: the attempt may not have seen what changed.
         is_woken = failure is AttemptFailure.NO_NODE and attempt.events_before != self._events
+        # A pod whose attempt broke (an error, a refused bind) needs no event, only all of its back-off.
         needs_event = failure is AttemptFailure.NO_NODE and not is_woken
         self._waiting[pod] = _Waiting(over, Instant(now + LONGEST_WAIT) if needs_event else over, is_woken)
 
@@ -108,6 +108,7 @@ class SchedulingQueue:
         """Something changed in the cluster that may have made room for the pods that no node could take."""
         self._events += 1
         for pod, waiting in self._waiting.items():
+            # Equal times mark a pod that needs no event: it is woken already, or its attempt broke.
             if waiting.tried_again_at != waiting.backoff_over:
                 self._waiting[pod] = _Waiting(waiting.backoff_over, waiting.backoff_over, is_woken=True)
 
@@ -119,6 +120,7 @@ class SchedulingQueue:
 
     def _ripen(self, now: Instant) -> None:
         ripe = [pod for pod, waiting in self._waiting.items() if waiting.tried_again_at <= now]
-        for pod in sorted(ripe, key=lambda each: self._waiting[each].tried_again_at):
+        # Sorted, so that the pod that has waited longest is first among those that ripen together.
+        for pod in sorted(ripe, key=lambda candidate: self._waiting[candidate].tried_again_at):
             del self._waiting[pod]
             self._ready[pod] = None

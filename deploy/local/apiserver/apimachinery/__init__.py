@@ -1,1 +1,1 @@
-"""What every part of the API server is written in: JSON values, refusals, names, selectors, media types. Pure."""
+"""Vocabulary of all parts of the API server: JSON values, refusals, names, selectors, media types. Pure."""

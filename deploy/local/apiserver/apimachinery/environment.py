@@ -1,4 +1,4 @@
-"""What the rules need from outside: the time, unique ids and randomness. The maker of the server gives it."""
+"""Inputs of the rules from outside: the time, unique ids and randomness. The maker of the server passes them in."""
 
 from __future__ import annotations
 

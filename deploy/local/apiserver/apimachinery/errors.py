@@ -1,6 +1,6 @@
-"""What the API server refuses, as Kubernetes says it: a ``Status`` with code, reason, message and details.
+"""Refusals of the API server, as Kubernetes words them: a ``Status`` with code, reason, message and details.
 
-Every refusal is an ``StatusError``; the edge turns it into an answer, and nothing else does.
+Every refusal is a ``StatusError``; the edge turns it into an answer, and nothing else does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The object that a refusal is about, as far as it is known."""
+    """The object that a refusal is about; unknown parts are empty."""
 
     resource: str = ""
     group: str = ""
@@ -62,12 +62,13 @@ class StatusError(Exception):
         return self.message
 
     def status(self) -> JsonObject:
-        """The ``Status`` object that tells the client."""
+        """The ``Status`` object for the client."""
         details: JsonObject = {}
         if self.subject.name:
             details["name"] = self.subject.name
         if self.subject.group:
             details["group"] = self.subject.group
+        # As in kube-apiserver: `Invalid` names the kind of the object, everything else its resource.
         kind = self.subject.kind if self.reason == "Invalid" else self.subject.resource or self.subject.kind
         if kind:
             details["kind"] = kind
@@ -87,6 +88,7 @@ class StatusError(Exception):
             "details": details,
             "code": self.code,
         }
+        # Go leaves out empty details.
         return {key: value for key, value in status.items() if key != "details" or value}
 
 
@@ -106,7 +108,7 @@ def already_exists(subject: Subject) -> StatusError:
 
 
 def conflict(subject: Subject, why: str) -> StatusError:
-    """409: the object is not as the client thought."""
+    """409: the object is not in the state that the client expected."""
     message = f'Operation cannot be fulfilled on {subject.qualified} "{subject.name}": {why}'
     return StatusError(409, "Conflict", message, subject)
 
@@ -121,6 +123,7 @@ def modified(subject: Subject) -> StatusError:
 def invalid(subject: Subject, causes: Sequence[Cause]) -> StatusError:
     """422: the object breaks its rules; each cause names the field."""
     texts = [str(cause) for cause in causes]
+    # Go prints one error as it is, and several in brackets.
     listing = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     kind = f"{subject.kind}.{subject.group}" if subject.group else subject.kind
     return StatusError(422, "Invalid", f'{kind} "{subject.name}" is invalid: {listing}', subject, tuple(causes))
@@ -132,14 +135,15 @@ def bad_request(message: str) -> StatusError:
 
 
 def unauthorized() -> StatusError:
-    """401: the request shows no credential that is known here."""
+    """401: the request has no valid credential."""
+    # HTTP requires this header with every 401.
     return StatusError(
         401, "Unauthorized", "Unauthorized", headers={"WWW-Authenticate": 'Bearer realm="local cluster"'}
     )
 
 
 def forbidden(subject: Subject, why: str) -> StatusError:
-    """403: understood, and not allowed."""
+    """403: the request is not allowed."""
     return StatusError(403, "Forbidden", f'{subject.qualified} "{subject.name}" is forbidden: {why}', subject)
 
 
@@ -156,17 +160,18 @@ def too_old(requested: int, oldest: int) -> StatusError:
 def from_the_future(requested: int, current: int) -> StatusError:
     """504: the resourceVersion has not been reached yet; retry after a second."""
     message = f"Timeout: Too large resource version: {requested}, current: {current}"
+    # client-go recognizes this case by the reason of the cause.
     cause = Cause("", "Too large resource version", "ResourceVersionTooLarge")
     return StatusError(504, "Timeout", message, causes=(cause,), retry_after=1)
 
 
 def method_not_allowed() -> StatusError:
-    """405: the resource does not know the verb."""
+    """405: the resource does not support the verb."""
     return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def unsupported_media_type(given: str, accepted: Sequence[str]) -> StatusError:
-    """415: the body is of a kind that is not read here."""
+    """415: the media type of the body is not supported."""
     message = (
         f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
         f" (got {given!r})"
@@ -175,10 +180,10 @@ def unsupported_media_type(given: str, accepted: Sequence[str]) -> StatusError:
 
 
 def not_acceptable(accepted: Sequence[str]) -> StatusError:
-    """406: no form that the client accepts can be written here."""
+    """406: no media type that the client accepts is supported."""
     return StatusError(406, "NotAcceptable", f"only the following media types are accepted: {', '.join(accepted)}")
 
 
 def too_many_requests(subject: Subject, why: str, retry_after: int) -> StatusError:
-    """429: not now; ``retry_after`` in seconds."""
+    """429: refused for the moment; ``retry_after`` is in seconds."""
     return StatusError(429, "TooManyRequests", why, subject, retry_after=retry_after)

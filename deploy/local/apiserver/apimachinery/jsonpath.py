@@ -1,7 +1,6 @@
 """The part of JSONPath that printer columns use.
 
-``.a.b``, ``['a.b']``, ``.a\\.b``, ``[0]``, ``[-1]``, ``[*]`` and ``[?(@.type=="Ready")]``. A path that is anything else
-finds nothing.
+``.a.b``, ``['a.b']``, ``.a\\.b``, ``[0]``, ``[-1]``, ``[*]`` and ``[?(@.type=="Ready")]``.
 """
 
 from __future__ import annotations
@@ -57,8 +56,10 @@ def _step(match: re.Match[str]) -> _Step:
     return _where(match["key"], match["value"])
 
 
+# A list evaluates the same few paths for each of its objects.
 @lru_cache(maxsize=1024)
 def _compiled(path: str) -> tuple[_Step, ...]:
+    # kubectl accepts a path with or without braces, `$` and the first dot.
     text = path.strip().removeprefix("{").removesuffix("}").removeprefix("$")
     if text and not text.startswith((".", "[")):
         text = f".{text}"
@@ -67,6 +68,7 @@ def _compiled(path: str) -> tuple[_Step, ...]:
     while position < len(text):
         match = _STEP.match(text, position)
         if not match:
+            # A path that cannot be read finds nothing; failing would break every list of the kind.
             return (lambda _: (),)
         steps.append(_step(match))
         position = match.end()
@@ -75,10 +77,10 @@ def _compiled(path: str) -> tuple[_Step, ...]:
 
 def find(path: str, value: Any) -> list[Any]:
     """Everything that ``path`` finds in ``value``, in order."""
-    found: Iterable[Any] = (value,)
+    values: Iterable[Any] = (value,)
     for step in _compiled(path):
-        found = list(_apply(step, found))
-    return list(found)
+        values = list(_apply(step, values))
+    return list(values)
 
 
 def _apply(step: _Step, values: Iterable[Any]) -> Iterator[Any]:

@@ -30,15 +30,17 @@ _decoder = msgspec.json.Decoder()
 
 
 class NotJsonError(ValueError):
-    """A text is not the JSON that was expected; the message says why."""
+    """Text that is not valid JSON, or not the expected kind of value; the message says why."""
 
 
 def decode(raw: bytes) -> Any:
     """The value of a JSON text. Raises ``NotJsonError``."""
     try:
         value = _decoder.decode(raw)
+    # The decoder recurses too, and may give up before the depth can be counted.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotJsonError(str(error)) from None
+    # Counting brackets is cheap; only a text with many of them needs the exact answer.
     if raw.count(b"{") + raw.count(b"[") > DEEPEST and is_too_deep(value):
         raise NotJsonError(TOO_DEEP)
     return value
@@ -47,13 +49,14 @@ def decode(raw: bytes) -> Any:
 def is_too_deep(value: Any) -> bool:
     """Return True if ``value`` is nested more than ``DEEPEST`` levels deep."""
     level = [value]
+    # Level by level: recursion is what a value that is too deep would break.
     for _ in range(DEEPEST + 1):
         inner: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
+        for item in level:
+            if isinstance(item, dict):
+                inner += item.values()
+            elif isinstance(item, list):
+                inner += item
         if not inner:
             return False
         level = inner
@@ -78,19 +81,20 @@ def field(value: Any, path: Sequence[str]) -> Any:
 
 
 def text_at(value: Any, dotted: str) -> str:
-    """The text at a dotted path such as ``spec.nodeName``; booleans and numbers as JSON, nothing as ``""``."""
-    found = field(value, dotted.split("."))
-    if found is None:
+    """The text at a dotted path such as ``spec.nodeName``; booleans and numbers as JSON, a missing value as ``""``."""
+    result = field(value, dotted.split("."))
+    if result is None:
         return ""
-    return found if isinstance(found, str) else encode(found).decode()
+    return result if isinstance(result, str) else encode(result).decode()
 
 
 def with_field(value: JsonObject, path: Sequence[str], new: Any) -> JsonObject:
-    """A copy of ``value`` in which ``path`` holds ``new``; everything beside the path is shared."""
+    """A copy of ``value`` in which ``path`` holds ``new``; all other parts are shared."""
     head, rest = path[0], path[1:]
     if not rest:
         return {**value, head: new}
     inner = value.get(head)
+    # A value that is no object cannot hold the path, and gives way to one that can.
     return {**value, head: with_field(inner if isinstance(inner, dict) else {}, rest, new)}
 
 

@@ -14,10 +14,12 @@ _LONGEST_SUBDOMAIN: Final = 253
 _DNS_LABEL: Final = re.compile(_LABEL)
 _PART: Final = re.compile("([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LONGEST_PART: Final = 63
+# Kubernetes' alphabet: no vowels, so that no words come about, and no digits that look like letters.
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5
 _LONGEST_BASE: Final = _LONGEST_PART - _SUFFIX_LENGTH
 
+# The rules are quoted from kube-apiserver, double spaces included.
 _SUBDOMAIN_RULE: Final = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
     "end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
@@ -46,7 +48,9 @@ _QUALIFIED_RULE: Final = (
 )
 _PATH_RULE: Final = "may not be '.', may not be '..', may not contain '/', may not contain '%'"
 
+# RBAC names such as `system:node` only have to fit into one segment of a path.
 _PATH_SEGMENT_GROUP: Final = "rbac.authorization.k8s.io"
+# These names become labels of DNS names.
 _LABEL_NAMED: Final = frozenset({"namespaces", "services"})
 
 
@@ -61,7 +65,7 @@ def complaint(resource_key: str, name: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def label_complaints(name: str) -> tuple[str, ...]:
-    """All that is wrong with the name of a container."""
+    """Errors in the name of a container."""
     faults = (
         (len(name) > _LONGEST_PART, f"must be no more than {_LONGEST_PART} bytes"),
         (not _DNS_LABEL.fullmatch(name), _LABEL_RULE),
@@ -71,7 +75,7 @@ def label_complaints(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def key_complaints(key: str) -> tuple[str, ...]:
-    """All that is wrong with a qualified name: the key of a label, an annotation or a taint, or a finalizer."""
+    """Errors in a qualified name: the key of a label, an annotation or a taint, or a finalizer."""
     *prefixes, name = key.split("/")
     if len(prefixes) > 1:
         return (_QUALIFIED_RULE,)
@@ -97,7 +101,7 @@ def _name_complaints(name: str) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def value_complaints(value: str) -> tuple[str, ...]:
-    """All that is wrong with the value of a label or a taint."""
+    """Errors in the value of a label or a taint."""
     faults = (
         (len(value) > _LONGEST_PART, f"must be no more than {_LONGEST_PART} bytes"),
         (bool(value) and not _PART.fullmatch(value), _VALUE_RULE),

@@ -38,6 +38,7 @@ def decode_protobuf(raw: bytes) -> JsonObject:
     if not raw.startswith(_MAGIC):
         raise bad_request("the body of the request is not Kubernetes protobuf")
     try:
+        # The envelope's `raw` is the object itself, which must not become base64.
         envelope = _read(_parsed("Unknown", raw[len(_MAGIC) :]), plain_bytes=True)
         head: JsonObject = envelope.get("typeMeta", {})
         api_version, kind = head.get("apiVersion", ""), head.get("kind", "")
@@ -45,6 +46,7 @@ def decode_protobuf(raw: bytes) -> JsonObject:
         if message is None:
             raise unsupported_media_type(f"{PROTOBUF} of {api_version} {kind}", ("application/json",))
         body = _read(_parsed(message, envelope.get("raw", b"")))
+    # OverflowError: a time beyond the years that Python knows.
     except (DecodeError, ValueError, OverflowError) as error:
         raise bad_request(f"the body of the request is not readable as protobuf: {error}") from None
     return {"apiVersion": api_version, "kind": kind, **body}
@@ -57,32 +59,36 @@ def _parsed(kind: str, raw: bytes) -> Message:
 
 
 def _read(message: Message, *, plain_bytes: bool = False) -> JsonObject:
-    """A message as JSON. Empty texts, which Go always writes, are left out."""
-    found: JsonObject = {}
+    """A message as JSON."""
+    result: JsonObject = {}
     for field, value in message.ListFields():
         read = _field(field, value, plain_bytes=plain_bytes)
+        # Go writes empty texts for fields that are not set.
         if read not in ("", None):
-            found[field.name] = read
-    return found
+            result[field.name] = read
+    return result
 
 
 def _field(field: FieldDescriptor, value: Any, *, plain_bytes: bool) -> Any:
     kind = field.message_type
+    # A map counts as repeated too, so it is looked at first.
     if kind is not None and kind.GetOptions().map_entry:
         inner = kind.fields_by_name["value"]
-        return {key: _one(inner, each, plain_bytes=plain_bytes) for key, each in value.items()}
+        return {key: _one(inner, element, plain_bytes=plain_bytes) for key, element in value.items()}
     if field.is_repeated:
-        return [_one(field, each, plain_bytes=plain_bytes) for each in value]
+        return [_one(field, element, plain_bytes=plain_bytes) for element in value]
     return _one(field, value, plain_bytes=plain_bytes)
 
 
 def _one(field: FieldDescriptor, value: Any, *, plain_bytes: bool) -> Any:
     if field.message_type is not None:
         return _time(value.seconds) if field.message_type.name == "Time" else _read(value, plain_bytes=plain_bytes)
+    # Kubernetes writes bytes as base64 in JSON.
     if isinstance(value, bytes) and not plain_bytes:
         return base64.b64encode(value).decode()
     return value
 
 
 def _time(seconds: int) -> str | None:
+    # Go's zero time stands for a time that is not set.
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else None

@@ -1,8 +1,7 @@
 """Label and field selectors: parsed once, then asked for every object.
 
 A label selector is a comma-separated list of ``key``, ``!key``, ``key=value``, ``key!=value``, ``key in (a,b)`` and
-``key notin (a,b)``; a field selector knows ``=``, ``==`` and ``!=``. An object matches when every part does. As in
-Kubernetes ``key!=value`` and ``notin`` also match objects without the key.
+``key notin (a,b)``; a field selector knows ``=``, ``==`` and ``!=``. An object matches when every part does.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ Matcher = Callable[[JsonObject], bool]
 
 _KEY: Final = r"[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?"
 _VALUE: Final = r"([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
+# Possessive quantifiers keep a hostile selector from making the expressions backtrack.
 _SET: Final = re.compile(rf"\s*+(?P<key>{_KEY})\s++(?P<op>in|notin)\s*+\((?P<values>[^()]*+)\)\s*+")
 _EQUAL: Final = re.compile(rf"\s*+(?P<key>{_KEY})\s*+(?P<op>==|=|!=)\s*+(?P<value>{_VALUE})\s*+")
 _EXISTS: Final = re.compile(rf"\s*+(?P<op>!?)\s*+(?P<key>{_KEY})\s*+")
@@ -45,6 +45,7 @@ class SelectorRequirement:
         """Return True if ``labels`` satisfy this part."""
         if self.values is None:
             return (self.key in labels) is self.wanted
+        # A label that is missing is in no set: as in Kubernetes, `!=` and `notin` match objects without the key.
         return (labels.get(self.key) in self.values) is self.wanted
 
 
@@ -64,6 +65,7 @@ def parse_labels(text: str) -> tuple[SelectorRequirement, ...]:
 
 
 def _next_requirement(text: str, position: int) -> tuple[re.Match[str], SelectorRequirement]:
+    # `in` and `notin` come first: the expression for a bare key would match the beginning of such a part.
     if match := _SET.match(text, position):
         values = frozenset(value.strip() for value in match["values"].split(","))
         if not all(_ONE_VALUE.fullmatch(value) for value in values):
@@ -81,7 +83,7 @@ def _unreadable(text: str, position: int) -> Exception:
 
 
 def label_matcher(text: str) -> Matcher:
-    """Selects by labels. Raises a 400 where ``text`` is no selector."""
+    """Selects by labels. Raises a 400 if ``text`` is no selector."""
     parts = parse_labels(text)
 
     def matches(body: JsonObject) -> bool:
@@ -122,22 +124,24 @@ def pinned(fields: str) -> Pin | None:
     (('metadata.name', 'db'), None, None)
     """
     pins = [(key, value) for key, value, wanted in _field_parts(fields) if wanted]
+    # A name leads to one object, any other field to many.
     return min(pins, key=lambda pin: pin[0] != NAME, default=None)
 
 
 def matcher(labels: str, fields: str, selectable: Collection[str]) -> Matcher | None:
-    """Both selectors together; None where neither restricts anything. Raises a 400."""
-    asked = [label_matcher(labels)] if labels.strip() else []
+    """Both selectors together; None if neither restricts anything. Raises a 400."""
+    matchers = [label_matcher(labels)] if labels.strip() else []
     if fields.strip():
-        asked.append(field_matcher(fields, selectable))
-    if not asked:
+        matchers.append(field_matcher(fields, selectable))
+    if not matchers:
         return None
-    return asked[0] if len(asked) == 1 else lambda body: all(each(body) for each in asked)
+    return matchers[0] if len(matchers) == 1 else lambda body: all(selects(body) for selects in matchers)
 
 
 def object_selector(selector: Any) -> Matcher:
-    """Selects by the ``matchLabels`` and ``matchExpressions`` of a LabelSelector; an absent one selects nothing."""
+    """Selects by the ``matchLabels`` and ``matchExpressions`` of a LabelSelector."""
     if not isinstance(selector, dict):
+        # An empty selector selects everything, an absent one nothing.
         return lambda _: False
     parts = [
         SelectorRequirement(key, frozenset((value,)), wanted=True)

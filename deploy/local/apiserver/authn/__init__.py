@@ -1,1 +1,1 @@
-"""Who sends a request: bearer tokens, service accounts and the reviews of them."""
+"""Authentication of requests: bearer tokens, service accounts and the reviews of them."""

@@ -1,10 +1,6 @@
-"""Who is asking: static tokens (the administrator) and service-account tokens.
+"""Identity of a caller: static tokens (the administrator) and service-account tokens.
 
-Rules that hold here:
-
-- Authentication only: every authenticated user may do everything (there is no RBAC here).
-- A service-account token is good only while its service account, and the pod that it is bound to, exist with the
-  uids that it names.
+Authentication only: every authenticated user may do everything (there is no RBAC here).
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ ADMIN: Final = Identity("kubernetes-admin", "", ("system:masters", AUTHENTICATED
 
 
 class Authenticator:
-    """Finds out who holds a token."""
+    """Identifies the holder of a token."""
 
     def __init__(
         self, store: ObjectStore, environment: Environment, signing_key: bytes, static: Mapping[str, Identity]
@@ -71,21 +67,24 @@ class Authenticator:
 
     def identify(self, token: str, audiences: Sequence[str]) -> Identity:
         """Holder of ``token``, if it is valid for one of ``audiences``. Raises ``InvalidTokenError``."""
-        known = self._static.get(token)
-        if known is not None:
-            return Identity(known.username, known.uid, known.groups, known.extra, tuple(audiences))
+        identity = self._static.get(token)
+        if identity is not None:
+            # A static token is not bound to an audience, so it is good for all that are asked about.
+            return Identity(identity.username, identity.uid, identity.groups, identity.extra, tuple(audiences))
         claims = verify(token, self.signing_key, self._environment.now().timestamp())
         shared = tuple(audience for audience in audiences if audience in claims.audiences)
         if not shared:
             raise InvalidTokenError(f"token audiences {list(claims.audiences)} is invalid for {list(audiences)}")
+        # A token is good only while its service account, and the pod that it is bound to, exist with the uids that it
+        # names.
         self._check_alive("serviceaccounts", claims.namespace, claims.account, "service account")
         if claims.pod:
             self._check_alive("pods", claims.namespace, claims.pod, "pod")
         return _identity(claims, shared)
 
     def _check_alive(self, resource: str, namespace: str, reference: Reference, what: str) -> None:
-        found: StoredObject | None = self._store.get(Key(resource, namespace, reference.name))
-        if found is None or found.body["metadata"]["uid"] != reference.uid:
+        stored: StoredObject | None = self._store.get(Key(resource, namespace, reference.name))
+        if stored is None or stored.body["metadata"]["uid"] != reference.uid:
             raise InvalidTokenError(f"{what} {namespace}/{reference.name} of the token is no more")
 
 
@@ -94,6 +93,7 @@ def _identity(claims: TokenClaims, audiences: tuple[str, ...]) -> Identity:
     for word, reference in (("pod", claims.pod), ("node", claims.node)):
         if reference:
             extra[f"{_EXTRA}/{word}-name"] = (reference.name,)
+            # A node that was gone when the token was issued is known by its name alone.
             if reference.uid:
                 extra[f"{_EXTRA}/{word}-uid"] = (reference.uid,)
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{claims.namespace}", AUTHENTICATED)

@@ -1,7 +1,4 @@
-"""Resources that are questions: who is this token's holder, who am I, may I? Nothing of them is stored.
-
-Every authenticated user may do everything here, so access reviews always answer yes and say why.
-"""
+"""Resources that are questions about a token's holder, the caller, or a permission. Nothing of them is stored."""
 
 from __future__ import annotations
 
@@ -22,10 +19,12 @@ def _token_review(authenticator: Authenticator, _: Identity, __: ServedResource,
     token = field(given, ("spec", "token"))
     if not token or not isinstance(token, str):
         raise bad_request("token is required for TokenReview in authentication")
+    # Without audiences the question is about the API server's own.
     audiences = field(given, ("spec", "audiences")) or [ISSUER]
     try:
         identity = authenticator.identify(token, audiences)
     except InvalidTokenError as error:
+        # A token that is not valid is an answer, not a fault of the request.
         return {"user": {}, "error": str(error)}
     return {"authenticated": True, "user": identity.user_info(), "audiences": list(identity.audiences)}
 
@@ -35,6 +34,7 @@ def _self_subject(_: Authenticator, caller: Identity, __: ServedResource, ___: J
 
 
 def _access(_: Authenticator, __: Identity, ___: ServedResource, ____: JsonObject) -> JsonObject:
+    # Every authenticated user may do everything here.
     return {"allowed": True, "reason": "the local cluster allows everything to every authenticated user"}
 
 

@@ -21,7 +21,9 @@ from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonErr
 ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 """Who issues the tokens; also the audience of tokens for the API itself."""
 
+# A shared secret will do: nobody but this server checks its tokens.
 _HEADER: Final = {"alg": "HS256", "typ": "JWT"}
+# Kubernetes' private claim, which names what a token is bound to.
 _CLAIMS: Final = "kubernetes.io"
 
 
@@ -53,7 +55,7 @@ class TokenClaims:
 
 
 class InvalidTokenError(Exception):
-    """A text is no token of ours, or not good now; the message says why."""
+    """Text that is not a token of this server, or not valid now; the message says why."""
 
 
 def sign(claims: TokenClaims, key: bytes) -> str:
@@ -78,9 +80,10 @@ def sign(claims: TokenClaims, key: bytes) -> str:
 
 
 def verify(token: str, key: bytes, now: float) -> TokenClaims:
-    """Claims of a token of ours. Raises ``InvalidTokenError``."""
+    """Claims of a token of this server. Raises ``InvalidTokenError``."""
     signed, _, signature = token.rpartition(".")
     try:
+        # Compared in constant time. Only a genuine payload is read at all; an empty one ends in the KeyError below.
         genuine = hmac.compare_digest(_unpack(signature), _signature(signed, key))
         payload = decode_object(_unpack(signed.partition(".")[2])) if genuine else {}
         claims = _claims(payload)
@@ -122,4 +125,5 @@ def _pack(raw: bytes) -> str:
 
 
 def _unpack(text: str) -> bytes:
+    # JSON Web Tokens leave out the padding, which Python's decoder needs.
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

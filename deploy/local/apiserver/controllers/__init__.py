@@ -1,1 +1,1 @@
-"""What follows from deletions: the collection of dependents, namespaces and instances of a kind."""
+"""Consequences of deletions: the collection of dependents, namespaces and instances of a kind."""

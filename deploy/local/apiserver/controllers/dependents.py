@@ -1,4 +1,4 @@
-"""Who owns whom: an index over owner references that follows the store, so that nothing is ever searched for. Pure."""
+"""Index over owner references that follows the store, so that nothing is ever searched for. Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Dependents:
         self._owned: dict[str, set[Key]] = {}
 
     def add(self, stored: StoredObject) -> None:
-        """Takes in an object that is there."""
+        """Adds an object to the index."""
         self._places[stored.body["metadata"]["uid"]] = stored.key
         for owner in owner_references(stored.body):
             self._owned.setdefault(owner.get("uid", ""), set()).add(stored.key)
 
     def follow(self, change: StoredChange) -> None:
-        """Takes in a change."""
+        """Updates the index after a change."""
         if change.before is not None:
             self._remove(change.before)
         if change.type is not ChangeType.DELETED:
@@ -38,6 +38,7 @@ class Dependents:
         for owner in owner_references(stored.body):
             owned = self._owned.get(owner.get("uid", ""), set())
             owned.discard(stored.key)
+            # Without this the index would grow with every owner that ever was.
             if not owned:
                 self._owned.pop(owner.get("uid", ""), None)
 
@@ -47,4 +48,5 @@ class Dependents:
 
     def of(self, uid: str) -> Iterable[Key]:
         """The objects that name the object with that uid as an owner, in order."""
+        # A set has no order of its own; sorted, every run does the same.
         return sorted(self._owned.get(uid, ()))

@@ -1,14 +1,11 @@
-"""What tidies up behind deletions: dependents, namespaces, custom resources; and gives namespaces their account.
+"""Tidies up behind deletions: dependents, namespaces, custom resources; and gives namespaces their account.
 
 Rules that hold here:
 
 - It is level-triggered: a change only says which object to look at; what to do follows from the state found then. A
   restart looks at every object once.
 - It acts through the verbs of ``api``, as a client would, one object at a time. ``step`` is synchronous and total:
-  tests run it until nothing is left; ``run`` does the same for as long as the server lives. An object that refuses
-  (it no longer fits its schema, say) is named in the log and left until it changes.
-- Background: an object whose owners are all gone is deleted. Foreground: the owner stays until no dependent with
-  ``blockOwnerDeletion`` is left. Orphan: dependents lose their reference, then the owner goes.
+  tests run it until nothing is left; ``run`` does the same for as long as the server lives.
 """
 
 from __future__ import annotations
@@ -57,6 +54,8 @@ class GarbageCollector:
             self._look_at(change.now.key)
             return
         meta = change.now.body["metadata"]
+        # A deletion leaves its dependents without an owner, and may be what an owner, a namespace or a definition waits
+        # for.
         related: list[Key | None] = [*self._index.of(meta["uid"])]
         related += [self._index.place(owner.get("uid", "")) for owner in owner_references(change.now.body)]
         related.append(Key(_NAMESPACES, "", change.now.key.namespace))
@@ -79,11 +78,18 @@ class GarbageCollector:
         for rule in (self._orphaned, self._ending, self._namespace, self._definition):
             try:
                 rule(stored)
+            # An object that refuses (it no longer fits its schema, say) is logged, and left until it changes.
             except Exception as error:  # noqa: BLE001 - one object must not end the collector of all others
-                told = {"resource": key.resource, "namespace": key.namespace, "object": key.name, "reason": str(error)}
+                fields = {
+                    "resource": key.resource,
+                    "namespace": key.namespace,
+                    "object": key.name,
+                    "reason": str(error),
+                }
                 _log.warning(
-                    "cannot collect what an object leaves", extra=told, exc_info=not isinstance(error, StatusError)
+                    "cannot collect what an object leaves", extra=fields, exc_info=not isinstance(error, StatusError)
                 )
+            # The rules that follow must not act on a state that this one has replaced.
             if self._api.store.get(key) is not stored:
                 self._look_at(key)
                 return
@@ -92,6 +98,7 @@ class GarbageCollector:
         """Steps whenever there is something to look at, until cancelled; lets others in between steps."""
         while True:
             await self._more.wait()
+            # Cleared before the work: what comes in meanwhile sets it again.
             self._more.clear()
             while not self.idle:
                 self.step()
@@ -113,49 +120,57 @@ class GarbageCollector:
             self._api.change(target, make, WriteOptions())
 
     def _orphaned(self, stored: StoredObject) -> None:
-        """An object with an owner that is gone, or going with its dependents first."""
+        """Handles an object whose owner is gone, or waits for its dependents to go first."""
         references = owner_references(stored.body)
         solid = [owner for owner in references if self._is_solid(owner)]
         if len(solid) == len(references) or metadata.is_ending(stored.body):
             return
+        # Other owners still keep it, so only the references to those that are gone are dropped.
         if solid:
             self._change(stored, lambda body: _with_owners(body, solid))
             return
+        # An owner that waits for this object wants it gone with its own dependents.
         waiting = any(self._index.place(owner.get("uid", "")) for owner in references)
         self._delete(stored, "Foreground" if waiting else "Background")
 
     def _is_solid(self, owner: JsonObject) -> bool:
         place = self._index.place(owner.get("uid", ""))
         if place is None:
+            # An owner of a kind that is not served cannot be looked up. It counts as present, so that nothing is
+            # deleted by mistake.
             return self._api.catalog.by_kind(owner.get("apiVersion", ""), owner.get("kind", "")) is None
-        found = self._api.store.get(place)
-        return found is not None and not _waits_for_dependents(found.body)
+        stored = self._api.store.get(place)
+        return stored is not None and not _waits_for_dependents(stored.body)
 
     def _ending(self, stored: StoredObject) -> None:
-        """An object that is to go after, or without, its dependents."""
+        """Handles an object that is deleted after its dependents, or without them."""
         if not metadata.is_ending(stored.body):
             return
         uid = stored.body["metadata"]["uid"]
-        dependents = [found for key in self._index.of(uid) if (found := self._api.store.get(key))]
+        dependents = [candidate for key in self._index.of(uid) if (candidate := self._api.store.get(key))]
+        # Orphan: dependents lose their reference, then the owner goes.
         if ORPHAN in metadata.finalizers(stored.body):
             for dependent in dependents:
                 rest = [owner for owner in owner_references(dependent.body) if owner.get("uid") != uid]
                 self._change(dependent, lambda body, rest=rest: _with_owners(body, rest))  # type: ignore[misc]
             self._change(stored, lambda body: _without_finalizer(body, ORPHAN))
+        # Foreground: the owner stays until no dependent with `blockOwnerDeletion` is left.
         elif _waits_for_dependents(stored.body):
             for dependent in dependents:
+                # Their owner no longer counts as solid, so `_orphaned` deletes them.
                 self._look_at(dependent.key)
             if not any(_blocks(dependent.body, uid) for dependent in dependents):
                 self._change(stored, lambda body: _without_finalizer(body, FOREGROUND))
 
     def _namespace(self, stored: StoredObject) -> None:
-        """A namespace has an account; one that ends takes everything in it along."""
+        """Gives a namespace its service account, and deletes the contents of one that is ending."""
         if stored.key.resource != _NAMESPACES:
             return
         name = stored.key.name
         if not metadata.is_ending(stored.body):
             self._give_account(name)
             return
+        # A list: deletions change the collections that are read here.
         contents = list(self._contents(name))
         for inside in contents:
             if not metadata.is_ending(inside.body):
@@ -173,7 +188,7 @@ class GarbageCollector:
             self._api.create(RequestTarget(resource, namespace), {"metadata": {"name": "default"}}, WriteOptions())
 
     def _definition(self, stored: StoredObject) -> None:
-        """A definition that ends takes its objects along."""
+        """Deletes the objects of a definition that is ending."""
         if stored.key.resource != CRD_KEY or CLEANUP_FINALIZER not in metadata.finalizers(stored.body):
             return
         if not metadata.is_ending(stored.body):

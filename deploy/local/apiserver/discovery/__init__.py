@@ -1,1 +1,1 @@
-"""What the server tells about its kinds: groups, versions and OpenAPI documents. Pure."""
+"""Discovery of the kinds that are served: groups, versions and OpenAPI documents. Pure."""

@@ -1,4 +1,4 @@
-"""What the server serves, as clients discover it: groups, versions, resources, and all of it in one document."""
+"""Discovery documents: groups, versions, resources, and all of it in one document."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ _SUBRESOURCE_KINDS: Final = {
     "scale": ("autoscaling", "v1", "Scale", ("get", "patch", "update")),
     "token": ("authentication.k8s.io", "v1", "TokenRequest", ("create",)),
 }
+# These show the object itself; the subresources above have kinds of their own.
 _WRITABLE: Final = ("get", "patch", "update")
 _OWN_KIND: Final = {"status": _WRITABLE, "resize": _WRITABLE, "finalize": ("update",)}
 
@@ -51,6 +52,7 @@ def _group(name: str, versions: Iterable[str]) -> JsonObject:
 
 def group_list(catalog: Catalog) -> JsonObject:
     """``/apis``."""
+    # The core group has no name, and is found below `/api` alone.
     groups = [_group(name, versions) for name, versions in catalog.groups().items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
@@ -100,7 +102,8 @@ def _entries(resource: ServedResource) -> Iterator[JsonObject]:
 
 def _other_names(resource: ServedResource) -> JsonObject:
     names = {"shortNames": list(resource.short_names), "categories": list(resource.categories)}
-    return {key: found for key, found in names.items() if found}
+    # Go leaves out empty lists.
+    return {key: value for key, value in names.items() if value}
 
 
 def _subresource(resource: ServedResource, name: str) -> tuple[str, str, str, tuple[str, ...]]:
@@ -118,8 +121,10 @@ def aggregated(catalog: Catalog, core: bool) -> JsonObject:
         "metadata": {},
         "items": [
             {
+                # Go writes a time that is not set as null.
                 "metadata": {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None},
                 "versions": [
+                    # Nothing comes from other servers, so nothing can be stale.
                     {"version": version, "freshness": "Current", "resources": [_described(one) for one in resources]}
                     for version, resources in versions.items()
                 ],

@@ -1,11 +1,4 @@
-"""OpenAPI documents, as far as kubectl needs them: validation on the server, ``explain``, and which patches there are.
-
-Rules that hold here:
-
-- Custom resources show their schemas. Built-in ones are described as open objects: nothing is said about their fields.
-- Strategic merge patch is not announced: kubectl then uses the merge keys that it was built with, which are the right
-  ones for built-in kinds.
-"""
+"""OpenAPI documents, as far as kubectl needs them: validation on the server, ``explain``, and the kinds of patches."""
 
 from __future__ import annotations
 
@@ -45,6 +38,7 @@ _META_SCHEMA: Final[JsonObject] = {
         "managedFields": {"type": "array", "items": {"type": "object"}},
     },
 }
+# kubectl looks here for what the server can do, such as dry runs.
 _WRITE_PARAMETERS: Final = ("dryRun", "fieldManager", "fieldValidation")
 _METHODS: Final = {
     "get": ("get", True),
@@ -63,11 +57,12 @@ def _place(resource: ServedResource) -> str:
 
 
 def index(catalog: Catalog) -> JsonObject:
-    """``/openapi/v3``: where the document of each group and version is."""
+    """``/openapi/v3``: the paths of the documents of all groups and versions."""
     paths: JsonObject = {}
     for versions in catalog.groups().values():
         for resources in versions.values():
             place = _place(resources[0])
+            # Clients keep a document under its hash, so it changes exactly when the document does.
             mark = hashlib.sha256(encode(_document(resources))).hexdigest()
             paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={mark}"}
     return {"paths": paths}
@@ -105,17 +100,18 @@ def _kind_of(resource: ServedResource) -> JsonObject:
 
 
 def _schema(resource: ServedResource) -> JsonObject:
-    given: JsonObject = resource.schema.document if resource.schema else {"type": "object"}
+    declared: JsonObject = resource.schema.document if resource.schema else {"type": "object"}
     head: dict[str, Any] = {
         "apiVersion": {"type": "string", "description": "the version of the schema that the object follows"},
         "kind": {"type": "string", "description": "the kind of the object"},
         "metadata": {"allOf": [{"$ref": f"#/components/schemas/{_META}"}], "description": "the object's metadata"},
     }
     schema: JsonObject = {
-        **given,
-        "properties": {**given.get("properties", {}), **head},
+        **declared,
+        "properties": {**declared.get("properties", {}), **head},
         "x-kubernetes-group-version-kind": [_kind_of(resource)],
     }
+    # No schemas of built-in kinds are known here, so they are described as open objects.
     if not resource.custom:
         schema["description"] = f"{resource.kind}: stored as it is given; this server knows no schema for it."
         schema["x-kubernetes-preserve-unknown-fields"] = True
@@ -143,6 +139,8 @@ def _operation(resource: ServedResource, verb: str) -> JsonObject:
         operation["parameters"] = [
             {"name": name, "in": "query", "schema": {"type": "string"}} for name in _WRITE_PARAMETERS
         ]
+        # Strategic merge patch is not announced: kubectl then uses the merge keys that it was built with, which are the
+        # right ones for built-in kinds.
         kinds = (JSON_PATCH, MERGE_PATCH, APPLY_PATCH) if verb == "patch" else ("application/json",)
         operation["requestBody"] = {"content": {kind: {"schema": reference} for kind in kinds}}
     return operation

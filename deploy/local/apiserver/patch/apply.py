@@ -1,12 +1,7 @@
 """Server-side apply: a manager states the fields that it wants, and keeps them until it no longer states them. Pure.
 
-Rules that hold here:
-
-- Ownership is kept for those who apply. What others write (update, patch) takes no ownership and causes no conflict:
-  in this Kubernetes' own server is stricter.
-- A field that a manager stated before and states no longer goes, unless another one states it too.
-- A field that another manager states with another value is a conflict (409), unless it is forced: then it changes
-  hands. The same value is shared.
+Ownership is kept for those who apply. What others write (update, patch) takes no ownership and causes no conflict:
+in this Kubernetes' own server is stricter.
 """
 
 from __future__ import annotations
@@ -51,22 +46,29 @@ class Application:
 def apply(live: JsonObject, stated: JsonObject, application: Application) -> JsonObject:
     """``live`` (``{}`` if there is none yet) with what a manager states. Raises a 409 that names each conflict."""
     wanted = _owned_part(stated)
+    # The only leaf of an empty object is the object itself, which nobody owns.
     now_owned = set(leaves(wanted, application.keys)) if wanted else set()
     entries = list((live.get("metadata") or {}).get("managedFields") or ())
     mine = next((entry for entry in entries if _is_mine(entry, application)), None)
     others = {place: _fields_of(entry) for place, entry in enumerate(entries) if entry is not mine and _applies(entry)}
+    # The same value is shared. A different one is a conflict (409), unless it is forced: then the field changes hands.
     conflicts = [
         (place, path) for place, owned in others.items() for path in _conflicts(live, wanted, owned & now_owned)
     ]
     if conflicts and not application.force:
         raise _refused((entries[place]["manager"], path) for place, path in conflicts)
     body: JsonObject = _merged(live, _without_entries(stated), application.keys, ())
+    # A field that a manager stated before and states no longer goes, unless another one states it too.
     dropped = (_fields_of(mine) if mine else set()) - now_owned - set().union(*others.values())
     for path in sorted(dropped, key=_items_first):
         _remove(body, path)
-    kept = [_without(entry, {path for at, path in conflicts if at == place}) for place, entry in enumerate(entries)]
-    kept = [entry for place, entry in enumerate(kept) if entries[place] is not mine and entry]
-    body["metadata"] = {**body.get("metadata", {}), "managedFields": [*kept, _entry(mine, now_owned, application)]}
+    # Managers whose fields were forced lose them.
+    remaining = [
+        _without(entry, {path for at, path in conflicts if at == place}) for place, entry in enumerate(entries)
+    ]
+    # An entry that owns nothing any more goes.
+    remaining = [entry for place, entry in enumerate(remaining) if entries[place] is not mine and entry]
+    body["metadata"] = {**body.get("metadata", {}), "managedFields": [*remaining, _entry(mine, now_owned, application)]}
     return body
 
 
@@ -100,8 +102,10 @@ def _fields_of(entry: JsonObject) -> set[Path]:
 def _conflicts(live: JsonObject, wanted: JsonObject, shared: Iterable[Path]) -> list[Path]:
     def differs(path: Path) -> bool:
         try:
+            # That an item exists is shared by all who state it.
             return path[-1] != ITSELF and bool(find(live, path) != find(wanted, path))
         except LookupError:
+            # A field that is missing on one side has no value to disagree about.
             return False
 
     return sorted(path for path in shared if differs(path))
@@ -117,7 +121,7 @@ def _refused(conflicts: Iterable[tuple[str, Path]]) -> StatusError:
 
 
 def _merged(live: Any, stated: Any, keys: ListKeys, path: Path) -> Any:
-    """A copy of ``live`` in which everything that ``stated`` says holds."""
+    """A copy of ``live`` with all values of ``stated``."""
     if not isinstance(stated, dict):
         return deep_copy(stated)
     result: JsonObject = dict(live) if isinstance(live, dict) else {}
@@ -147,7 +151,7 @@ def _merged_list(live: list[Any], stated: list[Any], keys: ListKeys, path: Path,
 
 
 def _items_first(path: Path) -> tuple[bool, Path]:
-    """A whole item goes before its fields: without its keys it could no longer be found."""
+    """Sort key that removes a whole item before its fields: without its keys it could no longer be found."""
     return (path[-1] != ITSELF, path)
 
 
@@ -163,6 +167,7 @@ def _remove(body: JsonObject, path: Path) -> None:
             inner = value[at]
         except (LookupError, TypeError):
             return
+        # Copied on the way down: the stored object may share these parts.
         inner = dict(inner) if isinstance(inner, dict) else list(inner) if isinstance(inner, list) else inner
         value[at] = inner
         trail.append((value, at))
@@ -183,6 +188,7 @@ def _without(entry: JsonObject, lost: set[Path]) -> JsonObject:
 
 def _entry(mine: JsonObject | None, owned: set[Path], application: Application) -> JsonObject:
     fields = to_fields(owned)
+    # An apply that changes nothing keeps its entry, and the time in it, so that nothing is written.
     if mine is not None and mine.get("fieldsV1") == fields and mine.get("apiVersion") == application.api_version:
         return mine
     entry: JsonObject = {

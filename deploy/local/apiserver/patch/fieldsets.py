@@ -39,6 +39,7 @@ def _field_leaves(value: Any, keys: ListKeys, parent: Path, name: str) -> Iterat
     for item in value:
         step = item_step(item, by)
         if step.startswith("k:"):
+            # Owned apart from its fields, so that the item goes when its manager no longer states it.
             yield (*path, step, ITSELF)
             yield from leaves(item, keys, (*path, step))
         else:
@@ -47,6 +48,7 @@ def _field_leaves(value: Any, keys: ListKeys, parent: Path, name: str) -> Iterat
 
 def item_step(item: Any, by: tuple[str, ...]) -> str:
     """The step to one item of a list with keys ``by``."""
+    # An item that is no object has no keys, and is told by its value.
     if by and isinstance(item, dict):
         return "k:" + encode({key: item.get(key) for key in by}).decode()
     return "v:" + encode(item).decode()
@@ -84,6 +86,7 @@ def place_of(items: list[Any], step: str) -> int:
 def to_fields(paths: Iterable[Path]) -> JsonObject:
     """The ``fieldsV1`` of a set of fields."""
     root: JsonObject = {}
+    # Sorted, so that equal sets give equal texts.
     for path in sorted(paths):
         level = root
         for step in path:
@@ -104,13 +107,14 @@ def from_fields(fields: Any, path: Path = ()) -> Iterator[Path]:
 def _is_readable(step: str) -> bool:
     try:
         value = decode(step[2:].encode())
+    # UnicodeEncodeError: a lone surrogate, which JSON can write and UTF-8 cannot.
     except (NotJsonError, UnicodeEncodeError):
         return False
     return step[:2] == "v:" or (step[:2] == "k:" and isinstance(value, dict))
 
 
 def dotted(path: Path) -> str:
-    """A field for people: ``.spec.containers[name="a"].image``."""
+    """A readable form of a field: ``.spec.containers[name="a"].image``."""
     text = ""
     for step in path:
         if step.startswith("f:"):

@@ -1,4 +1,4 @@
-"""Which lists of the built-in kinds merge item by item, and by which keys.
+"""Merge keys of the lists of built-in kinds that merge item by item.
 
 Kubernetes says it in the tags of its Go types; here the name of the list's field (and of its parent, where the name
 alone does not decide) says it. A list that is not in the table is replaced as a whole.
@@ -34,6 +34,7 @@ _BY_NAME: Final = {
     "volumes": "name",
     "webhooks": "name",
 }
+# Lists of these names have other keys, or none, in other parents.
 _BY_PARENT: Final = {
     ("containers", "ports"): "containerPort",
     ("initContainers", "ports"): "containerPort",
@@ -52,6 +53,7 @@ def merge_key(parent: str, name: str) -> str | None:
 
 def builtin_list_keys(path: tuple[str, ...], name: str) -> tuple[str, ...] | None:
     """The keys by which server-side apply tells the items of a built-in kind's list apart; see ``fieldsets``."""
+    # Steps to items name no field.
     parents = [step.removeprefix("f:") for step in path if step.startswith("f:")]
     key = merge_key(parents[-1] if parents else "", name)
     if key is None:
@@ -60,7 +62,8 @@ def builtin_list_keys(path: tuple[str, ...], name: str) -> tuple[str, ...] | Non
 
 
 def schema_list_keys(schema: JsonObject, path: tuple[str, ...], name: str) -> tuple[str, ...] | None:
-    """The same for a custom resource, whose schema says it (``x-kubernetes-list-type``)."""
+    """The same for a custom resource, from its schema (``x-kubernetes-list-type``)."""
+    # All kinds share the type of metadata; no schema describes it.
     if path[:1] == ("f:metadata",):
         return builtin_list_keys(path, name)
     for step in path:

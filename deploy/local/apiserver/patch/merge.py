@@ -1,8 +1,4 @@
-"""JSON merge patch (RFC 7386) and JSON patch (RFC 6902).
-
-Kubernetes' library departs from RFC 6902, and clients count on it: in an object, ``replace`` adds what is not there,
-and ``test`` finds null there.
-"""
+"""JSON merge patch (RFC 7386) and JSON patch (RFC 6902)."""
 
 from __future__ import annotations
 
@@ -28,11 +24,12 @@ def merge_patch(body: Any, patch: Any) -> Any:
 
 
 def json_patch(body: JsonObject, operations: Any) -> JsonObject:
-    """``body`` with a list of operations applied. Raises a 400 for malformed ones, a 422 where one does not apply."""
+    """``body`` with a list of operations applied. Raises a 400 for malformed ones, a 422 if one does not apply."""
     if not isinstance(operations, list):
         raise bad_request(f"a JSON patch is a list of operations, got {type(operations).__name__}")
     try:
         patched: Any = deep_copy(body)
+        # One at a time: whether an operation must be adapted depends on what those before it have made.
         for step in jsonpatch.JsonPatch(operations):
             patched = _applied(patched, step)
     except jsonpatch.InvalidJsonPatch as error:
@@ -47,6 +44,8 @@ def json_patch(body: JsonObject, operations: Any) -> JsonObject:
 
 def _applied(document: Any, step: JsonObject) -> Any:
     parent, key = jsonpatch.JsonPointer(step["path"]).to_last(document)
+    # Kubernetes' library departs from RFC 6902, and clients count on it: in an object, `replace` adds what is not
+    # there, and `test` finds null there.
     if isinstance(parent, dict) and key is not None and key not in parent:
         if step["op"] == "replace":
             step = {**step, "op": "add"}
@@ -55,4 +54,4 @@ def _applied(document: Any, step: JsonObject) -> Any:
     return jsonpatch.JsonPatch([step]).apply(document, in_place=True)
 
 
-_NOTHING: Final = object()
+_NOTHING: Final = object()  # tells a `test` without a value from one for null

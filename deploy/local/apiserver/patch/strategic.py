@@ -31,6 +31,7 @@ def strategic_patch(body: JsonObject, patch: JsonObject, parent: str = "") -> Js
     for key, change in patch.items():
         if not key.startswith("$"):
             _merge_field(result, key, change, parent)
+    # These directives are about the merged lists, so they come after the fields.
     for key in patch:
         if key.startswith(_DELETE_FROM):
             _delete_values(result, key.removeprefix(_DELETE_FROM), _listed(patch, key))
@@ -57,6 +58,7 @@ def _merge_field(result: JsonObject, key: str, change: Any, parent: str) -> None
 def _merge_list(before: list[Any], change: list[Any], field: str, identity: str) -> list[Any]:
     if identity == SET:
         return before + [item for item in change if item not in before]
+    # The directive stands among the items of the list that it replaces.
     replaces = any(isinstance(item, dict) and item == {_DIRECTIVE: "replace"} for item in change)
     result = [] if replaces else list(before)
     for item in change:
@@ -70,6 +72,7 @@ def _merge_item(result: list[Any], item: JsonObject, field: str, identity: str) 
         raise bad_request(f"map: {item} does not contain declared merge key: {identity}")
     place = _place(result, identity, item[identity])
     if item.get(_DIRECTIVE) == "delete":
+        # To delete what is not there is no error.
         if place is not None:
             del result[place]
     elif place is None:
@@ -83,10 +86,10 @@ def _place(items: list[Any], identity: str, value: Any) -> int | None:
 
 
 def _listed(patch: JsonObject, directive: str) -> list[Any]:
-    found = patch[directive]
-    if not isinstance(found, list):
-        raise bad_request(f"{directive}: expected a list, got {type(found).__name__}")
-    return found
+    values = patch[directive]
+    if not isinstance(values, list):
+        raise bad_request(f"{directive}: expected a list, got {type(values).__name__}")
+    return values
 
 
 def _delete_values(result: JsonObject, field: str, values: list[Any]) -> None:
@@ -95,8 +98,9 @@ def _delete_values(result: JsonObject, field: str, values: list[Any]) -> None:
 
 
 def _reorder(result: JsonObject, field: str, order: list[Any], parent: str) -> None:
-    """Puts the named items into the given order; the others keep their place relative to what precedes them."""
+    """Puts the named items first, in the given order; the others follow in their own."""
     items = result.get(field)
+    # An order may name a list that the patch has removed.
     if not isinstance(items, list):
         return
     identity = merge_key(parent, field) or SET

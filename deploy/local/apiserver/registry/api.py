@@ -4,8 +4,7 @@ Rules that hold here:
 
 - Every verb is one synchronous step over the store, so a decision and its recording cannot be separated.
 - Objects are stored in the storage version; ``RequestTarget.resource`` says in which version the client speaks.
-- Order of a write: identity, metadata, pruning, defaults, validation, then the store. A dry run stops before the
-  store. A write that changes nothing is not stored and makes no event.
+- Order of a write: identity, metadata, pruning, defaults, validation, then the store.
 """
 
 from __future__ import annotations
@@ -99,6 +98,7 @@ class Api:
         self.store = store
         self.catalog = catalog
         self.environment = environment
+        # Kinds that an earlier run defined are served again.
         for definition in store.objects(CRD_KEY):
             catalog.define(definition.key.name, resources_of(definition.body))
         store.observe(self._follow_definitions)
@@ -138,7 +138,7 @@ class Api:
         return WriteOutcome(self.store.create(key, ready), created=True, warnings=warnings)
 
     def _identified(self, target: RequestTarget, given: JsonObject) -> JsonObject:
-        """``given`` with a name, its apiVersion and kind checked and those of the storage set."""
+        """``given`` with a name, in the storage version, after a check of its apiVersion and kind."""
         resource = target.resource
         body = in_storage_version(resource, given)
         _check_shape(resource, body)
@@ -176,7 +176,7 @@ class Api:
         return bare if first is None else {**bare, "status": first}
 
     def update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
-        """Replaces an object, or its status where that is the subresource. Raises 400, 404, 409 or 422."""
+        """Replaces an object, or its status if that is the subresource. Raises 400, 404, 409 or 422."""
         strategy = strategy_of(target.resource.key)
         if strategy.made_by_update and self.store.get(target.key) is None:
             return self._make_by_update(target, given, options)
@@ -186,6 +186,7 @@ class Api:
 
     def _make_by_update(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
         """Makes the object, unless ``given`` replaces one that is gone. Raises 400, 404, 409 or 422."""
+        # A resourceVersion or uid shows that the client has read an object, which is gone now.
         if any(text_at(given, f"metadata.{name}") for name in ("resourceVersion", "uid")):
             raise modified(target.resource.subject(target.name))
         if (name := text_at(given, "metadata.name")) != target.name:
@@ -193,7 +194,7 @@ class Api:
         return self.create(target, given, options)
 
     def _check_version_is_given(self, target: RequestTarget, given: JsonObject) -> None:
-        """Raises a 404 if there is no object, and a 422 where ``given`` does not say which state it replaces."""
+        """Raises a 404 if there is no object, and a 422 if ``given`` does not say which state it replaces."""
         self.get(target)
         meta = given.get("metadata")
         if not isinstance(meta, dict) or not meta.get("resourceVersion"):
@@ -203,13 +204,15 @@ class Api:
     def change(
         self, target: RequestTarget, make: Callable[[JsonObject], JsonObject], options: WriteOptions
     ) -> WriteOutcome:
-        """Replaces an object by what ``make`` makes of it (in the client's version). Raises 400, 404, 409 or 422."""
+        """Replaces an object by the result of ``make`` (in the client's version). Raises 400, 404, 409 or 422."""
         before = self.get(target)
         resource = target.resource
+        # `make` works on what the client sees, in the version that it speaks.
         body = in_storage_version(resource, make(in_version(resource, before.body)))
         _check_shape(resource, body, before.body)
         body = {**body, "metadata": body.get("metadata") or {}}
         metadata.check_identity(before.body, body, resource)
+        # A client that names no version replaces whatever is there.
         if body["metadata"].get("resourceVersion") not in (None, "", str(before.revision)):
             raise modified(resource.subject(target.name))
         part = _only_its_part(target, before.body, body)
@@ -220,7 +223,7 @@ class Api:
         return self._put(resource, before, part, options)
 
     def _check_node(self, target: RequestTarget, pod: JsonObject) -> None:
-        """Raises a 403 where a resized pod asks for more than its node has."""
+        """Raises a 403 if a resized pod asks for more than its node has."""
         node = self.store.get(Key("nodes", "", text_at(pod, "spec.nodeName") or ""))
         if why := pod_resources.excess(pod, None if node is None else node.body):
             refusal = forbidden(target.resource.subject(target.name), why)
@@ -234,10 +237,13 @@ class Api:
         carried = metadata.carried_over(before.body, body)
         ready, warnings = self._admitted(resource, strategy, before.body, carried, options)
         ready = metadata.counted(before.body, ready) if resource.generation else ready
+        # A write that changes nothing is not stored and makes no event.
         if ready == before.body:
             return WriteOutcome(before, warnings=warnings)
+        # A dry run has passed every check by now.
         if options.dry_run:
             return WriteOutcome(self._imagined(before.key, ready, before.revision), warnings=warnings)
+        # The last finalizer of an object that is marked for deletion ends it.
         if metadata.has_ended(ready) and not strategy.is_held(ready):
             return WriteOutcome(self.store.delete(before, ready), gone=True, warnings=warnings)
         return WriteOutcome(self.store.replace(before, ready), warnings=warnings)
@@ -250,7 +256,7 @@ class Api:
         body: JsonObject,
         options: WriteOptions,
     ) -> tuple[JsonObject, tuple[str, ...]]:
-        """``body`` pruned, completed and found valid, with warnings. Raises a 400 or 422."""
+        """``body`` after pruning, defaulting and validation, with warnings. Raises a 400 or 422."""
         metadata.check(body, resource, before)
         warnings: tuple[str, ...] = ()
         if resource.schema is not None:
@@ -264,7 +270,7 @@ class Api:
         return body, (*warnings, *strategy.warnings(body))
 
     def delete(self, target: RequestTarget, options: DeleteOptions) -> WriteOutcome:
-        """Marks an object for deletion, and ends it where nothing keeps it. Raises 404 or 409."""
+        """Marks an object for deletion, and ends it if nothing keeps it. Raises 404 or 409."""
         before = self.get(target)
         self._check_preconditions(target, before, options)
         strategy = strategy_of(target.resource.key)
@@ -274,9 +280,11 @@ class Api:
             )
         body = _with_policy(before.body, options.propagation)
         grace = strategy.grace(before.body)
+        # An object that ends at once cannot be given more time.
         if options.grace is not None and grace:
             grace = options.grace
         body = metadata.marked(body, self.environment.now(), grace)
+        # A namespace shows in its status, too, that it is ending.
         if before.key.resource == "namespaces":
             body = {**body, "status": {**body.get("status", {}), "phase": "Terminating"}}
         gone = metadata.has_ended(body) and not strategy.is_held(body)
@@ -284,15 +292,16 @@ class Api:
             return WriteOutcome(self._imagined(before.key, body, before.revision), gone=gone)
         if gone:
             return WriteOutcome(self.store.delete(before, body), gone=True)
+        # A second deletion changes nothing.
         return WriteOutcome(before if body == before.body else self.store.replace(before, body))
 
     @staticmethod
     def _check_preconditions(target: RequestTarget, before: StoredObject, options: DeleteOptions) -> None:
         subject = target.resource.subject(target.name)
-        found = before.body["metadata"]
+        meta = before.body["metadata"]
         for word, wanted, actual in (
-            ("UID", options.uid, found["uid"]),
-            ("ResourceVersion", options.resource_version, found["resourceVersion"]),
+            ("UID", options.uid, meta["uid"]),
+            ("ResourceVersion", options.resource_version, meta["resourceVersion"]),
         ):
             if wanted and wanted != actual:
                 message = (
@@ -303,32 +312,32 @@ class Api:
 
     @staticmethod
     def _imagined(key: Key, body: JsonObject, revision: int) -> StoredObject:
-        """The object that a dry run would have stored."""
+        """The object that a dry run returns in place of a stored one."""
         return StoredObject(key, revision, body, encode(body))
 
 
 def _check_shape(resource: ServedResource, body: JsonObject, before: JsonObject | None = None) -> None:
-    """Raises a 400 where a field that this server reads is not of its type, or the object is nested too deep.
+    """Raises a 400 if a field that this server reads is not of its type, or the object is nested too deep.
 
-    What it has from ``before``, which it replaces, was checked when that was written.
+    Parts that are the same in ``before``, the state that it replaces, were checked when that was written.
     """
-    known = before or {}
+    old = before or {}
     if is_too_deep(body):
         raise bad_request(f"the object is {TOO_DEEP}")
-    check_metadata(body.get("metadata"), known.get("metadata"))
+    check_metadata(body.get("metadata"), old.get("metadata"))
     if not resource.custom:
         check_shape(body, builtin_shape(resource.key), before)
 
 
 def _namespaces(catalog: Catalog) -> ServedResource:
-    found = catalog.by_key("namespaces")
-    if found is None:
+    resource = catalog.by_key("namespaces")
+    if resource is None:
         raise LookupError("the catalog has no namespaces")
-    return found
+    return resource
 
 
 def _only_its_part(target: RequestTarget, before: JsonObject, body: JsonObject) -> JsonObject:
-    """``body`` without what this path may not write: the status, or everything else."""
+    """``body`` with only those changes that this path may make: to the status, or to everything else."""
     if target.subresource == "status":
         return _with_status({**before, "metadata": _metadata_beside_status(target, before, body)}, body)
     if target.subresource == "resize":
@@ -342,6 +351,7 @@ def _metadata_beside_status(target: RequestTarget, before: JsonObject, body: Jso
     old: JsonObject = before["metadata"]
     if not strategy_of(target.resource.key).status_with_metadata:
         return {**old}
+    # As in kube-apiserver, a write of the status never changes owners.
     owners = {"ownerReferences": old["ownerReferences"]} if "ownerReferences" in old else {}
     return {key: value for key, value in body["metadata"].items() if key != "ownerReferences"} | owners
 
@@ -352,7 +362,7 @@ def _with_status(body: JsonObject, source: JsonObject) -> JsonObject:
 
 
 def _with_policy(body: JsonObject, propagation: str) -> JsonObject:
-    """``body`` with the finalizer that makes the deletion take its dependents along first, or leave them."""
+    """``body`` with the finalizer for its propagation policy: dependents are deleted first, or orphaned."""
     wanted = _POLICY_FINALIZERS.get(propagation)
     others = [name for name in metadata.finalizers(body) if name not in _POLICY_FINALIZERS.values()]
     if propagation == "" or metadata.is_ending(body):
@@ -363,12 +373,12 @@ def _with_policy(body: JsonObject, propagation: str) -> JsonObject:
 
 
 def _unknown_fields(paths: Iterable[str], resource: ServedResource, options: WriteOptions) -> tuple[str, ...]:
-    found = [f'unknown field "{path}"' for path in paths]
-    if not found or options.field_validation == "Ignore":
+    messages = [f'unknown field "{path}"' for path in paths]
+    if not messages or options.field_validation == "Ignore":
         return ()
     if options.field_validation == "Strict":
         raise bad_request(
             f"{resource.kind} in version {resource.version!r} cannot be handled as a {resource.kind}: "
-            f"strict decoding error: {', '.join(found)}"
+            f"strict decoding error: {', '.join(messages)}"
         )
-    return tuple(found)
+    return tuple(messages)

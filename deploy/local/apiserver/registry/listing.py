@@ -1,10 +1,7 @@
 """Lists: from now or from an earlier revision, whole or in pages.
 
-Rules that hold here:
-
-- All pages of one list show the same revision; a continue token names it and the last object shown. When the history
-  no longer reaches it the token has expired (410).
-- ``resourceVersion`` without ``resourceVersionMatch`` means "not older than": the newest list is always that.
+All pages of one list show the same revision; a continue token names it and the last object shown. When the history
+no longer reaches it the token has expired (410).
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ class ListOptions:
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """A part of a list: the objects, the revision they are of, and where to go on."""
+    """A page of a list: the objects, their revision, and the token of the next page."""
 
     items: Sequence[StoredObject]
     revision: int
@@ -72,15 +69,16 @@ def selection(target: RequestTarget, labels: str, fields: str) -> Matcher | None
 
 
 def candidates(store: ObjectStore, target: RequestTarget, pin: Pin | None) -> list[StoredObject]:
-    """The objects of a collection among which those of a selection are that pins ``pin``."""
+    """The objects of a collection that may match a selection that pins ``pin``."""
+    # A name is unique only within a namespace.
     if pin is None or pin[0] != NAME or (target.resource.namespaced and not target.namespace):
         return store.objects(target.resource.key, target.namespace)
-    found = store.get(target.named(pin[1]).key)
-    return [] if found is None else [found]
+    stored = store.get(target.named(pin[1]).key)
+    return [] if stored is None else [stored]
 
 
 def list_page(store: ObjectStore, target: RequestTarget, options: ListOptions) -> ListPage:
-    """One page of a collection. Raises 400, 410, or 504 for a resourceVersion that is yet to come."""
+    """One page of a collection. Raises 400, 410, or 504 for a resourceVersion in the future."""
     wanted = selection(target, options.labels, options.fields)
     after, revision = _begin(store, options)
     items = _state(store, target, revision, pinned(options.fields))
@@ -90,24 +88,28 @@ def list_page(store: ObjectStore, target: RequestTarget, options: ListOptions) -
         items = [item for item in items if (item.key.namespace, item.key.name) > after]
     if not options.limit or len(items) <= options.limit:
         return ListPage(items, revision)
-    shown = items[: options.limit]
-    remaining = 0 if wanted is not None else len(items) - len(shown)
-    return ListPage(shown, revision, _token(revision, shown[-1]), remaining)
+    page = items[: options.limit]
+    # Kubernetes does not count the rest of a list that a selector restricts.
+    remaining = 0 if wanted is not None else len(items) - len(page)
+    return ListPage(page, revision, _token(revision, page[-1]), remaining)
 
 
 def _begin(store: ObjectStore, options: ListOptions) -> tuple[tuple[str, str] | None, int]:
-    """The place after which to go on (None: from the beginning), and the revision to show."""
+    """The place after which the page begins (None: at the start), and the revision to show."""
     if options.token:
+        # `0` means any revision, so it contradicts no token.
         if options.resource_version not in {"", "0"}:
             raise bad_request("specifying resource version is not allowed when using continue")
         return _read_token(options.token)
-    asked = revision_of(options.resource_version)
-    if asked > store.revision:
-        raise from_the_future(asked, store.revision)
-    return None, asked if options.match == "Exact" and asked else store.revision
+    requested = revision_of(options.resource_version)
+    if requested > store.revision:
+        raise from_the_future(requested, store.revision)
+    # Without Exact the revision means "not older than", and the newest list is always that.
+    return None, requested if options.match == "Exact" and requested else store.revision
 
 
 def _state(store: ObjectStore, target: RequestTarget, revision: int, pin: Pin | None) -> list[StoredObject]:
+    # The newest state needs no history.
     if revision == store.revision:
         return candidates(store, target, pin)
     try:

@@ -1,12 +1,4 @@
-"""The rules of ``metadata``: what the server sets, what a client may change, and when an object ends. Pure.
-
-Rules that hold here:
-
-- name, namespace, uid, creationTimestamp, deletionTimestamp, deletionGracePeriodSeconds and generation are the
-  server's; what a client writes there on an update is ignored.
-- An object ends when it is marked for deletion, no finalizer is left and its grace period is zero.
-- ``generation`` counts the states of everything but metadata and status.
-"""
+"""The rules of ``metadata``: what the server sets, what a client may change, and when an object ends. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +12,7 @@ from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
 from deploy.local.apiserver.apimachinery.names import complaint, key_complaints, value_complaints
 from deploy.local.apiserver.resources.resource import ServedResource
 
+# The server's fields; what a client writes there on an update is ignored.
 _SERVERS: Final = (
     "name",
     "namespace",
@@ -30,7 +23,9 @@ _SERVERS: Final = (
     "generation",
     "selfLink",
 )
+# The generation counts the states of everything else.
 _NOT_COUNTED: Final = frozenset({"metadata", "status", "apiVersion", "kind"})
+# Bytes of all annotations together, as in Kubernetes.
 _ANNOTATIONS_LIMIT: Final = 256 * 1024
 _STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _FREE_FINALIZERS: Final = frozenset({"admissionregistration.k8s.io", "apiextensions.k8s.io"})
@@ -68,17 +63,19 @@ def born(body: JsonObject, resource: ServedResource, birth: InitialMetadata) -> 
 def carried_over(before: JsonObject, body: JsonObject) -> JsonObject:
     """``body`` with the server's part of ``before``'s metadata."""
     old: JsonObject = before["metadata"]
+    # Go leaves out empty maps and lists.
     meta = {
         key: value for key, value in body["metadata"].items() if key not in _SERVERS and value not in (None, {}, [])
     }
     mine: JsonObject = {key: old[key] for key in _SERVERS if key in old}
+    # An update that does not mention managedFields keeps them; an empty list clears them.
     if "managedFields" in old and "managedFields" not in body["metadata"]:
         mine["managedFields"] = old["managedFields"]
     return {**body, "metadata": {**mine, **meta, "resourceVersion": old["resourceVersion"]}}
 
 
 def counted(before: JsonObject, body: JsonObject) -> JsonObject:
-    """``body`` with its generation one higher than ``before``'s where more than metadata and status differ."""
+    """``body`` with its generation one higher than ``before``'s if more than metadata and status differ."""
     keys = (before.keys() | body.keys()) - _NOT_COUNTED
     if "generation" not in before["metadata"] or all(before.get(key) == body.get(key) for key in keys):
         return body
@@ -102,6 +99,7 @@ def _causes(meta: JsonObject, resource: ServedResource) -> Iterator[Cause]:
         for fault in value_complaints(value or ""):
             yield Cause("metadata.labels", f'Invalid value: "{value}": {fault}')
     for key in meta.get("annotations") or {}:
+        # Kubernetes checks the keys of annotations in lower case.
         for fault in key_complaints(key.lower()):
             yield Cause("metadata.annotations", f'Invalid value: "{key}": {fault}')
     size = sum(len(key) + len(value) for key, value in (meta.get("annotations") or {}).items())
@@ -124,15 +122,17 @@ def _owner_causes(owners: list[JsonObject]) -> Iterator[Cause]:
 
 
 def _finalizer_causes(meta: JsonObject, resource: ServedResource, before: JsonObject | None) -> Iterator[Cause]:
-    """Errors in the finalizers that an object has and did not have ``before``."""
-    known = () if before is None else finalizers(before)
-    added = [name for name in meta.get("finalizers") or () if name not in known]
+    """Errors in the finalizers that a write adds."""
+    previous = () if before is None else finalizers(before)
+    added = [name for name in meta.get("finalizers") or () if name not in previous]
     if not added:
         return
     path = "metadata.finalizers"
     if before is not None and is_ending(before):
-        told = ", ".join(f'"{name}"' for name in sorted(set(added)))
-        why = f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{told}}}"
+        listing = ", ".join(f'"{name}"' for name in sorted(set(added)))
+        why = (
+            f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listing}}}"
+        )
         yield Cause(path, f"Forbidden: {why}", FORBIDDEN)
     if not resource.custom or before is None:
         yield from (Cause(path, f'Invalid value: "{name}": {why}') for name in added for why in key_complaints(name))
@@ -145,7 +145,7 @@ def _finalizer_causes(meta: JsonObject, resource: ServedResource, before: JsonOb
 
 
 def check_identity(before: JsonObject, body: JsonObject, resource: ServedResource) -> None:
-    """Raises where ``body`` names another object than ``before``: 400 for its name, 422 for its uid."""
+    """Raises if ``body`` names another object than ``before``: 400 for its name, 409 for its uid."""
     old, new = before["metadata"], body["metadata"]
     for part in ("name", "namespace"):
         if new.get(part) not in (None, "", old.get(part)):
@@ -175,7 +175,7 @@ def has_ended(body: JsonObject) -> bool:
 
 
 def marked(body: JsonObject, now: datetime, grace: int) -> JsonObject:
-    """``body`` marked for deletion in ``grace`` seconds; a mark that is there is only ever brought forward."""
+    """``body`` marked for deletion in ``grace`` seconds; an earlier deadline is kept."""
     meta: JsonObject = body["metadata"]
     if is_ending(body) and meta.get("deletionGracePeriodSeconds", 0) <= grace:
         return body
@@ -183,6 +183,7 @@ def marked(body: JsonObject, now: datetime, grace: int) -> JsonObject:
         "deletionTimestamp": timestamp(now + timedelta(seconds=grace)),
         "deletionGracePeriodSeconds": grace,
     }
+    # Kubernetes counts the mark itself as a change of the object.
     if "generation" in meta and not is_ending(body):
         mark["generation"] = meta["generation"] + 1
     return {**body, "metadata": {**meta, **mark}}

@@ -16,16 +16,17 @@ def in_version(resource: ServedResource, stored: JsonObject) -> JsonObject:
 
 
 def raw_in_version(resource: ServedResource, stored: StoredObject) -> bytes:
-    """The JSON text of an object in the client's version; the stored text where that is the same."""
+    """The JSON text of an object in the client's version; the stored text if that is the same."""
     body = in_version(resource, stored.body)
     return stored.raw if body is stored.body else encode(body)
 
 
 def in_storage_version(resource: ServedResource, given: JsonObject) -> JsonObject:
-    """A client's object as it is stored. Raises a 400 where it is of another kind or version."""
+    """A client's object as it is stored. Raises a 400 if it is of another kind or version."""
     for part, expected in (("apiVersion", resource.api_version), ("kind", resource.kind)):
-        found = given.get(part)
-        if found not in (None, "", expected):
-            raise bad_request(f"the {part} in the data ({found}) does not match the expected {part} ({expected})")
+        actual = given.get(part)
+        # A client may leave both out: the path names the kind and version already.
+        if actual not in (None, "", expected):
+            raise bad_request(f"the {part} in the data ({actual}) does not match the expected {part} ({expected})")
     head: JsonObject = {"apiVersion": resource.stored_api_version, "kind": resource.kind}
     return {**head, **{key: value for key, value in given.items() if key not in head}}

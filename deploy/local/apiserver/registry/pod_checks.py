@@ -1,10 +1,9 @@
-"""What a new pod must be, and what of a pod an update may change. Pure.
+"""Requirements on a new pod, and on what of a pod an update may change. Pure.
 
 Rules that hold here:
 
 - Of a pod's containers the names, the images, and requests against limits are looked at: what a mistake in a manifest
   or a program is made of. Kubernetes looks at every field.
-- Containers are looked at where a write changes them alone: most writes are of a status, and cost nothing here.
 - Ordinary updates change images and what ``_CHANGEABLE`` says; resources are changed through ``pods/resize``.
 """
 
@@ -27,8 +26,9 @@ _SETTLED: Final = (
 
 
 def check(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
-    """All that is wrong with a pod, and with what an update through any path changed beside its containers."""
+    """Errors in a pod, and in the changes of an update through any path, those of containers aside."""
     old, spec = _spec(before or {}), _spec(body)
+    # Most writes are of a status and leave the containers alone; they cost nothing here.
     if before is None or any(old.get(name) != spec.get(name) for name in CONTAINER_LISTS):
         yield from _container_faults(spec)
     if before is None:
@@ -53,14 +53,15 @@ def _spec(pod: JsonObject) -> JsonObject:
 
 
 def _settled(names: Iterator[str]) -> Iterator[Cause]:
-    told = ", ".join(names)
-    if told:
-        yield Cause("spec", f"{_SETTLED}\nchanged: {told}", FORBIDDEN)
+    listing = ", ".join(names)
+    if listing:
+        yield Cause("spec", f"{_SETTLED}\nchanged: {listing}", FORBIDDEN)
 
 
 def _container_faults(spec: JsonObject) -> Iterator[Cause]:
     if not spec.get("containers"):
         yield Cause("spec.containers", "Required value", REQUIRED)
+    # Names are unique over all kinds of containers of a pod.
     taken: set[str] = set()
     for kind in CONTAINER_LISTS:
         for index, container in enumerate(spec.get(kind) or ()):
@@ -92,10 +93,11 @@ def _changed_containers(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
 
 
 def _beside_images(spec: JsonObject, kind: str) -> list[JsonObject]:
-    """The containers without their images; what is empty is as what is not there."""
+    """The containers without their images."""
     return [
-        {key: value for key, value in each.items() if key != "image" and value not in (None, [], {})}
-        for each in spec.get(kind) or ()
+        # Some clients write empty fields that others leave out.
+        {key: value for key, value in container.items() if key != "image" and value not in (None, [], {})}
+        for container in spec.get(kind) or ()
     ]
 
 
@@ -115,13 +117,14 @@ def _deadline_faults(old: int | None, new: int | None) -> Iterator[Cause]:
     elif old is not None and old < new:
         why = "must be less than or equal to previous value"
     if why:
-        shown = "null" if new is None else new
-        yield Cause("spec.activeDeadlineSeconds", f"Invalid value: {shown}: {why}")
+        displayed = "null" if new is None else new
+        yield Cause("spec.activeDeadlineSeconds", f"Invalid value: {displayed}: {why}")
 
 
 def _toleration_faults(old: list[JsonObject] | None, new: list[JsonObject] | None) -> Iterator[Cause]:
-    kept = [_but_for_how_long(each) for each in new or ()]
-    if any(_but_for_how_long(each) not in kept for each in old or ()):
+    # Only how long a toleration lasts may change, so the comparison leaves that out.
+    remaining = [_but_for_how_long(toleration) for toleration in new or ()]
+    if any(_but_for_how_long(toleration) not in remaining for toleration in old or ()):
         why = "existing toleration can not be modified except its tolerationSeconds"
         yield Cause("spec.tolerations", f"Forbidden: {why}", FORBIDDEN)
 
@@ -131,9 +134,9 @@ def _but_for_how_long(toleration: JsonObject) -> JsonObject:
 
 
 def _gate_faults(old: list[JsonObject] | None, new: list[JsonObject] | None) -> Iterator[Cause]:
-    known = {gate.get("name") for gate in old or ()}
+    existing = {gate.get("name") for gate in old or ()}
     for index, gate in enumerate(new or ()):
-        if gate.get("name") not in known:
+        if gate.get("name") not in existing:
             why = f"only deletion is allowed, but found new scheduling gate '{gate.get('name', '')}'"
             yield Cause(f"spec.schedulingGates[{index}].name", f"Forbidden: {why}", FORBIDDEN)
 

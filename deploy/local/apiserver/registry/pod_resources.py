@@ -2,9 +2,8 @@
 
 Rules that hold here:
 
-- A resize changes CPU and memory of containers, adds none and removes none; the pod keeps its class of service. What it
-  says of anything else is passed over.
-- Init containers are resized only as sidecars (``restartPolicy: Always``).
+- A resize changes CPU and memory of containers, adds none and removes none; the pod keeps its class of service. All
+  other fields of the request are ignored.
 - No container requests more than its limit, and no pod that has a node more than that node can give to pods.
 - What the kubelet makes of it (``status.containerStatuses``, conditions) is the kubelet's to say.
 """
@@ -32,6 +31,7 @@ def service_class(containers: list[JsonObject]) -> str:
     resources = [container.get("resources") or {} for container in containers]
     if not any(one.get("requests") or one.get("limits") for one in resources):
         return "BestEffort"
+    # Requests that are left out default to the limits.
     guaranteed = all(
         (one.get("limits") or {}).keys() >= _RESIZABLE and one.get("requests", one["limits"]) == one["limits"]
         for one in resources
@@ -40,15 +40,17 @@ def service_class(containers: list[JsonObject]) -> str:
 
 
 def with_resources_of(before: JsonObject, body: JsonObject) -> JsonObject:
-    """The pod ``before`` with all that a resize takes from ``body``; containers that are others are taken as they are,
-    for ``faults`` to refuse.
-    """
+    """The pod ``before`` with all that a resize takes from ``body``."""
     spec: JsonObject = before.get("spec") or {}
     lists = {name: _with_resources(spec.get(name) or [], field(body, ("spec", name)) or []) for name in CONTAINER_LISTS}
-    return {**before, "spec": {**spec, **{name: each for name, each in lists.items() if each or name in spec}}}
+    return {
+        **before,
+        "spec": {**spec, **{name: containers for name, containers in lists.items() if containers or name in spec}},
+    }
 
 
 def _with_resources(old: list[JsonObject], new: list[JsonObject]) -> list[JsonObject]:
+    # Other containers are taken as they are, for `resize_faults` to refuse.
     if _names(old) != _names(new):
         return new
     return [
@@ -59,11 +61,11 @@ def _with_resources(old: list[JsonObject], new: list[JsonObject]) -> list[JsonOb
 
 
 def _names(containers: list[JsonObject]) -> list[str]:
-    return [each.get("name", "") for each in containers]
+    return [container.get("name", "") for container in containers]
 
 
 def resize_faults(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
-    """Errors of a resize: fields it may not change, and limits it may not pass."""
+    """Errors of a resize: fields that it may not change, and limits that it may not exceed."""
     for name in CONTAINER_LISTS:
         if _names(field(before, ("spec", name)) or []) != _names(field(body, ("spec", name)) or []):
             yield Cause(f"spec.{name}", f"Forbidden: {name} may not be added or removed on resize", FORBIDDEN)
@@ -72,11 +74,13 @@ def resize_faults(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
         yield Cause("spec", "Forbidden: only cpu and memory resources are mutable", FORBIDDEN)
         return
     for path, old, new in _pairs(before, body):
+        # Other init containers have ended by the time of a resize, or end soon; only sidecars run on.
         if path.startswith("spec.init") and old != new and old.get("restartPolicy") != "Always":
             yield Cause(path, "Forbidden: resources of non-sidecar init containers are immutable", FORBIDDEN)
         yield from limit_faults(f"{path}.resources", new)
         for part in ("requests", "limits"):
             yield from _part_faults(f"{path}.resources.{part}", _amounts(old, part), _amounts(new, part))
+    # The kubelet has set up the pod's control groups for its class.
     if _class_of(before) != _class_of(body):
         yield Cause("spec", "Invalid value: Pod QOS Class may not change as a result of resizing")
 
@@ -92,15 +96,15 @@ def excess(pod: JsonObject, node: JsonObject | None) -> str:
     if node is None:
         return f'node "{name}" not found'
     try:
-        asked, there_is = _requested(pod), _size(field(node, ("status", "allocatable")) or {})
+        requested, there_is = _requested(pod), _size(field(node, ("status", "allocatable")) or {})
     except QuantityError as error:
         return str(error)
-    told = [
-        f"{what}, requested: {wanted.value}, allocatable: {given.value}"
-        for what, wanted, given in (("cpu", asked.cpu, there_is.cpu), ("memory", asked.mem, there_is.mem))
-        if wanted.value > given.value
+    shortages = [
+        f"{what}, requested: {wanted.value}, allocatable: {available.value}"
+        for what, wanted, available in (("cpu", requested.cpu, there_is.cpu), ("memory", requested.mem, there_is.mem))
+        if wanted.value > available.value
     ]
-    return f"node didn't have enough allocatable resources: {'; '.join(told)}" if told else ""
+    return f"node didn't have enough allocatable resources: {'; '.join(shortages)}" if shortages else ""
 
 
 def _requested(pod: JsonObject) -> Resources:
@@ -108,10 +112,14 @@ def _requested(pod: JsonObject) -> Resources:
     sidecars, starting = ZERO, ZERO
     for init in field(pod, ("spec", "initContainers")) or []:
         size = _size(_amounts(init, "requests"))
+        # An init container runs beside the sidecars that were started before it.
         starting = starting.at_least(sidecars + size)
         if init.get("restartPolicy") == "Always":
             sidecars = sidecars + size
-    main = Resources.sum(_size(_amounts(each, "requests")) for each in field(pod, ("spec", "containers")) or [])
+    main = Resources.sum(
+        _size(_amounts(container, "requests")) for container in field(pod, ("spec", "containers")) or []
+    )
+    # Init containers end before the others start, so the greater of both needs counts.
     return (main + sidecars).at_least(starting) + _size(field(pod, ("spec", "overhead")) or {})
 
 
@@ -130,9 +138,9 @@ def _part_faults(path: str, old: JsonObject, new: JsonObject) -> Iterator[Cause]
 
 def limit_faults(path: str, container: JsonObject) -> Iterator[Cause]:
     """Errors of a container, whose resources are at ``path``, that requests more than its limits."""
-    asked, limits = _amounts(container, "requests"), _amounts(container, "limits")
-    for name in sorted(asked):
-        wanted, most = _quantity(asked[name]), _quantity(limits.get(name))
+    requests, limits = _amounts(container, "requests"), _amounts(container, "limits")
+    for name in sorted(requests):
+        wanted, most = _quantity(requests[name]), _quantity(limits.get(name))
         why = ""
         if wanted is None:
             why = f"{name} must be a quantity"
@@ -145,11 +153,11 @@ def limit_faults(path: str, container: JsonObject) -> Iterator[Cause]:
         elif most is not None and wanted > most:
             why = f"must be less than or equal to {name} limit of {limits[name]}"
         if why:
-            yield Cause(f"{path}.requests", f'Invalid value: "{asked[name]}": {why}')
+            yield Cause(f"{path}.requests", f'Invalid value: "{requests[name]}": {why}')
 
 
 def _may_be_overcommitted(name: str) -> bool:
-    """Kubernetes' own resources may be promised twice; devices and huge pages may not."""
+    """Return True for resources that may be overcommitted: Kubernetes' own, but no devices and huge pages."""
     return ("/" not in name or "kubernetes.io/" in name) and not name.startswith("hugepages-")
 
 
@@ -174,9 +182,9 @@ def _class_of(pod: JsonObject) -> str:
 
 
 def _pairs(before: JsonObject, body: JsonObject) -> Iterator[tuple[str, JsonObject, JsonObject]]:
-    """Each container that is there before and after, with its path."""
+    """Each container that exists before and after, with its path."""
     for name in CONTAINER_LISTS:
-        old = {each.get("name"): each for each in field(before, ("spec", name)) or []}
+        old = {container.get("name"): container for container in field(before, ("spec", name)) or []}
         for index, new in enumerate(field(body, ("spec", name)) or []):
             if new.get("name") in old:
                 yield f"spec.{name}[{index}]", old[new.get("name")], new
@@ -186,7 +194,9 @@ def _bare(pod: JsonObject) -> JsonObject:
     """The pod's spec without the resources of its containers."""
     spec: JsonObject = pod.get("spec") or {}
     lists = {
-        name: [{key: value for key, value in each.items() if key != "resources"} for each in spec.get(name) or []]
+        name: [
+            {key: value for key, value in container.items() if key != "resources"} for container in spec.get(name) or []
+        ]
         for name in CONTAINER_LISTS
     }
     return {**spec, **lists}

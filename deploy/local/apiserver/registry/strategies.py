@@ -1,4 +1,4 @@
-"""What is particular to some built-in resources: defaults of new objects, checks, and how long they take to end.
+"""Particulars of some built-in resources: defaults of new objects, checks, and how long they take to end.
 
 Rules that hold here:
 
@@ -24,7 +24,8 @@ from deploy.local.apiserver.resources import definitions
 from deploy.local.apiserver.schema.rules import unreadable
 
 NAMESPACE_FINALIZER: Final = "kubernetes"
-_DEFAULT_GRACE: Final = 30
+_DEFAULT_GRACE: Final = 30  # seconds, as in Kubernetes
+# Go's MicroTime is always written with six digits.
 _MICRO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _IMMORTAL_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-public"})
@@ -36,10 +37,10 @@ def _nothing_to_check(_: JsonObject | None, __: JsonObject) -> Iterator[Cause]:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """The particulars of one resource.
+    """The behavior that is special to one resource.
 
     ``complete(body, now)`` gives a new or changed object its defaults; ``check(before, body)`` finds what is wrong;
-    ``grace(body)`` is the number of seconds that an object asks to end in (0: at once); ``is_held(body)`` says that it
+    ``grace(body)`` is the grace period of an object in seconds (0: it ends at once); ``is_held(body)`` says that it
     may not end yet for a reason of its own; ``warnings(body)`` are for the client that writes it.
     ``check_path(subresource, before, body)`` finds what an update through that path (``""``: the object's own) may not
     change. ``needs_version``: a replacement must say what it replaces; ``status_with_metadata``: what writes the status
@@ -73,6 +74,7 @@ def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
         "securityContext": {},
     }
     present = {key: value for key, value in spec.items() if value is not None}
+    # Two names of one field; the second is deprecated but still set by Kubernetes.
     accounts = {"serviceAccountName": account, "serviceAccount": account}
     return {**body, "spec": {**defaults, **present, **accounts}}
 
@@ -82,17 +84,18 @@ def _first_pod_status(body: JsonObject) -> JsonObject:
 
 
 def _pod_grace(body: JsonObject) -> int:
-    """A pod that runs nowhere, or has finished, ends at once; any other gives its node the time that its spec says."""
+    """The grace period of a pod: none if it has no node or has finished, otherwise that of its spec."""
     if not field(body, ("spec", "nodeName")) or field(body, ("status", "phase")) in _FINISHED:
         return 0
-    asked = field(body, ("spec", "terminationGracePeriodSeconds"))
-    return asked if isinstance(asked, int) else _DEFAULT_GRACE
+    seconds = field(body, ("spec", "terminationGracePeriodSeconds"))
+    return seconds if isinstance(seconds, int) else _DEFAULT_GRACE
 
 
 def _complete_namespace(body: JsonObject, _: datetime) -> JsonObject:
     meta: JsonObject = body["metadata"]
     labels = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}
     finalizers = field(body, ("spec", "finalizers"))
+    # An empty list is what the collector leaves when the namespace may end; it must not be filled again.
     spec = {**(body.get("spec") or {}), "finalizers": [NAMESPACE_FINALIZER] if finalizers is None else finalizers}
     return {**body, "metadata": {**meta, "labels": labels}, "spec": spec}
 
@@ -107,6 +110,7 @@ def _complete_secret(body: JsonObject, _: datetime) -> JsonObject:
         encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
     except AttributeError:
         raise bad_request("stringData: expected an object of strings") from None
+    # `stringData` can be written but is never shown.
     rest = {key: value for key, value in body.items() if key != "stringData"}
     if encoded:
         rest["data"] = {**(body.get("data") or {}), **encoded}
@@ -115,9 +119,9 @@ def _complete_secret(body: JsonObject, _: datetime) -> JsonObject:
 
 def _complete_lease(body: JsonObject, _: datetime) -> JsonObject:
     for name in ("acquireTime", "renewTime"):
-        given = field(body, ("spec", name))
-        if given is not None and not (isinstance(given, str) and _MICRO_TIME.fullmatch(given)):
-            raise bad_request(f"spec.{name}: expected a time with six digits of a second, got {given!r}")
+        moment = field(body, ("spec", name))
+        if moment is not None and not (isinstance(moment, str) and _MICRO_TIME.fullmatch(moment)):
+            raise bad_request(f"spec.{name}: expected a time with six digits of a second, got {moment!r}")
     return body
 
 
@@ -128,7 +132,7 @@ def _check_lease(_: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
 
 
 def _check_immutable(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
-    """ConfigMaps and Secrets with ``immutable: true`` stay as they are."""
+    """Errors of an update that changes a ConfigMap or Secret with ``immutable: true``."""
     if before is None or not before.get("immutable"):
         return
     for name in ("data", "binaryData", "immutable", "type"):
@@ -147,6 +151,7 @@ def _defaults(*path: str, **values: Any) -> Callable[[JsonObject, datetime], Jso
 def _complete_definition(body: JsonObject, now: datetime) -> JsonObject:
     meta: JsonObject = body["metadata"]
     waiting = meta.get("finalizers") or []
+    # A definition that is ending has had its finalizer removed for good.
     if not is_ending(body) and definitions.CLEANUP_FINALIZER not in waiting:
         body = {**body, "metadata": {**meta, "finalizers": [*waiting, definitions.CLEANUP_FINALIZER]}}
     return definitions.completed(body, timestamp(now))
@@ -181,6 +186,7 @@ STRATEGIES: Final[dict[str, Strategy]] = {
         check_path=pod_checks.check_path,
         status_with_metadata=True,
     ),
+    # A kubelet creates its Node together with the status.
     "nodes": Strategy(keeps_first_status=True, status_with_metadata=True),
     "namespaces": Strategy(
         _complete_namespace,
@@ -209,5 +215,5 @@ _PLAIN: Final = Strategy()
 
 
 def strategy_of(resource_key: str) -> Strategy:
-    """The particulars of a resource."""
+    """The strategy of a resource."""
     return STRATEGIES.get(resource_key, _PLAIN)

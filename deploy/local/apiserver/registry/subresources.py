@@ -21,18 +21,19 @@ from deploy.local.apiserver.registry.metadata import is_ending, timestamp
 from deploy.local.apiserver.resources.resource import ScalePaths, ServedResource
 from deploy.local.apiserver.storage.history import Key, StoredObject
 
+# Seconds. The limits and the default are those of kube-apiserver.
 _LEAST_SECONDS: Final = 600
 _MOST_SECONDS: Final = 2**32
 _USUAL_SECONDS: Final = 3600
 
 
 def success(code: int = 201) -> JsonObject:
-    """The Status of something that is done and leaves no object to show."""
+    """The Status of a request that succeeded and has no object to return."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code}
 
 
 def bind(api: Api, target: RequestTarget, binding: JsonObject, options: WriteOptions) -> JsonObject:
-    """Gives a pod its node. Raises 400, 404, and 409 where the pod is another one, has a node or is ending."""
+    """Gives a pod its node. Raises 400, 404, and 409 if the uid differs, or the pod has a node or is ending."""
     node = field(binding, ("target", "name"))
     pod = api.get(target)
     subject = Subject("pods/binding", "", target.name, "Pod")
@@ -50,6 +51,7 @@ def bind(api: Api, target: RequestTarget, binding: JsonObject, options: WriteOpt
     if taken:
         raise conflict(subject, f'pod {target.name} is already assigned to node "{taken}"')
     if not options.dry_run:
+        # Straight into the store: an update could not set the node.
         api.store.replace(pod, _bound(pod.body, node, binding, timestamp(api.environment.now())))
     return success()
 
@@ -72,7 +74,9 @@ def evict(api: Api, target: RequestTarget, options: DeleteOptions) -> JsonObject
     budgets = [one for one in api.store.objects("poddisruptionbudgets.policy", target.namespace) if _guards(one, pod)]
     if len(budgets) > 1:
         message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+        # kube-apiserver answers 500 here as well.
         raise StatusError(500, "InternalError", message)
+    # A pod that has finished serves nobody, so its end disrupts nothing.
     finished = field(pod.body, ("status", "phase")) in {"Succeeded", "Failed"}
     for budget in budgets:
         if not finished and (field(budget.body, ("status", "disruptionsAllowed")) or 0) <= 0:
@@ -91,7 +95,7 @@ def scale_of(resource: ServedResource, stored: StoredObject) -> JsonObject:
     """The Scale that an object shows."""
     paths = resource.scale or ScalePaths()
     meta: JsonObject = stored.body["metadata"]
-    shown = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    keys = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     replicas = field(stored.body, paths.spec_replicas.split("."))
     status: JsonObject = {"replicas": field(stored.body, paths.status_replicas.split(".")) or 0}
     selector = _selector_text(field(stored.body, paths.selector.split(".")))
@@ -100,7 +104,7 @@ def scale_of(resource: ServedResource, stored: StoredObject) -> JsonObject:
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
-        "metadata": {key: meta[key] for key in shown if key in meta},
+        "metadata": {key: meta[key] for key in keys if key in meta},
         "spec": {"replicas": replicas} if replicas is not None else {},
         "status": status,
     }
@@ -109,6 +113,7 @@ def scale_of(resource: ServedResource, stored: StoredObject) -> JsonObject:
 def _selector_text(selector: Any) -> str:
     if isinstance(selector, str):
         return selector
+    # Workloads have a LabelSelector here; ReplicationControllers have plain labels.
     labels = selector.get("matchLabels", selector) if isinstance(selector, dict) else {}
     if not isinstance(labels, dict):
         return ""
@@ -128,6 +133,7 @@ def set_scale(api: Api, target: RequestTarget, scale: JsonObject, options: Write
 
     def scaled(body: JsonObject) -> JsonObject:
         changed = with_field(body, paths.spec_replicas.split("."), replicas)
+        # The version makes the write fail if the object has changed since the client read the Scale.
         return with_field(changed, ("metadata", "resourceVersion"), version) if version else changed
 
     return api.change(RequestTarget(target.resource, target.namespace, target.name), scaled, options)
@@ -200,12 +206,13 @@ def _bound_objects(api: Api, target: RequestTarget, reference: Any) -> tuple[Ref
     node = text_at(pod.body, "spec.nodeName")
     if not node:
         return Reference(pod.key.name, uid), None
-    found = api.store.get(Key("nodes", "", node))
-    return Reference(pod.key.name, uid), Reference(node, found.body["metadata"]["uid"] if found else "")
+    # The node may be gone while its pod still exists.
+    stored = api.store.get(Key("nodes", "", node))
+    return Reference(pod.key.name, uid), Reference(node, stored.body["metadata"]["uid"] if stored else "")
 
 
 def finalize_namespace(api: Api, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
-    """Replaces ``spec.finalizers`` of a namespace; the last one gone ends a namespace that is being deleted."""
+    """Replaces ``spec.finalizers`` of a namespace; a namespace that is being deleted ends with the last one."""
     finalizers = field(given, ("spec", "finalizers")) or []
     plain = RequestTarget(target.resource, target.namespace, target.name)
     return api.change(plain, lambda body: with_field(body, ("spec", "finalizers"), finalizers), options)

@@ -1,11 +1,4 @@
-"""Watches: the changes of a collection from a revision on, as lines of JSON.
-
-Rules that hold here:
-
-- What a watcher sees is its selection: an object that begins to match is ADDED, one that ceases to is DELETED.
-- A watcher that has lost its place gets an ERROR event with a 410 Status, and the stream ends.
-- A bookmark says "you have seen everything up to here"; it is sent now and then, and before a stream ends by itself.
-"""
+"""Watches: the changes of a collection from a revision on, as lines of JSON."""
 
 from __future__ import annotations
 
@@ -59,12 +52,14 @@ class Watch:
         """The events, several lines at a time; ends at the time-out, at an error, or once ``closing`` is set."""
         try:
             if self._from_state():
+                # Taken before anything is sent: changes that come while it is sent then follow.
                 place = self._history.place_after(self._store.revision)
                 yield b"".join(self._initial())
             else:
                 place = self._history.place_after(self._checked_start())
             async for chunk in self._follow(place, closing):
                 yield chunk
+        # The stream ends with a 410, and the client lists again.
         except TooOldError as error:
             yield _error_line(too_old(self._start, error.floor))
 
@@ -73,7 +68,7 @@ class Watch:
         return self._start == 0 if initial is None else initial
 
     def _checked_start(self) -> int:
-        """The revision to start after. One that is yet to come belongs to another life of the cluster: too old."""
+        """The revision to start after. One in the future is from another history and counts as too old."""
         if self._start > self._store.revision:
             raise TooOldError(self._store.revision)
         return self._start or self._store.revision
@@ -91,13 +86,15 @@ class Watch:
         is_over = is_quiet = False
         while not is_over:
             if (left := end - clock()) > 0 and not closing.is_set():
-                found = await self._history.wait(place, min(left, self._options.bookmark_every), self._pin)
-                is_quiet, place = found is None, self._history.end if found is None else found
+                next_place = await self._history.wait(place, min(left, self._options.bookmark_every), self._pin)
+                is_quiet, place = next_place is None, self._history.end if next_place is None else next_place
             is_over = closing.is_set() or clock() >= end
             # Nothing is awaited from here on: a bookmark must not pass over what came while the wait ended.
             changes = self._history.since(place)
             place += len(changes)
             chunk = b"".join(filter(None, map(self._seen, changes)))
+            # A bookmark says that everything up to here has been seen. It is sent in quiet times, and before a stream
+            # ends by itself.
             if self._options.bookmarks and (is_quiet or is_over):
                 chunk += self._bookmark({})
             if chunk:
@@ -109,7 +106,9 @@ class Watch:
         if namespace and change.now.key.namespace != namespace:
             return None
         if self._wanted is None:
+            # Watchers of everything share the text that was made with the change.
             return change.line if self._shape is None else self._line(change.type, change.now.body)
+        # A watcher sees its selection alone: an object that begins to match is ADDED, one that ceases to is DELETED.
         before = change.before is not None and self._wanted(change.before.body)
         now = change.type is not ChangeType.DELETED and self._wanted(change.now.body)
         if not before and not now:
@@ -121,18 +120,18 @@ class Watch:
         return change.line if unchanged else self._line(kind, change.now.body)
 
     def _line(self, kind: ChangeType, body: JsonObject) -> bytes:
-        shown = body if self._shape is None else self._shape(body)
-        return encode({"type": kind.value, "object": shown}) + b"\n"
+        shaped = body if self._shape is None else self._shape(body)
+        return encode({"type": kind.value, "object": shaped}) + b"\n"
 
     def _bookmark(self, annotations: JsonObject) -> bytes:
         resource = self._target.resource
         meta: JsonObject = {"resourceVersion": str(self._store.revision), "creationTimestamp": None}
         if annotations:
             meta["annotations"] = annotations
-        shown: JsonObject = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
+        bookmark: JsonObject = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
         if self._shape is not None:
-            shown = self._shape(shown)
-        return encode({"type": "BOOKMARK", "object": shown}) + b"\n"
+            bookmark = self._shape(bookmark)
+        return encode({"type": "BOOKMARK", "object": bookmark}) + b"\n"
 
 
 def _as_it_was(change: StoredChange) -> JsonObject:

@@ -1,1 +1,1 @@
-"""Which kinds of objects there are: the built-in ones and those that definitions add. Pure."""
+"""Kinds of objects: the built-in ones and those that definitions add. Pure."""

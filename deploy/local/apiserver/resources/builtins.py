@@ -111,6 +111,7 @@ def _scaled(group: str, plural: str, kind: str, short_name: str, columns: tuple[
         short_names=(short_name,),
         categories=_ALL,
         subresources=_SCALABLE,
+        # Workloads have their selector in the spec; for custom resources it usually is in the status.
         scale=ScalePaths(selector="spec.selector"),
         columns=columns,
         generation=True,
@@ -118,7 +119,7 @@ def _scaled(group: str, plural: str, kind: str, short_name: str, columns: tuple[
 
 
 def _review(group: str, plural: str, kind: str) -> ServedResource:
-    """A question that is answered and not kept."""
+    """A review: it is answered and not stored."""
     return ServedResource(group, "v1", plural, kind, namespaced=False, verbs=CREATE_ONLY)
 
 
@@ -137,6 +138,7 @@ BUILTINS: Final[tuple[ServedResource, ...]] = (
         namespaced=False,
         short_names=("ns",),
         subresources=("status", "finalize"),
+        # A namespace is deleted by name only.
         verbs=ONE_BY_ONE,
         selectable=("status.phase",),
         columns=(TableColumn("Status", ".status.phase"), _AGE),

@@ -1,9 +1,6 @@
-"""Which resources are served now: the built-in ones and those that CustomResourceDefinitions add.
+"""Resources that are served now: the built-in ones and those that CustomResourceDefinitions add.
 
-Rules that hold here:
-
-- The catalog follows the stored CustomResourceDefinitions; it is rebuilt from them and remembers nothing else.
-- Versions are in Kubernetes' order of preference: ``v2`` before ``v1`` before ``v2beta1`` before ``v1alpha1``.
+The catalog follows the stored CustomResourceDefinitions; it is rebuilt from them and remembers nothing else.
 """
 
 from __future__ import annotations
@@ -21,8 +18,10 @@ _STAGES: Final = {None: 2, "beta": 1, "alpha": 0}
 def version_rank(version: str) -> tuple[int, int, int, int, str]:
     """Sorts versions with the preferred one first."""
     match = _VERSION.fullmatch(version)
+    # Names of any other form come last, in the order of the alphabet.
     if not match:
         return (1, 0, 0, 0, version)
+    # Kubernetes' order of preference: `v2` before `v1` before `v2beta1` before `v1alpha1`.
     return (0, -_STAGES[match[2]], -int(match[1]), -int(match[3] or 0), version)
 
 
@@ -54,6 +53,7 @@ class Catalog:
         self._by_path = {(one.group, one.version, one.plural): one for one in every}
         self._by_key = {}
         for one in sorted(every, key=lambda resource: version_rank(resource.version)):
+            # The first is the preferred version.
             self._by_key.setdefault(one.key, one)
 
     def find(self, group: str, version: str, plural: str) -> ServedResource | None:
@@ -74,7 +74,7 @@ class Catalog:
 
     def groups(self) -> Mapping[str, Mapping[str, list[ServedResource]]]:
         """Group -> version (preferred first) -> resources. The core group is ``""``."""
-        found: dict[str, dict[str, list[ServedResource]]] = {}
+        by_group: dict[str, dict[str, list[ServedResource]]] = {}
         for one in sorted(self._by_path.values(), key=lambda resource: version_rank(resource.version)):
-            found.setdefault(one.group, {}).setdefault(one.version, []).append(one)
-        return dict(sorted(found.items()))
+            by_group.setdefault(one.group, {}).setdefault(one.version, []).append(one)
+        return dict(sorted(by_group.items()))

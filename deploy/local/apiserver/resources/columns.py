@@ -1,4 +1,4 @@
-"""What ``kubectl get`` shows of an object: the cells of its columns, and Tables of them.
+"""Cells and Tables of objects, as ``kubectl get`` shows them.
 
 A column's path is a JSONPath, or ``computed:NAME`` for one of the functions in the table at the end.
 """
@@ -26,9 +26,11 @@ def age(moment: str, now: datetime) -> str:
     """Age of an RFC 3339 time as kubectl prints it: ``5s``, ``2m30s``, ``3h``, ``12d``."""
     try:
         elapsed = now - datetime.fromisoformat(moment)
+    # TypeError: a time without an offset cannot be subtracted from one that has it.
     except (ValueError, TypeError):
         return _UNKNOWN
     seconds = max(0, int(elapsed / timedelta(seconds=1)))
+    # kubectl counts in seconds up to two minutes.
     if seconds < 120:
         return f"{seconds}s"
     for size, suffix in _SPANS:
@@ -53,6 +55,7 @@ def _restarts(body: JsonObject) -> Any:
 def _pod_status(body: JsonObject) -> Any:
     if field(body, ("metadata", "deletionTimestamp")):
         return "Terminating"
+    # A reason to wait, such as ImagePullBackOff, tells more than the phase.
     for status in field(body, ("status", "containerStatuses")) or []:
         reason = field(status, ("state", "waiting", "reason"))
         if reason:
@@ -96,10 +99,10 @@ _COMPUTED: Final[dict[str, Callable[[JsonObject], Any]]] = {
 def _cell(column: TableColumn, body: JsonObject, now: datetime, absent: str | None) -> Any:
     if column.path in _COMPUTED:
         return _COMPUTED[column.path](body)
-    found = find(column.path, body)
-    if not found or found[0] is None:
+    values = find(column.path, body)
+    if not values or values[0] is None:
         return _UNKNOWN if column.type == "date" and absent else absent
-    value = found[0] if len(found) == 1 else ",".join(str(one) for one in found)
+    value = values[0] if len(values) == 1 else ",".join(str(one) for one in values)
     if column.type == "date":
         return age(str(value), now)
     if column.type == "string" and not isinstance(value, str):
@@ -118,9 +121,9 @@ def _definition(column: TableColumn) -> JsonObject:
 
 
 def columns_of(resource: ServedResource) -> tuple[TableColumn, ...]:
-    """Its columns, the name first; name and age where nothing else is said."""
-    shown = resource.columns or (TableColumn("Age", ".metadata.creationTimestamp", "date"),)
-    return (_NAME, *shown)
+    """Its columns, the name first; name and age if it declares none."""
+    declared = resource.columns or (TableColumn("Age", ".metadata.creationTimestamp", "date"),)
+    return (_NAME, *declared)
 
 
 def partial_metadata(body: JsonObject, api_version: str = "meta.k8s.io/v1") -> JsonObject:
@@ -147,19 +150,20 @@ class Tables:
     include: str
 
     def table(self, bodies: Iterable[JsonObject], meta: JsonObject, *, headers: bool) -> JsonObject:
-        """A Table of ``bodies``; ``headers`` says whether the columns are described."""
-        shown: Sequence[TableColumn] = columns_of(self.resource)
+        """A Table of ``bodies``; the columns are described if ``headers`` is true."""
+        columns: Sequence[TableColumn] = columns_of(self.resource)
         carried = _INCLUDED.get(self.include, partial_metadata)
+        # kube-apiserver leaves a missing cell of a custom resource null.
         absent = None if self.resource.custom else _NONE
         rows = []
         for body in bodies:
-            row: JsonObject = {"cells": [_cell(column, body, self.now, absent) for column in shown]}
+            row: JsonObject = {"cells": [_cell(column, body, self.now, absent) for column in columns]}
             companion = carried(body)
             rows.append(row if companion is None else {**row, "object": companion})
         return {
             "kind": "Table",
             "apiVersion": "meta.k8s.io/v1",
             "metadata": meta,
-            "columnDefinitions": [_definition(column) for column in shown] if headers else [],
+            "columnDefinitions": [_definition(column) for column in columns] if headers else [],
             "rows": rows,
         }

@@ -1,11 +1,7 @@
 """CustomResourceDefinitions: checked, completed, and turned into resources.
 
-Rules that hold here:
-
-- A definition is Established in the same step in which it is stored; a wrong one is refused (422), never half served.
-- Versions share one storage; conversion between them changes the apiVersion and nothing else (strategy ``None``).
-- CEL rules (``x-kubernetes-validations``) are evaluated as far as ``cel`` can read them; the definition's answer
-  carries a warning for each rule that it cannot.
+CEL rules (``x-kubernetes-validations``) are evaluated as far as ``cel`` can read them; the definition's answer
+carries a warning for each rule that it cannot.
 """
 
 from __future__ import annotations
@@ -36,6 +32,7 @@ def completed(body: JsonObject, now: str) -> JsonObject:
     """The definition with its defaults and the status of one that is served. Raises a 422 that names each field."""
     spec: JsonObject = body.get("spec") or {}
     name = field(body, ("metadata", "name")) or ""
+    # A wrong definition is refused as a whole, never half served.
     causes = list(_causes(name, spec))
     if causes:
         raise _invalid(name, causes)
@@ -45,21 +42,25 @@ def completed(body: JsonObject, now: str) -> JsonObject:
         "singular": names.get("singular") or names["kind"].lower(),
         "listKind": names.get("listKind") or f"{names['kind']}List",
     }
+    # Versions share one storage; conversion between them changes the apiVersion and nothing else.
     full_spec = {**spec, "names": full_names, "conversion": spec.get("conversion") or {"strategy": "None"}}
     previous = field(body, ("status", "storedVersions")) or []
     stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
+    # Established in the same step in which it is stored: the catalog follows at once.
     status = {
         "conditions": [
             _condition("NamesAccepted", "NoConflicts", "no conflicts found", body, now),
             _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", body, now),
         ],
         "acceptedNames": full_names,
+        # Objects may still be stored in the versions that were the storage version before.
         "storedVersions": previous if stored in previous else [*previous, stored],
     }
     return {**body, "spec": full_spec, "status": status}
 
 
 def _condition(kind: str, reason: str, message: str, body: JsonObject, now: str) -> JsonObject:
+    # A condition that holds already keeps its transition time.
     for condition in field(body, ("status", "conditions")) or ():
         if condition.get("type") == kind and condition.get("status") == "True":
             return dict(condition)
@@ -74,6 +75,7 @@ def _invalid(name: str, causes: list[Cause]) -> StatusError:
 def _causes(name: str, spec: JsonObject) -> Iterator[Cause]:
     missing = [path for path, steps in _REQUIRED if not field(spec, steps)]
     yield from (Cause(path, "Required value", "FieldValueRequired") for path in missing)
+    # The checks below need these fields.
     if missing:
         return
     expected = f"{spec['names']['plural']}.{spec['group']}"
@@ -127,6 +129,7 @@ def _resource(spec: JsonObject, version: JsonObject, stored: str) -> ServedResou
         categories=tuple(names.get("categories") or ()),
         subresources=tuple(name for name in ("status", "scale") if name in subresources),
         columns=_columns(version.get("additionalPrinterColumns")),
+        # JSONPaths begin with a dot; the paths of field selectors do not.
         selectable=tuple(entry["jsonPath"].lstrip(".") for entry in version.get("selectableFields") or ()),
         scale=_scale(subresources.get("scale")),
         generation=True,

@@ -1,4 +1,4 @@
-"""What a resource is: its names, its verbs, and what a client may ask of its objects.
+"""Properties of a resource: its names, its verbs, and what a client may ask of its objects.
 
 Rules that hold here:
 
@@ -104,5 +104,5 @@ class ServedResource:
         return "status" in self.subresources
 
     def subject(self, name: str) -> Subject:
-        """The object of this resource with that name, for refusals."""
+        """The object of this resource with that name, for error messages."""
         return Subject(self.plural, self.group, name, self.kind)

@@ -35,6 +35,7 @@ class DiscoveryRoutes:
 
     def _root(self, request: Request, core: bool) -> Response:
         self._check(request)
+        # The order of the parameters is up to the client.
         if "as=APIGroupDiscoveryList" in request.headers.get("accept", "") and "v=v2" in request.headers["accept"]:
             response = json_response(documents.aggregated(self._catalog, core))
             response.headers["Content-Type"] = documents.AGGREGATED
@@ -67,6 +68,7 @@ class DiscoveryRoutes:
     async def swagger(self, request: Request) -> Response:
         """``/openapi/v2``, as JSON or as protobuf."""
         self._check(request)
+        # Go clients ask for protobuf, and some take nothing else here.
         if openapi.V2_PROTOBUF in request.headers.get("accept", ""):
             return Response(openapi.V2_PROTOBUF_BODY, media_type=openapi.V2_PROTOBUF_ANSWER)
         return json_response(openapi.swagger())

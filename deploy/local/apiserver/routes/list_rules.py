@@ -1,4 +1,4 @@
-"""Which options of lists and watches go together."""
+"""Rules for the options of lists and watches that go together."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def _forbidden(name: str, why: str) -> Cause:
 
 
 def _list_faults(query: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    # The messages are kube-apiserver's, down to the lower-case "exact".
     match, version = query.get(_MATCH, ""), query.get("resourceVersion", "")
     if _INITIAL in query:
         yield _INITIAL, "sendInitialEvents is forbidden for list"

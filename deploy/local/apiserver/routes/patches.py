@@ -26,6 +26,7 @@ from deploy.local.apiserver.schema.shapes import check_metadata
 Change = Callable[[JsonObject], JsonObject]
 """From what an object is to what it shall be."""
 
+# Merge keys are known for built-in kinds alone.
 _CUSTOM_PATCHES: Final = tuple(kind for kind in PATCHES if kind != STRATEGIC_PATCH)
 
 
@@ -45,6 +46,7 @@ def applied(target: RequestTarget, body: Body, options: WriteOptions, now: str) 
     check_metadata(stated.get("metadata"))
     if not stated.get("apiVersion") or not stated.get("kind"):
         raise bad_request(f"invalid object type: {stated.get('apiVersion', '')}, Kind={stated.get('kind', '')}")
+    # Who owns what is for the server to say.
     if (stated.get("metadata") or {}).get("managedFields"):
         raise bad_request("metadata.managedFields must be nil")
     keys = partial(schema_list_keys, resource.schema.document) if resource.schema else builtin_list_keys
@@ -52,6 +54,7 @@ def applied(target: RequestTarget, body: Body, options: WriteOptions, now: str) 
     return lambda live: apply(live, stated, application)
 
 
+# A server-side apply is not among these: it may create its object, and needs the options of the request.
 _MAKERS: Final[dict[str, Callable[[Any], Change]]] = {
     JSON_PATCH: lambda patch: lambda body: json_patch(body, patch),
     MERGE_PATCH: lambda patch: lambda body: _object(merge_patch(body, _object(patch))),
@@ -60,7 +63,7 @@ _MAKERS: Final[dict[str, Callable[[Any], Change]]] = {
 
 
 def change_of(target: RequestTarget, body: Body) -> Change:
-    """The change that a patch body describes. Raises a 400, or a 415 for a kind that the resource does not know."""
+    """The change that a patch body describes. Raises a 400, or a 415 for an unsupported media type."""
     accepted = _CUSTOM_PATCHES if target.resource.custom else PATCHES
     if body.media_type not in accepted or body.media_type == APPLY_PATCH:
         raise unsupported_media_type(body.media_type, accepted)

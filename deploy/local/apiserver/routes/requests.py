@@ -1,4 +1,4 @@
-"""What a request asks: path, query and body, read into the types of the rules. Pure.
+"""Reading of requests: path, query and body become the types of the rules. Pure.
 
 Everything that cannot be read is refused here (400, 404, 406, 415), with a message that names it.
 """
@@ -23,6 +23,7 @@ from deploy.local.apiserver.schema.shapes import check_shape
 from protocol.durations import DurationError, parse_duration
 from protocol.yaml_text import read_yaml
 
+# The spellings that Go's ParseBool takes for true.
 _TRUE: Final = frozenset({"true", "1", "True", "TRUE", "t", "T"})
 _VALIDATIONS: Final = frozenset({"Ignore", "Warn", "Strict"})
 
@@ -30,7 +31,7 @@ Query = Mapping[str, str]
 
 
 class Form(Enum):
-    """In which form objects are wanted."""
+    """Form in which a client wants objects."""
 
     PLAIN = "plain"
     TABLE = "Table"
@@ -55,6 +56,7 @@ def target_of(catalog: Catalog, path: str) -> RequestTarget:
     else:
         raise no_such_path()
     namespace = ""
+    # `namespaces/NAME/status` is the status of a namespace, while `namespaces/NAME/pods` is a collection in it.
     if rest[0] == "namespaces" and len(rest) >= 3 and catalog.find(group, version, rest[2]):
         namespace, rest = rest[1], rest[2:]
     resource = catalog.find(group, version, rest[0])
@@ -69,14 +71,14 @@ def target_of(catalog: Catalog, path: str) -> RequestTarget:
 
 
 def form_of(accept: str) -> Form:
-    """The first form of an ``Accept`` header that can be written here. Raises a 406."""
+    """The first supported form of an ``Accept`` header. Raises a 406."""
     if not accept:
         return Form.PLAIN
     for one in accept.split(","):
         kind, *parameters = (part.strip() for part in one.split(";"))
-        given = dict(part.partition("=")[::2] for part in parameters)
-        if kind in {JSON, "*/*", "application/*"} and given.get("as", "") in _FORMS:
-            return _FORMS[given.get("as", "")]
+        options = dict(part.partition("=")[::2] for part in parameters)
+        if kind in {JSON, "*/*", "application/*"} and options.get("as", "") in _FORMS:
+            return _FORMS[options.get("as", "")]
     raise not_acceptable((JSON,))
 
 
@@ -86,7 +88,7 @@ def flag(query: Query, name: str) -> bool:
 
 
 def check_timeout(query: Query) -> None:
-    """Refuses a ``timeout`` that is no span of time. Calls are answered at once, so there is no more to do with it."""
+    """Refuses an invalid ``timeout``. Calls are answered at once, so a valid one has no effect."""
     text = query.get("timeout", "")
     if not text or flag(query, "watch"):
         return
@@ -94,6 +96,7 @@ def check_timeout(query: Query) -> None:
         parse_duration(text)
     except DurationError as error:
         raise bad_request(f"timeout: {error}") from None
+    # Go's durations need a unit; only a zero may go without.
     if text.isdecimal() and int(text):
         raise bad_request(f"timeout: {text!r} has no unit")
 
@@ -125,7 +128,8 @@ def write_options(query: Query) -> WriteOptions:
 
 
 def delete_options(query: Query, body: JsonObject) -> DeleteOptions:
-    """Options of a deletion, from its body or else its query. Raises a 400."""
+    """Options of a deletion, from its body or, if absent there, its query. Raises a 400."""
+    # An Eviction has its options in a field.
     if body.get("kind") == "Eviction":
         body = body.get("deleteOptions") or {}
     grace = body.get("gracePeriodSeconds")
@@ -134,6 +138,7 @@ def delete_options(query: Query, body: JsonObject) -> DeleteOptions:
     if grace is not None and (not isinstance(grace, int) or grace < 0):
         raise bad_request(f"gracePeriodSeconds: expected a whole number of zero or more, got {grace!r}")
     policy = body.get("propagationPolicy") or query.get("propagationPolicy") or ""
+    # The older form of propagationPolicy.
     if body.get("orphanDependents") or flag(query, "orphanDependents"):
         policy = "Orphan"
     if policy not in {"", "Background", "Foreground", "Orphan"}:
@@ -156,6 +161,7 @@ def list_options(query: Query) -> ListOptions:
     return ListOptions(
         labels=query.get("labelSelector", ""),
         fields=query.get("fieldSelector", ""),
+        # A negative limit is none.
         limit=max(0, _number(query, "limit") or 0),
         token=query.get("continue", ""),
         resource_version=query.get("resourceVersion", ""),
@@ -179,10 +185,12 @@ def watch_options(query: Query, bookmark_every: float, longest: float) -> WatchO
 
 
 def _yaml(raw: bytes) -> Any:
-    """YAML as the JSON that it stands for; kubectl's is JSON."""
+    """The value of YAML text; kubectl sends JSON."""
+    # JSON is YAML too, but its own decoder is faster.
     if raw.lstrip()[:1] == b"{":
         return decode(raw)
     try:
+        # By way of JSON, which has no place for YAML's own types, such as dates.
         return decode(encode(read_yaml(raw.decode())))
     except (UnicodeDecodeError, TypeError, ValueError, OverflowError) as error:
         raise NotJsonError(str(error)) from None
@@ -223,7 +231,7 @@ class Body:
             raise bad_request(f"the body of the request is not readable as {kind}: {error}") from None
 
     def object(self, shape: JsonObject | None = None) -> JsonObject:
-        """The object that the body says. Raises a 400 where it is none or has not the ``shape``, else as ``value``."""
+        """The object in the body. Raises a 400 if it is none or not of the ``shape``, and otherwise as ``value``."""
         value = self.value((JSON, YAML, PROTOBUF))
         if not isinstance(value, dict):
             raise bad_request(f"the body of the request must be an object, got {type(value).__name__}")
@@ -232,5 +240,5 @@ class Body:
         return value
 
     def optional_object(self, shape: JsonObject) -> JsonObject:
-        """As ``object``, and nothing if there is no body."""
+        """As ``object``, or an empty one if there is no body."""
         return self.object(shape) if self.raw.strip() else {}

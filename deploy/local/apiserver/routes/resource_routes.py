@@ -63,7 +63,7 @@ class ApiServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, read."""
+    """One parsed request."""
 
     target: RequestTarget
     caller: Identity
@@ -109,6 +109,7 @@ class ResourceRoutes:
 
     async def __call__(self, request: Request) -> Response:
         """Answers any request on a resource."""
+        # Comes first, so that strangers learn nothing about what is served.
         caller = self._authenticator.caller(request.headers.get("authorization", ""))
         if caller is None:
             raise unauthorized()
@@ -125,10 +126,12 @@ class ResourceRoutes:
             if handler is None:
                 raise method_not_allowed()
             return handler
+        # No resource has a verb without a name, so a method that is not in the table ends in a 405.
         verb, handler = self._verbs.get((method, bool(target.name)), ("", self._get))
         if verb not in target.resource.verbs:
             raise method_not_allowed()
         if verb in _OF_ONE_NAMESPACE and target.resource.namespaced and not target.namespace:
+            # kube-apiserver has no such route for custom resources, and a route without this method for built-in ones.
             raise no_such_path() if target.resource.custom else method_not_allowed()
         return handler
 
@@ -139,6 +142,7 @@ class ResourceRoutes:
     def _shown(self, call: Call, stored: StoredObject, code: int = 200, warnings: tuple[str, ...] = ()) -> Response:
         response = raw_response(self._view(call).object(stored), code)
         for warning in warnings:
+            # 299 is HTTP's code for a warning without a code of its own.
             response.headers.append("Warning", f'299 - "{_quoted(warning)}"')
         return response
 
@@ -162,12 +166,12 @@ class ResourceRoutes:
     def _create(self, call: Call) -> Response:
         resource = call.target.resource
         review = REVIEWS.get(resource.key)
-        given = call.body.object(REVIEW if review is not None else None)
+        body = call.body.object(REVIEW if review is not None else None)
         if review is not None:
-            status = review(self._authenticator, call.caller, resource, given)
+            status = review(self._authenticator, call.caller, resource, body)
             head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}}
-            return json_response({**head, "spec": given.get("spec", {}), "status": status}, 201)
-        return self._outcome(call, self._api.create(call.target, given, write_options(call.query)))
+            return json_response({**head, "spec": body.get("spec", {}), "status": status}, 201)
+        return self._outcome(call, self._api.create(call.target, body, write_options(call.query)))
 
     def _update(self, call: Call) -> Response:
         return self._outcome(call, self._api.update(call.target, call.body.object(), write_options(call.query)))
@@ -181,12 +185,14 @@ class ResourceRoutes:
     def _apply(self, call: Call) -> Response:
         options = write_options(call.query)
         change = applied(call.target, call.body, options, timestamp(self._api.environment.now()))
+        # An apply may create an object, but not by way of a subresource.
         if self._api.store.get(call.target.key) is None and not call.target.subresource:
             return self._outcome(call, self._api.create(call.target, change({}), options))
         return self._outcome(call, self._api.change(call.target, change, options))
 
     def _delete(self, call: Call) -> Response:
         outcome = self._api.delete(call.target, delete_options(call.query, call.body.optional_object(DELETE_OPTIONS)))
+        # kube-apiserver shows a pod that is gone; for other kinds it answers with a Status.
         if not outcome.gone or call.target.resource.key == "pods":
             return self._shown(call, outcome.stored)
         resource = call.target.resource
@@ -208,12 +214,13 @@ class ResourceRoutes:
         return json_response(subresources.bind(self._api, call.target, call.body.object(BINDING), options), 201)
 
     def _evict(self, call: Call) -> Response:
+        # Clients may leave out the kind, by which `delete_options` knows where to look.
         options = delete_options(call.query, {**call.body.object(EVICTION), "kind": "Eviction"})
         return json_response(subresources.evict(self._api, call.target, options), 201)
 
     def _token(self, call: Call) -> Response:
-        given, key = call.body.object(TOKEN_REQUEST), self._authenticator.signing_key
-        return json_response(subresources.issue_token(self._api, call.target, given, key), 201)
+        request, key = call.body.object(TOKEN_REQUEST), self._authenticator.signing_key
+        return json_response(subresources.issue_token(self._api, call.target, request, key), 201)
 
     def _get_scale(self, call: Call) -> Response:
         return json_response(subresources.scale_of(call.target.resource, self._api.get(call.target)))
@@ -222,6 +229,7 @@ class ResourceRoutes:
         return self._scaled(call, call.body.object(SCALE))
 
     def _patch_scale(self, call: Call) -> Response:
+        # The patch is about the Scale that the client sees, not about the object behind it.
         now = subresources.scale_of(call.target.resource, self._api.get(call.target))
         changed = change_of(call.target, call.body)(now)
         check_shape(changed, SCALE)
@@ -232,8 +240,8 @@ class ResourceRoutes:
         return json_response(subresources.scale_of(call.target.resource, outcome.stored))
 
     def _finalize(self, call: Call) -> Response:
-        given, options = call.body.object(builtin_shape("namespaces")), write_options(call.query)
-        return self._outcome(call, subresources.finalize_namespace(self._api, call.target, given, options))
+        namespace, options = call.body.object(builtin_shape("namespaces")), write_options(call.query)
+        return self._outcome(call, subresources.finalize_namespace(self._api, call.target, namespace, options))
 
 
 def _quoted(text: str) -> str:

@@ -23,17 +23,17 @@ _MEDIA_TYPE: Final = "application/json"
 
 
 def json_response(value: object, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON answer."""
+    """A JSON response."""
     return Response(encode(value), code, headers, _MEDIA_TYPE)
 
 
 def raw_response(raw: bytes, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer that is JSON text already."""
+    """A response of JSON text."""
     return Response(raw, code, headers, _MEDIA_TYPE)
 
 
 def refusal(error: StatusError) -> Response:
-    """The answer to a request that is refused."""
+    """The response to a request that is refused."""
     headers = dict(error.headers)
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
@@ -68,13 +68,14 @@ class ClientView:
         resource = self.resource
         if self.form is Form.PLAIN:
             head = encode({"kind": resource.kind_of_list, "apiVersion": resource.api_version, "metadata": page.meta()})
+            # The stored texts are joined as they are: a list of thousands of objects is not encoded again.
             items = b",".join([raw_in_version(resource, item) for item in page.items])
             return b'%s,"items":[%s]}' % (head[:-1], items)
         bodies = [in_version(resource, item.body) for item in page.items]
         if self.form is Form.PARTIAL:
-            shown = [partial_metadata(body) for body in bodies]
+            partials = [partial_metadata(body) for body in bodies]
             head_only: JsonObject = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
-            return encode({**head_only, "metadata": page.meta(), "items": shown})
+            return encode({**head_only, "metadata": page.meta(), "items": partials})
         return encode(self._tables.table(bodies, page.meta(), headers=True))
 
     def shape(self) -> Shape | None:
@@ -84,13 +85,15 @@ class ClientView:
             return _table_shape(self._tables)
         if self.form is Form.PARTIAL:
             return lambda body: partial_metadata(in_version(resource, body))
+        # Such watchers share the text that is stored.
         if resource.api_version == resource.stored_api_version:
             return None
         return lambda body: in_version(resource, body)
 
 
 def _table_shape(tables: Tables) -> Shape:
-    """Tables of one row each, of which the first describes the columns."""
+    """Tables of one row each."""
+    # Yields once: the first Table of a watch describes the columns, the others do not.
     headers = iter((True,))
 
     def as_table(body: JsonObject) -> JsonObject:

@@ -1,1 +1,1 @@
-"""What a custom resource's schema asks of its objects: types, bounds, patterns and CEL rules. Pure."""
+"""Validation of objects against the schema of a custom resource: types, bounds, patterns and CEL rules. Pure."""

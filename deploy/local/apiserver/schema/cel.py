@@ -1,11 +1,4 @@
-"""Rules in the Common Expression Language: Google's implementation, with Kubernetes' quantities added. Pure.
-
-Rules that hold here:
-
-- A text is compiled and checked once. One with an unknown name is refused then (``UnknownExpressionError``).
-- What fails while evaluating (a missing key, an overflow, a spent budget) raises ``EvaluationError``.
-- A quantity is a map with its exact value as a fraction: an opaque value cannot be passed between functions.
-"""
+"""Rules in the Common Expression Language: Google's implementation, with Kubernetes' quantities added. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +25,9 @@ class Expression(Protocol):
 
 _VALUE: Final = "quantity"
 _TYPE: Final = cel.Type
+# An opaque value cannot be passed between functions, so a quantity is a map with its exact value as a fraction.
 _QUANTITY: Final = _TYPE.Map(_TYPE.STRING, _TYPE.STRING)
+# `__` comes first: the other replacements contain it.
 _ESCAPES: Final = {"__": "__underscores__", ".": "__dot__", "-": "__dash__", "/": "__slash__"}
 _RESERVED: Final = frozenset({
     "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import", "let",
@@ -41,7 +36,7 @@ _RESERVED: Final = frozenset({
 
 
 class UnknownExpressionError(ValueError):
-    """A text is no CEL, or uses a name that this server does not know."""
+    """Text that is not CEL, or uses a name that this server does not know."""
 
 
 class EvaluationError(Exception):
@@ -62,8 +57,9 @@ def _quantity(value: Fraction) -> dict[str, str]:
 
 
 def _number(quantity: Mapping[str, Any]) -> Fraction:
-    found = quantity[_VALUE]
-    return Fraction(found if isinstance(found, str) else found.value())
+    raw = quantity[_VALUE]
+    # CEL passes a text on in a wrapper of its own.
+    return Fraction(raw if isinstance(raw, str) else raw.value())
 
 
 def _as_integer(quantity: Mapping[str, Any]) -> int:
@@ -114,6 +110,7 @@ _SHORT: Final = 128
 """Characters of a text that is remembered with its answer."""
 
 
+# Definitions are written rarely and their rules evaluated with every object, so a text is compiled once.
 @lru_cache(maxsize=512)
 def compiled(text: str, names: tuple[str, ...] = _OF_RULES) -> Expression:
     """The checked form of a text that may use these ``names``. Raises ``UnknownExpressionError``."""
@@ -128,6 +125,7 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
     """The value in ``scope``, which gives the names that it uses. Raises ``EvaluationError``."""
     try:
         outcome = expression.eval(data=dict(scope))
+    # A missing key, an overflow or a spent budget comes as one of these, or as an error value.
     except (RuntimeError, TypeError, UnicodeError, RecursionError) as error:
         raise EvaluationError(str(error)) from None
     if outcome.type() == _TYPE.ERROR:
@@ -138,13 +136,15 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
 def matches(pattern: str, text: str) -> bool:
     """Return True if ``pattern`` (RE2, as everywhere in Kubernetes; linear time) is found in ``text``.
 
-    Raises ``EvaluationError`` for what is no pattern.
+    Raises ``EvaluationError`` for an invalid pattern.
     """
+    # Long texts rarely come again, and would fill the cache.
     return _found_recently(pattern, text) if len(text) <= _SHORT else _found(pattern, text)
 
 
 def _found(pattern: str, text: str) -> bool:
     try:
+        # Python's `re` can take exponential time, and knows other patterns than RE2.
         expression = compiled(f"self.matches({encode(pattern).decode()})")
     except UnknownExpressionError as error:
         raise EvaluationError(str(error)) from None
@@ -155,7 +155,7 @@ _found_recently = lru_cache(maxsize=1024)(_found)  # most writes repeat almost a
 
 
 def escaped(value: Any) -> Any:
-    """``value`` with the names of fields as rules must write them where CEL could not read them (``__namespace__``)."""
+    """``value`` with field names escaped as rules must write them (``__namespace__``)."""
     if isinstance(value, list):
         return [escaped(item) for item in value]
     if not isinstance(value, dict):

@@ -1,8 +1,4 @@
-"""The CEL rules of a schema (``x-kubernetes-validations``), evaluated where they stand. Pure.
-
-A rule that names ``oldSelf`` speaks about changes only; any other is not evaluated for a part that stays as it was. One
-that ``cel`` cannot read is not evaluated; ``unreadable`` finds them, for the warnings of the definition.
-"""
+"""The CEL rules of a schema (``x-kubernetes-validations``), evaluated where they stand. Pure."""
 
 from __future__ import annotations
 
@@ -37,21 +33,25 @@ def broken_rules(value: Any, schema: JsonObject, before: Any, path: str = "") ->
 def _checked(rule: JsonObject, value: Any, before: Any, path: str) -> Iterator[Cause]:
     text: str = rule["rule"]
     about_change = "oldSelf" in text
+    # A rule about a change needs an earlier value. Any other is skipped for a value that stays as it was.
     if before is None if about_change else is_unchanged(value, before):
         return
     try:
         expression = compiled(text)
     except UnknownExpressionError:
+        # The client was warned when it wrote the definition; see `unreadable`.
         return
     scope = {"self": value, "oldSelf": before} if about_change else {"self": value}
+    # Only a text with `__` can name an escaped field, and escaping copies the whole value.
     if "__" in text:
         scope = {name: escaped(inner) for name, inner in scope.items()}
     why = rule.get("message") or f"failed rule: {text}"
     try:
-        held = evaluate(expression, scope)
+        outcome = evaluate(expression, scope)
     except EvaluationError as error:
-        held, why = False, f"rule evaluation error: {error}: {text}"
-    if held is not True:
+        outcome, why = False, f"rule evaluation error: {error}: {text}"
+    if outcome is not True:
+        # `fieldPath` begins with a dot, which only fits behind another path.
         where = path + rule.get("fieldPath", "") if path else rule.get("fieldPath", "").lstrip(".")
         yield Cause(where or "<nil>", f"Invalid value: {shown(value)}: {why}", rule.get("reason", "FieldValueInvalid"))
 

@@ -1,4 +1,4 @@
-"""What a schema itself must satisfy, so that applying it to any object can neither fail nor be ambiguous. Pure.
+"""Requirements on a schema itself, so that applying it to any object can neither fail nor be ambiguous. Pure.
 
 A table says the type of every keyword that this server reads; a keyword that is not in it is kept and not looked at.
 """
@@ -12,6 +12,7 @@ from deploy.local.apiserver.apimachinery.errors import Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.schema.cel import EvaluationError, matches
 
+# An empty type says as much as none.
 _TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", ""})
 _RULE_TEXTS: Final = ("message", "fieldPath", "reason", "messageExpression")
 
@@ -21,6 +22,7 @@ Check = Callable[[Any], str | None]
 
 def _of(*types: type, words: str) -> Check:
     def check(value: Any) -> str | None:
+        # In Python a bool is an int.
         fits = isinstance(value, types) and (bool in types or not isinstance(value, bool))
         return None if fits else f"must be {words}"
 
@@ -28,7 +30,7 @@ def _of(*types: type, words: str) -> Check:
 
 
 def _texts(value: Any) -> str | None:
-    fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    fits = isinstance(value, list) and all(isinstance(text, str) for text in value)
     return None if fits else "must be a list of strings"
 
 
@@ -36,6 +38,7 @@ def _pattern(value: Any) -> str | None:
     if not isinstance(value, str):
         return "must be a string"
     try:
+        # Matched once, so that the pattern is checked by the engine that will use it.
         matches(value, "")
     except EvaluationError as error:
         return f"must be a valid regular expression: {error}"
@@ -49,10 +52,10 @@ def _unit(value: Any) -> str | None:
 
 def _rules(value: Any) -> str | None:
     fits = isinstance(value, list) and all(
-        isinstance(each, dict)
-        and isinstance(each.get("rule"), str)
-        and all(isinstance(each.get(name, ""), str) for name in _RULE_TEXTS)
-        for each in value
+        isinstance(rule, dict)
+        and isinstance(rule.get("rule"), str)
+        and all(isinstance(rule.get(name, ""), str) for name in _RULE_TEXTS)
+        for rule in value
     )
     return None if fits else "must be a list of rules"
 
@@ -92,7 +95,7 @@ _KEYWORDS: Final[dict[str, Check]] = {
 
 
 def schema_faults(schema: Any, path: str) -> Iterator[Cause]:
-    """Everything that is wrong with ``schema``, which is at ``path``."""
+    """Errors in ``schema``, which is at ``path``."""
     if not isinstance(schema, dict):
         yield Cause(path, "Invalid value: must be a schema")
         return
@@ -104,15 +107,16 @@ def schema_faults(schema: Any, path: str) -> Iterator[Cause]:
 
 
 def _inner(schema: JsonObject) -> Iterator[tuple[str, Any]]:
-    """The schemas inside of a schema, with where they are; None stands for a wrong container."""
+    """The schemas inside of a schema, with their paths; None stands for a container of the wrong type."""
     for keyword in ("items", "not", "additionalProperties"):
+        # `additionalProperties` may also be true or false.
         if schema.get(keyword) is not None and not isinstance(schema[keyword], bool):
             yield keyword, schema[keyword]
     for keyword in ("allOf", "anyOf", "oneOf"):
-        found = schema.get(keyword)
-        if isinstance(found, list):
-            yield from ((f"{keyword}[{index}]", inner) for index, inner in enumerate(found))
-        elif found is not None:
+        parts = schema.get(keyword)
+        if isinstance(parts, list):
+            yield from ((f"{keyword}[{index}]", inner) for index, inner in enumerate(parts))
+        elif parts is not None:
             yield keyword, None
     properties = schema.get("properties")
     if isinstance(properties, dict):

@@ -19,6 +19,7 @@ def _object(**properties: JsonObject) -> JsonObject:
 
 
 def _map(of: JsonObject) -> JsonObject:
+    # The field may be null, which stands for its absence. A member may not: readers expect one of its type.
     return {"type": "object", "nullable": True, "additionalProperties": {**of, "nullable": False}}
 
 
@@ -28,6 +29,7 @@ def _list(of: JsonObject) -> JsonObject:
 
 _TEXT: Final[JsonObject] = {"type": "string", "nullable": True}
 _WHOLE: Final[JsonObject] = {"type": "integer", "format": "int64", "nullable": True}
+# More seconds than this could lead to times that Python cannot represent.
 _GRACE: Final[JsonObject] = {**_WHOLE, "maximum": 10**9}
 _FLAG: Final[JsonObject] = {"type": "boolean", "nullable": True}
 _QUANTITY: Final[JsonObject] = {
@@ -185,14 +187,15 @@ def builtin_shape(resource_key: str) -> JsonObject:
 
 
 def check_shape(value: Any, shape: JsonObject, before: Any = None) -> None:
-    """Raises a 400 where a field of ``value`` is not of its type; parts are spared that ``before`` has as well."""
+    """Raises a 400 if a field of ``value`` is not of its type; parts that are the same in ``before`` are skipped."""
+    # One fault is enough for a 400; a decoder stops at the first as well.
     wrong = next(violations(value, shape, "", before), None)
     if wrong is not None:
         raise bad_request(wrong.message)
 
 
 def check_metadata(metadata: Any, before: Any = None) -> None:
-    """Raises a 400 where a part of ``metadata`` is not of its type; parts are spared that ``before`` has as well."""
+    """Raises a 400 if a part of ``metadata`` is not of its type; parts that are the same in ``before`` are skipped."""
     wrong = next(violations(metadata, _METADATA, "metadata", before), None)
     if wrong is not None:
         raise bad_request(wrong.message)

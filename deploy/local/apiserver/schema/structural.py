@@ -32,19 +32,21 @@ class Schema:
     def without_unknown(self, body: JsonObject) -> tuple[JsonObject, list[str]]:
         """``body`` without the fields that the schema does not know, and the paths of those fields."""
         unknown: list[str] = []
+        # The metadata of the object itself follows rules of its own, whatever the schema says about it.
         root = {**self.document, "properties": {**self.document.get("properties", {}), **_open(_TYPE_META)}}
         return _prune(body, root, "", unknown), unknown
 
     def with_defaults(self, body: JsonObject) -> JsonObject:
-        """``body`` with every default of the schema where the field is absent (or null and not nullable)."""
+        """``body`` with the schema's defaults for fields that are absent (or null and not nullable)."""
         root = {**self.document, "properties": _without(self.document.get("properties", {}), _TYPE_META)}
         result: JsonObject = _default(body, root)
         return result
 
     def causes(self, body: JsonObject, before: JsonObject | None) -> list[Cause]:
-        """Everything in which ``body`` breaks the schema; ``before`` is what it replaces."""
+        """Violations of the schema by ``body``; ``before`` is the state that it replaces."""
         root = {**self.document, "properties": _without(self.document.get("properties", {}), _TYPE_META)}
         own = {key: body[key] for key in body if key not in _TYPE_META}
+        # Rules count on the types of the schema, so they are evaluated only for an object that fits it.
         return list(violations(own, root, "", before)) or list(broken_rules(body, root, before))
 
 
@@ -69,6 +71,7 @@ def _prune(value: Any, schema: JsonObject, path: str, unknown: list[str]) -> Any
 
 def _kept(value: JsonObject, schema: JsonObject, path: str, unknown: list[str]) -> Iterator[tuple[str, Any]]:
     properties = schema.get("properties") or {}
+    # An embedded object has these fields, even if its schema does not name them.
     if schema.get(_EMBEDDED):
         properties = {**_open(_TYPE_META), **properties}
     additional = schema.get("additionalProperties")
@@ -78,6 +81,7 @@ def _kept(value: JsonObject, schema: JsonObject, path: str, unknown: list[str]) 
             yield key, _prune(inner, properties[key], where, unknown)
         elif isinstance(additional, dict):
             yield key, _prune(inner, additional, where, unknown)
+        # What is preserved is not looked into either.
         elif additional is True or schema.get(_PRESERVE):
             yield key, inner
         else:
@@ -97,9 +101,11 @@ def _default(value: Any, schema: JsonObject) -> Any:
         rule = properties.get(key, additional)
         if not isinstance(rule, dict):
             result[key] = inner
+        # A null that the schema does not allow counts as absent if there is a default.
         elif inner is not None or rule.get("nullable") or "default" not in rule:
             result[key] = _default(inner, rule)
     for key, rule in properties.items():
         if key not in result and "default" in rule:
+            # The default belongs to the schema; the object gets a copy.
             result[key] = _default(deep_copy(rule["default"]), rule)
     return result

@@ -1,7 +1,7 @@
-"""What a value must satisfy to fit a schema, as tables of one small check for each keyword.
+"""Checks of a value against a schema, as tables of one small check for each keyword.
 
 The words of the messages are Kubernetes': clients and people look for them. As there since 1.30, a part that a write
-leaves as it was is not checked again: a definition that became stricter refuses what is changed, not what is there.
+leaves as it was is not checked again: a definition that became stricter refuses what is changed, not what it finds.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ _INTEGERS: Final = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 
 
 def type_name(value: Any) -> str:
     """The JSON schema name of the type of ``value``."""
+    # JSON has one kind of number: 1.0 is an integer.
     if isinstance(value, float):
         return "integer" if value.is_integer() else "number"
     return _TYPES[type(value)]
 
 
 def _is_of_type(value: Any, wanted: str) -> bool:
-    found = type_name(value)
-    return found == wanted or (wanted == "number" and found == "integer")
+    actual = type_name(value)
+    return actual == wanted or (wanted == "number" and actual == "integer")
 
 
 def _is_time(text: str) -> bool:
     try:
+        # RFC 3339 requires an offset; `fromisoformat` does not.
         return datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
         return False
@@ -76,6 +78,7 @@ def _pattern(pattern: Any, value: Any, _: JsonObject) -> str | None:
     try:
         return None if matches(pattern, value) else f"should match '{pattern}'"
     except EvaluationError:
+        # A pattern that is no valid one can match nothing.
         return f"cannot match '{pattern}'"
 
 
@@ -124,7 +127,8 @@ def _invalid(path: str, value: Any, why: str) -> Cause:
 
 
 def is_unchanged(value: Any, before: Any) -> bool:
-    """Return True if ``value`` is what it replaces, of the same types; ``before`` is None if there was nothing."""
+    """Return True if ``value`` equals ``before``, types included; ``before`` is None if there was nothing."""
+    # `==` takes 1, 1.0 and True for the same; the texts do not. Encoding is slow, so it comes last.
     return before is not None and bool(value == before) and encode(value) == encode(before)
 
 
@@ -138,9 +142,9 @@ def counterpart(item: Any, before: Any, schema: JsonObject) -> Any:
 
 
 def violations(value: Any, schema: JsonObject, path: str, before: Any = None) -> Iterator[Cause]:
-    """Everything in which ``value`` does not fit ``schema`` and that ``before``, which it replaces, did not have.
+    """Violations of ``schema`` by ``value`` that ``before``, the value that it replaces, did not have.
 
-    ``path`` is where the value is, for the messages; ``before`` is None if there was nothing.
+    ``path`` of the value is for the messages; ``before`` is None if there was nothing.
     """
     if (value is None and schema.get("nullable")) or is_unchanged(value, before):
         return
@@ -152,7 +156,9 @@ def violations(value: Any, schema: JsonObject, path: str, before: Any = None) ->
             f'"{type_name(value)}"',
             "FieldValueTypeInvalid",
         )
+        # Nothing more can be said about a value of the wrong type.
         return
+    # Most parts of a schema have none of these keywords.
     if not _OWN.isdisjoint(schema):
         yield from _own_violations(value, schema, path)
     if not _COMBINED.isdisjoint(schema):
@@ -172,6 +178,7 @@ def _wrong_type(value: Any, schema: JsonObject) -> str | None:
 
 def _own_violations(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:
     for keyword, types, check in _BODY_CHECKS:
+        # In Python a bool is an int, but JSON keeps the two apart.
         if keyword in schema and isinstance(value, types) and not isinstance(value, bool):
             why = check(schema[keyword], value, schema)
             if why:
@@ -200,7 +207,7 @@ def _fits(value: Any, schema: JsonObject) -> bool:
 
 
 def _object_violations(value: JsonObject, schema: JsonObject, path: str, before: Any) -> Iterator[Cause]:
-    known = before if isinstance(before, dict) else {}
+    old = before if isinstance(before, dict) else {}
     properties = schema.get("properties") or {}
     additional = schema.get("additionalProperties")
     for name in schema.get("required", ()):
@@ -209,7 +216,7 @@ def _object_violations(value: JsonObject, schema: JsonObject, path: str, before:
     for name, inner in value.items():
         rule = properties.get(name, additional)
         if isinstance(rule, dict):
-            yield from violations(inner, rule, f"{path}.{name}" if path else name, known.get(name))
+            yield from violations(inner, rule, f"{path}.{name}" if path else name, old.get(name))
 
 
 def _list_violations(value: list[Any], schema: JsonObject, path: str, before: Any) -> Iterator[Cause]:
@@ -217,18 +224,19 @@ def _list_violations(value: list[Any], schema: JsonObject, path: str, before: An
     if isinstance(items, dict):
         for index, inner in enumerate(value):
             yield from violations(inner, items, f"{path}[{index}]", counterpart(inner, before, schema))
-    seen: set[bytes] = set()
+    identities: set[bytes] = set()
     for index, inner in enumerate(value):
         identity = _identity(inner, schema)
-        if identity is not None and identity in seen:
+        if identity is not None and identity in identities:
             yield Cause(f"{path}[{index}]", f"Duplicate value: {identity.decode()}", "FieldValueDuplicate")
         elif identity is not None:
-            seen.add(identity)
+            identities.add(identity)
 
 
 def _identity(item: Any, schema: JsonObject) -> bytes | None:
     """The key that must be unique among a list's items of this schema; None if there is none."""
     kind = schema.get("x-kubernetes-list-type")
+    # Encoded, because lists and objects cannot be members of a Python set.
     if kind == "set" or schema.get("uniqueItems"):
         return encode(item)
     if kind == "map" and isinstance(item, dict):

@@ -1,11 +1,7 @@
 """The durable side of the store: one sqlite file that holds the newest state of every object.
 
-Rules that hold here:
-
-- A change is committed before this module returns, and the revision that it used is committed with it. A killed
-  process loses nothing; a machine that loses power may lose the last moments (write-ahead log, ``synchronous=NORMAL``).
-- Calls are synchronous on purpose: a commit is a write into the page cache of some tens of microseconds, less than
-  handing it to a thread would cost, and the single writer is what gives changes their order.
+Calls are synchronous on purpose: a commit is a write into the page cache of some tens of microseconds, less than
+handing it to a thread would cost, and the single writer is what gives changes their order.
 """
 
 from __future__ import annotations
@@ -33,14 +29,17 @@ _ADVANCE: Final = "UPDATE revision SET value = ?"
 
 
 class ObjectDatabase:
-    """The file. Raises ``sqlite3.Error`` where the disk refuses; nothing has changed then."""
+    """The file. Raises ``sqlite3.Error`` if a write fails; nothing has changed then."""
 
     def __init__(self, path: Path | None) -> None:
         """Opens or makes the file at ``path``; None keeps everything in memory and forgets it on ``close``."""
+        # `_commit` begins and ends transactions itself.
         self._database = sqlite3.connect(path or ":memory:", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._database.close)  # Python 3.13 and later warn of connections that nobody closed
         self._database.execute("PRAGMA journal_mode = WAL")
+        # A killed process loses nothing; a machine that loses power may lose the last moments.
         self._database.execute("PRAGMA synchronous = NORMAL")
+        # One server owns the file.
         self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._database.executescript(_SETUP)
 
@@ -68,9 +67,11 @@ class ObjectDatabase:
         execute("BEGIN IMMEDIATE")
         try:
             execute(statement, values)
+            # The revision is committed with the change that used it, so it is never used again.
             execute(_ADVANCE, (revision,))
             execute("COMMIT")
         except sqlite3.Error:
+            # A failed COMMIT may have ended the transaction already.
             if self._database.in_transaction:
                 execute("ROLLBACK")
             raise

@@ -5,9 +5,6 @@ Rules that hold here:
 - Changes are in the order of their revisions and never altered. The text of an event is made once for all watchers.
 - A watcher is a place in the history, not a queue: a slow one costs nothing and, when its place has been dropped,
   learns that it is too late (410).
-- A watcher that pins a field waits for changes with its value alone: a thousand watchers of an object each cost no
-  more than one at a change.
-- ``floor`` is the greatest revision about which something may have been dropped: everything after it is known.
 """
 
 from __future__ import annotations
@@ -52,7 +49,7 @@ class ChangeType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoredChange:
-    """One step of the history. ``now`` is the last state of a deleted object, at the revision of its end."""
+    """One change of the history. ``now`` is the last state of a deleted object, at the revision of its end."""
 
     type: ChangeType
     now: StoredObject
@@ -90,6 +87,7 @@ class ChangeHistory:
         self._limit = limit
         self._dropped = 0
         self._waiting: dict[str, dict[str, set[asyncio.Future[int]]]] = {}
+        # The greatest revision about which something may have been dropped: everything after it is known.
         self.floor = floor
 
     @property
@@ -104,6 +102,8 @@ class ChangeHistory:
         if len(self._changes) > self._limit:
             self.floor = self._changes.popleft().revision
             self._dropped += 1
+        # A watcher that pins a field waits for changes with its value alone: a thousand watchers of an object each cost
+        # no more than one at a change.
         for path, by_value in self._waiting.items():
             for value in _values(change, path):
                 _resolve(by_value.get(value, ()), place)
@@ -118,6 +118,7 @@ class ChangeHistory:
         """The place of the first change after ``revision``. Raises ``TooOldError``."""
         if revision < self.floor:
             raise TooOldError(self.floor)
+        # Counted from the end, because watches begin near the newest change.
         newer = sum(1 for _ in self.backwards(revision))
         return self.end - newer
 
@@ -138,7 +139,7 @@ class ChangeHistory:
 
     async def wait(self, place: int, seconds: float, pin: Pin | None = None) -> int | None:
         """The place of the first change from ``place`` on that may matter to a watcher of ``pin`` (None: of
-        everything); None where ``seconds`` passed first.
+        everything); None if ``seconds`` passed first.
         """
         if place < self.end:
             return place
@@ -151,17 +152,20 @@ class ChangeHistory:
             return future.result() if future.done() else None
         finally:
             by_value[value].discard(future)
+            # Pins are as many as objects ever watched; empty entries would pile up.
             if not by_value[value]:
                 del by_value[value]
 
 
 def _values(change: StoredChange, path: str) -> set[str]:
     """The field's values before and after the change."""
+    # Both states count: a watcher of the earlier value must learn that the object no longer has it.
     states = (change.now,) if change.before is None else (change.now, change.before)
-    return {text_at(each.body, path) for each in states} if path else {""}
+    return {text_at(state.body, path) for state in states} if path else {""}
 
 
 def _resolve(waiting: Iterable[asyncio.Future[int]], place: int) -> None:
     for future in waiting:
+        # Another change may come before the watcher has run, and a cancelled watcher leaves its future for a moment.
         if not future.done():
             future.set_result(place)

@@ -5,7 +5,7 @@ Rules that hold here:
 - Every change is one synchronous step: nothing can come between reading an object and replacing it, so a
   caller that does not await in between needs no lock. Give ``replace`` and ``delete`` the state that was read, and they
   check it.
-- Memory holds everything and answers all reads; the database is written before memory, and before watchers hear of it.
+- Memory holds everything and answers all reads.
 - Revisions only grow, over restarts too. A deletion uses one.
 """
 
@@ -30,7 +30,7 @@ Place = tuple[str, str]
 
 
 class StaleError(Exception):
-    """The object is no longer in the state that was read, or already there. ``actual`` is what is there now."""
+    """The object is no longer in the state that was read, or already there. ``actual`` is its state now."""
 
     def __init__(self, actual: StoredObject | None) -> None:
         super().__init__("the object has changed")
@@ -67,6 +67,7 @@ class ObjectStore:
         self._collections: dict[str, _Collection] = {}
         self._observers: list[Callable[[StoredChange], None]] = []
         self.revision = database.revision()
+        # The history begins with this process; changes before it are not known.
         self._began = self.revision
         for key, revision, raw in database.objects():
             self._collection(key.resource).put(StoredObject(key, revision, decode_object(raw), raw))
@@ -104,21 +105,23 @@ class ObjectStore:
         if not namespace:
             return [collection.objects[place] for place in collection.order]
         first = bisect_left(collection.order, (namespace, ""))
+        # No name contains a NUL, so this is where the namespace ends in the order.
         last = bisect_left(collection.order, (namespace + "\0", ""))
         return [collection.objects[place] for place in collection.order[first:last]]
 
     def list_at(self, resource: str, namespace: str, revision: int) -> list[StoredObject]:
         """The list as it was at ``revision``. Raises ``TooOldError`` if the history is too short."""
-        found = {(stored.key.namespace, stored.key.name): stored for stored in self.objects(resource, namespace)}
+        by_place = {(stored.key.namespace, stored.key.name): stored for stored in self.objects(resource, namespace)}
+        # Rebuilt backwards from now: each change knows what it replaced.
         for change in self.history(resource).backwards(revision):
             key = change.now.key
             if namespace and key.namespace != namespace:
                 continue
             if change.before is None:
-                found.pop((key.namespace, key.name), None)
+                by_place.pop((key.namespace, key.name), None)
             else:
-                found[(key.namespace, key.name)] = change.before
-        return [found[place] for place in sorted(found)]
+                by_place[(key.namespace, key.name)] = change.before
+        return [by_place[place] for place in sorted(by_place)]
 
     def create(self, key: Key, body: JsonObject) -> StoredObject:
         """Stores a new object. Raises ``StaleError`` if one is there."""
@@ -131,6 +134,7 @@ class ObjectStore:
     def _write(self, key: Key, body: JsonObject, before: StoredObject | None) -> StoredObject:
         self._check(key, before)
         now = self._next(key, body)
+        # The database comes before memory, and both before watchers: nobody may hear of a change that is then lost.
         self._database.put(key, now.revision, now.raw)
         self.revision = now.revision
         self._collection(key.resource).put(now)
@@ -138,7 +142,7 @@ class ObjectStore:
         return now
 
     def delete(self, before: StoredObject, last: JsonObject | None = None) -> StoredObject:
-        """Ends an object, with ``last`` as its last state where that differs from ``before``; returns that state.
+        """Ends an object, with ``last`` as its last state if that differs from ``before``; returns that state.
 
         Raises ``StaleError`` if ``before`` is not its newest state.
         """
@@ -152,6 +156,7 @@ class ObjectStore:
 
     def _check(self, key: Key, expected: StoredObject | None) -> None:
         actual = self.get(key)
+        # Compared by identity, since every write makes a new object.
         if actual is not expected:
             raise StaleError(actual)
 
@@ -161,6 +166,7 @@ class ObjectStore:
         return StoredObject(key, revision, stamped, encode(stamped))
 
     def _tell(self, kind: ChangeType, now: StoredObject, before: StoredObject | None) -> None:
+        # The text of the event is made here, once for all watchers.
         change = StoredChange(kind, now, before, event_line(kind, now.raw))
         self._collection(now.key.resource).history.append(change)
         for observer in self._observers:

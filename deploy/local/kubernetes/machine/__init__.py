@@ -1,1 +1,1 @@
-"""What is done to this machine for a cluster, and how all of it is undone."""
+"""Changes to this machine for a cluster, and how all of them are undone."""

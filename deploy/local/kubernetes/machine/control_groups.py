@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path("/sys/fs/cgroup")
+# Without these no pod can be given its limits.
 NEEDED: Final = ("cpu", "memory", "pids")
 _CPUSET: Final = ("cpuset.cpus", "cpuset.mems")
-_TRIES: Final = 100
+_TRIES: Final = 100  # five seconds in all
 _PAUSE: Final = 0.05
 
 
 def is_unified(root: Path = ROOT) -> bool:
-    """Return True if this machine has version 2 alone."""
+    """Return True if this machine has only version 2."""
     return (root / "cgroup.controllers").exists()
 
 
@@ -32,7 +33,8 @@ def controllers(root: Path = ROOT) -> frozenset[str]:
         return frozenset((root / "cgroup.controllers").read_text().split())
     if not root.is_dir():
         return frozenset()
-    return frozenset(name for each in root.iterdir() if each.is_dir() for name in each.name.split(","))
+    # Version 1 names a hierarchy after its controllers, such as `cpu,cpuacct`.
+    return frozenset(name for hierarchy in root.iterdir() if hierarchy.is_dir() for name in hierarchy.name.split(","))
 
 
 def make_group(group: str, root: Path = ROOT) -> None:
@@ -62,6 +64,7 @@ def _make_unified(group: str, root: Path) -> None:
 
 def _pass_on(place: Path) -> None:
     """Gives a group's children all of its controllers; those that it cannot give are left out."""
+    # One at a time: a single write of several fails as a whole if one cannot be given.
     for name in (place / "cgroup.controllers").read_text().split():
         with suppress(OSError):
             (place / "cgroup.subtree_control").write_text(f"+{name}")
@@ -81,7 +84,8 @@ def trial(root: Path = ROOT, sleep: Callable[[float], None] = time.sleep) -> str
 
 
 def _lacking(place: Path) -> str:
-    """A group that has processes can pass nothing on, unless it is the machine's own root."""
+    """The reason why the group ``place`` lacks controllers; empty if it has all that are needed."""
+    # A group that has processes can pass nothing on, unless it is the machine's own root.
     has = (place / "cgroup.controllers").read_text().split()
     lacks = [name for name in NEEDED if name not in has]
     if not lacks:
@@ -94,6 +98,7 @@ def _lacking(place: Path) -> str:
 
 def remove_group(group: str, root: Path = ROOT, sleep: Callable[[float], None] = time.sleep) -> None:
     """Kills what is in ``group`` or below it, and removes it from every hierarchy. Raises ``OSError`` if one stays."""
+    # Killed processes take a moment to go, and a group with processes cannot be removed.
     for _ in range(_TRIES):
         places = list(_places(group, root))
         if not places:
@@ -122,11 +127,13 @@ def _places(group: str, root: Path) -> Iterator[Path]:
     for hierarchy in (root,) if is_unified(root) else _hierarchies(root):
         top = hierarchy / group
         if top.is_dir():
+            # Bottom up: a group with children cannot be removed.
             for folder, _, _ in os.walk(top, topdown=False):
                 yield Path(folder)
 
 
 def _hierarchies(root: Path) -> list[Path]:
-    """The hierarchies of version 1; several names can be one hierarchy, and links lead to them."""
+    """The hierarchies of version 1."""
     there = root.iterdir() if root.is_dir() else ()
-    return sorted(each for each in there if each.is_dir() and not each.is_symlink())
+    # Links such as `cpu` lead to `cpu,cpuacct`; following them would make every group twice.
+    return sorted(path for path in there if path.is_dir() and not path.is_symlink())

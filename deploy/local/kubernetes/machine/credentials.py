@@ -48,6 +48,8 @@ class Pki:
         made = cls(folder, authority(folder, now), now)
         made._write("api-server", made.signer, server_identity("kube-apiserver", (CONTROL_HOST, API_SERVICE)))
         made._write("kubelet-client", made.signer, CertificateSubject("kube-apiserver-kubelet-client"))
+        # The API server trusts any user name that a client of this authority sends in its headers, so it is kept
+        # apart from the one that signs users.
         front = authority(folder / "front-proxy", now)
         made._write("front-proxy-client", front, CertificateSubject("front-proxy-client"))
         private, public = signing_key()
@@ -76,11 +78,13 @@ class Pki:
     def write_node(self, node: NodePlan, folder: Path) -> None:
         """Write the credentials of ``node``, and the authority that it trusts, into its folder of settings."""
         write_private(folder / "ca.pem", self.signer.certificate_pem.decode())
+        # The API server checks this certificate when it fetches logs or runs commands.
         serving = issue(
             self.signer, CertificateSubject(node_user(node), names=(node.name,), addresses=(node.address,)), self.now
         )
         write_private(folder / "kubelet.crt", serving.certificate_pem.decode())
         write_private(folder / "kubelet.key", serving.key_pem.decode())
+        # The Node authorizer needs both the user's name and the group.
         write_private(folder / "kubelet.kubeconfig", self.kubeconfig_of(CertificateSubject(node_user(node), (NODES,))))
         write_private(folder / "kube-proxy.kubeconfig", self.kubeconfig_of(CertificateSubject("system:kube-proxy")))
 

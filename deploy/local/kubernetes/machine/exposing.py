@@ -1,7 +1,4 @@
-"""Loopback ports of the machine that lead into a real cluster: to pods and nodes, and to VMs on their flat network.
-
-A VM is reached at its own address, which stays with it when it moves; a way through its pod would end with the pod.
-"""
+"""Loopback ports of the machine that lead into a real cluster: to pods and nodes, and to VMs on their flat network."""
 
 from __future__ import annotations
 
@@ -25,9 +22,13 @@ class ExposedCluster:
 
     async def expose(self, target: str, port: int) -> int:
         """The port that leads to ``target:port``. Raises ``NetworkError``, and ``ValueError`` for no address."""
+        # A VM is reached at its own address, which stays with it when it moves; a way through its pod would end with
+        # the pod.
         if IPv4Address(target) not in VM_RANGE:
             return await self._network.expose(target, port)
         try:
+            # Joined at every call: the flat network may have been applied since the last one, or its node booted
+            # again.
             await self._network.join(self._node, BRIDGE, f"{VM_VISITOR}/{VM_RANGE.prefixlen}", VM_RANGE_MTU)
         except NetworkError as error:
             raise NetworkError(f"{_NO_NETWORK} ({error})") from error

@@ -12,4 +12,5 @@ async def lay_out(network: NamespaceNetwork, plan: ClusterPlan) -> None:
         await network.add_node(node.name)
         address = f"address add {node.address}/{NODE_PREFIX} dev br0"
         await network.configure(node.name, address, f"route add default via {CONTROL_HOST}", *plan.routes(node))
+    # The control plane has to reach pods itself, for webhooks and aggregated APIs.
     await network.configure(None, *plan.routes(None))

@@ -26,18 +26,22 @@ async def load_image(nodes: Path, archive: Path) -> list[str]:
 
 def _first_processes(nodes: Path) -> dict[str, str]:
     """The pid of the first process of each node that runs."""
+    # A node writes the file when it has booted and removes it when it ends.
     return {file.parent.name: file.read_text().strip() for file in sorted(nodes.glob("*/pid"))}
 
 
 async def _import(node: str, pid: str, archive: Path) -> None:
+    # `k8s.io` is the containerd namespace in which the kubelet looks for images.
     ctr = (f"{PROGRAMS}/containerd/ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io")
     with archive.open("rb") as content:
         process = await asyncio.create_subprocess_exec(
+            # The socket is on the node's own file system. The archive comes as standard input, since the node may not
+            # see its path.
             *("nsenter", f"--target={pid}", "--mount", "--net", "--", *ctr, "images", "import", "-"),
             stdin=content,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
         )
-        _, said = await process.communicate()
+        _, complaint = await process.communicate()
     if process.returncode:
-        raise ImageLoadError(f"{archive} cannot be put on {node}: {said.decode(errors='replace').strip()}")
+        raise ImageLoadError(f"{archive} cannot be put on {node}: {complaint.decode(errors='replace').strip()}")

@@ -1,7 +1,4 @@
-"""Puts the autoscaler on a real cluster that runs, from the project's own manifests and images, as people would.
-
-What a wait is for is looked at every time: it ends with the reason as soon as it cannot be fulfilled any more.
-"""
+"""Puts the autoscaler on a real cluster that runs, from the project's own manifests and images, as people would."""
 
 from __future__ import annotations
 
@@ -32,13 +29,13 @@ class InstallationError(Exception):
 
 async def built_parts(minor: str, folder: Path, report: Callable[[str], None]) -> InstallationParts:
     """Builds the images and writes their archives into ``folder``. Raises ``NoProgramsError``."""
-    said = await built_apart("deploy.local.kubernetes.programs.own_images", [minor, str(folder)], report)
-    return msgspec.json.decode(said, type=InstallationParts)
+    output = await built_apart("deploy.local.kubernetes.programs.own_images", [minor, str(folder)], report)
+    return msgspec.json.decode(output, type=InstallationParts)
 
 
 async def apply_manifests(kubeconfig: Path, parts: InstallationParts) -> None:
     """Applies the manifests. Raises ``InstallationError`` with what kubectl says."""
-    texts = [for_version((_PROJECT / each).read_text(), parts.version) for each in MANIFESTS]
+    texts = [for_version((_PROJECT / manifest).read_text(), parts.version) for manifest in MANIFESTS]
     # Whatever was applied by hand before, without --server-side, is now as these say.
     how = ("apply", "--server-side", "--force-conflicts", "--filename=-")
     await kubectl(kubeconfig, parts, *how, typed="\n---\n".join(texts))
@@ -47,29 +44,32 @@ async def apply_manifests(kubeconfig: Path, parts: InstallationParts) -> None:
 async def rolled_out(client: ApiClient, clock: Clock, report: Callable[[str], None]) -> None:
     """Returns once all that was applied runs. Raises ``InstallationError`` when it cannot, or not in time."""
     deadline = Instant(clock.now() + _PATIENCE)
-    told = list[str]()
+    reported = list[str]()
     while left := await _left(client):
         if clock.now() >= deadline:
             raise InstallationError(f"after {_PATIENCE:g} s there is still no {', '.join(left)}")
-        if left != told:
-            told = left
+        # Polled several times a second, but people are told of changes only.
+        if left != reported:
+            reported = left
             report(f"waiting for {', '.join(left)}")
         await clock.sleep(_PAUSE)
 
 
 async def _left(client: ApiClient) -> list[str]:
     try:
+        # Looked for every time: a wait ends with the reason as soon as it cannot succeed any more.
         if story := hopeless((await client.list(PODS, NAMESPACE)).objects):
             raise InstallationError(story)
         lists = [await client.list(kind, NAMESPACE) for kind in (DEPLOYMENTS, _DAEMON_SETS)]
     except (KubeApiError, ApiUnavailableError) as error:
         return [f"answer of the API server ({error})"]
-    return not_rolled_out(each for found in lists for each in found.objects)
+    return not_rolled_out(workload for workloads in lists for workload in workloads.objects)
 
 
 async def kubectl(kubeconfig: Path, parts: InstallationParts, *arguments: str, typed: str = "") -> str:
     """Output of kubectl. Raises ``InstallationError`` with its error output."""
     process = await asyncio.create_subprocess_exec(
+        # The kernel kills kubectl with this process.
         *("setpriv", "--pdeathsig", "KILL", "--", parts.kubectl, f"--kubeconfig={kubeconfig}", *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -77,11 +77,12 @@ async def kubectl(kubeconfig: Path, parts: InstallationParts, *arguments: str, t
         start_new_session=True,
     )
     try:
-        said, complaint = await process.communicate(typed.encode())
+        output, complaint = await process.communicate(typed.encode())
     finally:
+        # Reached without an exit code only when cancelled.
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
         raise InstallationError(f"kubectl {arguments[0]}: {complaint.decode(errors='replace').strip()}")
-    return said.decode(errors="replace")
+    return output.decode(errors="replace")

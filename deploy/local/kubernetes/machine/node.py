@@ -1,11 +1,7 @@
 """One node: a place of its own on this machine, with containerd, a kubelet and kube-proxy in it.
 
-Rules that hold here:
-
-- The node's first process makes its view of the files and holds its processes; with it ends all that runs on the node,
-  and all that was mounted there. The kernel ends it with this process.
-- A node whose first process ends is booted again, as a machine would be: its disk stays, its pods start again. One that
-  does not come up again is tried again after a pause; it costs no other node anything.
+The node's first process makes its view of the files and holds its processes; with it ends all that runs on the node,
+and all that was mounted there. The kernel ends it with this process.
 """
 
 from __future__ import annotations
@@ -30,6 +26,7 @@ _PATIENCE: Final = Seconds(60.0)
 _PAUSE: Final = Seconds(0.05)
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(30.0))
 _STEADY: Final = Seconds(120.0)
+# Our programs come before any of the same name that the machine has installed.
 _PATH: Final = (
     f"{PROGRAMS}/kubernetes:{PROGRAMS}/containerd:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
@@ -90,11 +87,15 @@ class Node:
         ``api_server`` is set. Raises ``NodeError`` if the node does not boot the first time.
         """
         retries = Retries(_BACKOFF, _STEADY)
+        # A node whose first process ends is booted again, as a machine would be: its disk stays, its pods start
+        # again.
         while True:
             began = self._clock.now()
             try:
                 await self._lived(api_server)
             except NodeError as error:
+                # The first boot decides whether the cluster comes up at all; later failures cost no other node
+                # anything and are retried.
                 if not self._came_up:
                     raise
                 pause = retries.failed(self._clock.jitter(), Seconds(self._clock.now() - began))
@@ -110,8 +111,10 @@ class Node:
             self.boots += 1
             self.start(CONTAINERD)
             await self._containerd_answers()
+            # Before the kubelet starts: there is no registry, so a pod whose image is missing would fail.
             await self.import_images(f"{IMAGES}/*.tar")
             self._came_up = True
+            # A kubelet without an API server would only log errors.
             await api_server.wait()
             for part in (KUBELET, KUBE_PROXY):
                 self.start(part)
@@ -120,6 +123,7 @@ class Node:
             self._place.pid_file.unlink(missing_ok=True)
             for part in tuple(self._running):
                 self.stop(part)
+            # Shielded: a cancelled node must not leave processes and mounts behind.
             await asyncio.shield(self._power_off(process))
 
     async def _power_off(self, process: asyncio.subprocess.Process) -> None:
@@ -168,19 +172,24 @@ class Node:
             await asyncio.shield(end(process))
 
     def _first_process(self) -> LocalProgram:
-        """Its network is entered first, so that it is found in it by those who clean up."""
+        """The program that becomes the node's first process."""
+        # --kill-child and the PID namespace end all of the node with its first process. Private propagation keeps the
+        # node's mounts from the machine.
         apart = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
         programs = [f"{name}={folder}" for name, folder in self._place.programs.items()]
+        # Its network is entered first: those who clean up look for processes by their network.
         boot = ("sh", str(_BOOT_SCRIPT), str(self._place.folder), str(self._place.images), *programs)
         return LocalProgram((*apart, "--", *boot), self._place.log("boot"), self._place.enter_network)
 
     async def _holder(self, process: asyncio.subprocess.Process) -> int:
-        """The pid of the first process in the node's namespaces, once it has made all."""
+        """The pid of the first process in the node's namespaces, once it has set them up."""
+        # `unshare --fork` stays outside of the new PID namespace; its child is the node's first process.
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         async for _ in self._tries():
             if process.returncode is not None:
                 raise NodeError(f"{self.plan.name} did not boot", self._place.log("boot"))
             child = _first_word(children)
+            # The boot script creates the file last.
             if child and _is_there(f"/proc/{child}/root{BOOTED}"):
                 return int(child)
         raise NodeError(f"{self.plan.name} had not booted after {_PATIENCE:g} s", self._place.log("boot"))

@@ -16,6 +16,7 @@ from deploy.local.kubernetes.plan.requirements import PACKAGES, MachineReport
 from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
 from protocol.units import Bytes, MilliCpu, Resources
 
+# Users other than root often lack sbin in PATH, and Debian and others keep CNI plugins in folders of their own.
 _PLACES: Final = os.pathsep.join((*os.get_exec_path(), "/usr/sbin", "/sbin", "/usr/lib/cni", "/opt/cni/bin"))
 _KMSG: Final = Path("/dev/kmsg")
 _INOTIFY: Final = Path("/proc/sys/fs/inotify/max_user_instances")
@@ -25,8 +26,9 @@ _NFTABLES: Final = "table ip t {\nchain c {\ntype nat hook prerouting priority -
 
 
 async def survey(state: Path) -> MachineReport:
-    """What this machine offers a cluster whose files are kept under ``state``."""
+    """A report of this machine, for a cluster whose files are kept under ``state``."""
     root = os.geteuid() == 0
+    # Without root the trials would fail for that reason alone.
     apart = await _complaint(*_NAMESPACES, "true") if root else ""
     tries = root and not apart
     return MachineReport(
@@ -46,8 +48,9 @@ async def survey(state: Path) -> MachineReport:
 
 def machine_size(meminfo: Path = Path("/proc/meminfo")) -> Resources:
     """The CPUs and the memory of this machine."""
-    found = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    return Resources(MilliCpu.cores(os.cpu_count() or 1), Bytes(int(found["MemTotal"].split()[0]) * 1024))
+    meminfo_fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    # /proc/meminfo counts in units of 1024 bytes.
+    return Resources(MilliCpu.cores(os.cpu_count() or 1), Bytes(int(meminfo_fields["MemTotal"].split()[0]) * 1024))
 
 
 def can_show_cpus(nodes: Path = Path("/sys/devices/system/node")) -> bool:
@@ -76,7 +79,8 @@ async def _without_overlay(state: Path) -> str:
 @contextmanager
 def _trial_folder(state: Path) -> Iterator[str]:
     """A folder on the file system of ``state``, which may not be there yet."""
-    place = next(each for each in (state, *state.parents) if each.is_dir())
+    # Overlayfs depends on the file system, so the trial is made on the one that will be used.
+    place = next(path for path in (state, *state.parents) if path.is_dir())
     with tempfile.TemporaryDirectory(prefix=".overlay-", dir=place) as folder:
         yield folder
 
@@ -97,11 +101,11 @@ async def _complaint(*command: str, typed: str = "") -> str:
         )
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
-    _, said = await process.communicate(typed.encode())
+    _, complaint = await process.communicate(typed.encode())
     if not process.returncode:
         return ""
     # The first sentence tells what is wrong; what follows are guesses.
     return (
-        " ".join(said.decode(errors="replace").split()).partition(", ")[0]
+        " ".join(complaint.decode(errors="replace").split()).partition(", ")[0]
         or f"{command[0]} ended with code {process.returncode}"
     )

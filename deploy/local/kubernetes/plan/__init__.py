@@ -1,1 +1,1 @@
-"""What a cluster is to be: addresses, arguments, settings and objects, all as functions of a plan (pure)."""
+"""The plan of a cluster: addresses, arguments, settings and objects, all as functions of it (pure)."""

@@ -21,7 +21,8 @@ ETCD_URL = f"http://127.0.0.1:{ETCD_PORT}"
 
 
 def etcd(data: str) -> list[str]:
-    """One member. What it has not written to the disk is lost with the machine, as the cluster is."""
+    """One member."""
+    # A single member has no peers; the address keeps the port on loopback.
     peer = "http://127.0.0.1:2380"
     return [
         "--name=control",
@@ -31,6 +32,7 @@ def etcd(data: str) -> list[str]:
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=control={peer}",
+        # What is not yet on the disk is lost with the machine, but so is the cluster.
         "--unsafe-no-fsync",
         "--log-level=warn",
     ]
@@ -58,6 +60,7 @@ def api_server(pki: str) -> list[str]:
         f"--kubelet-certificate-authority={pki}/ca.pem",
         f"--kubelet-client-certificate={pki}/kubelet-client.crt",
         f"--kubelet-client-key={pki}/kubelet-client.key",
+        # Host names of nodes are in no DNS.
         "--kubelet-preferred-address-types=InternalIP",
         f"--requestheader-client-ca-file={pki}/front-proxy/ca.pem",
         "--requestheader-allowed-names=front-proxy-client",
@@ -73,7 +76,7 @@ def api_server(pki: str) -> list[str]:
 
 
 def controller_manager(pki: str) -> list[str]:
-    """All controllers but those of a cloud; subnets of pods are the plan's."""
+    """All controllers but those of a cloud."""
     return [
         f"--kubeconfig={pki}/controller-manager.kubeconfig",
         f"--authentication-kubeconfig={pki}/controller-manager.kubeconfig",
@@ -86,9 +89,12 @@ def controller_manager(pki: str) -> list[str]:
         f"--cluster-signing-key-file={pki}/ca.key",
         f"--cluster-cidr={POD_RANGE}",
         f"--service-cluster-ip-range={SERVICE_RANGE}",
+        # Subnets of pods are the plan's.
         "--allocate-node-cidrs=false",
         "--controllers=*,-node-ipam-controller,-node-route-controller,-service-lb-controller",
+        # There is only one instance, so an election would only delay its start.
         "--leader-elect=false",
+        # Four status updates of a kubelet, which reports every 5 s here.
         "--node-monitor-grace-period=20s",
         # As often as there are new figures of pods.
         "--horizontal-pod-autoscaler-sync-period=5s",
@@ -103,6 +109,7 @@ def scheduler(pki: str) -> list[str]:
         f"--authentication-kubeconfig={pki}/scheduler.kubeconfig",
         f"--authorization-kubeconfig={pki}/scheduler.kubeconfig",
         "--bind-address=127.0.0.1",
+        # There is only one instance, so an election would only delay its start.
         "--leader-elect=false",
         "--profiling=false",
     ]

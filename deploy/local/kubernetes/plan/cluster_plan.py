@@ -21,6 +21,7 @@ ETCD_PORT: Final = 2379
 NODE_PREFIX: Final = 16
 POD_RANGE: Final = "10.244.0.0/16"
 SERVICE_RANGE: Final = "10.96.0.0/16"
+# The first address of the range, which Kubernetes gives to the Service `kubernetes`.
 API_SERVICE: Final = "10.96.0.1"
 DNS_SERVICE: Final = "10.96.0.10"
 DOMAIN: Final = "cluster.local"
@@ -31,6 +32,7 @@ VM_RANGE: Final = IPv4Network("10.111.0.0/16")
 """The flat network of VMs, where it is applied as it ships (``--addresses`` of the controller)."""
 VM_VISITOR: Final = "10.111.255.254"
 """This machine's own address there, which no VM is given."""
+# Less than 1500 bytes, to leave room for the header of the tunnel between nodes.
 VM_RANGE_MTU: Final = 1450
 
 IN_NODE: Final = "/run/autoscale"
@@ -54,6 +56,7 @@ class NodePlan:
     @property
     def address(self) -> str:
         """The node's own address."""
+        # The addresses before .11 are left to the control plane.
         return f"10.100.0.{10 + self.number}"
 
     @property
@@ -75,15 +78,13 @@ class ClusterPlan:
     add_ons: Sequence[str] = ()
 
     def shown_to(self, node: NodePlan) -> Resources:
-        """The machine size that the node's programs see: at least as many CPUs as it offers.
-
-        The pods of all nodes share the machine's CPUs, so what a node offers is a matter of bookkeeping.
-        """
+        """The machine size that the node's programs see: at least as many CPUs as it offers."""
+        # The pods of all nodes share the machine's CPUs, so what a node offers is a matter of bookkeeping.
         return Resources(max(self.machine.cpu, MilliCpu.cores(node.size.cpu.whole_cpus)), self.machine.mem)
 
     def routes(self, to: NodePlan | None) -> list[str]:
         """The routes to the pods of the other nodes, for a node (of the control plane: ``None``)."""
-        return [f"route add {each.pod_subnet} via {each.address} dev br0" for each in self.nodes if each != to]
+        return [f"route add {node.pod_subnet} via {node.address} dev br0" for node in self.nodes if node != to]
 
     @property
     def cgroup(self) -> str:
@@ -99,6 +100,7 @@ def offered(asked: Resources, machine: Resources, *, shows_cpus: bool) -> Resour
     """A node's offer for a request: no more memory than ``machine`` has, and more CPUs if it can be
     shown more.
     """
+    # Memory is real: pods that use more than the machine has are killed. CPUs are shared in time.
     return Resources(asked.cpu if shows_cpus else min(asked.cpu, machine.cpu), min(asked.mem, machine.mem))
 
 

@@ -1,4 +1,4 @@
-"""What is put on a cluster so that it runs VMs that follow their load, and when that is done or has failed (pure).
+"""Parts of an installation of the autoscaler on a cluster, and the tests of whether it is done or has failed (pure).
 
 The images are those of ``autoscale images build`` and the manifests those of people; nothing is made for this alone.
 """
@@ -45,30 +45,31 @@ def kube_scheduler_image(version: str) -> str:
 
 
 def for_version(manifest: str, version: str) -> str:
-    """The manifest with the kube-scheduler of that version: one that is newer than the API server may not be used."""
+    """The manifest with the kube-scheduler of that version."""
+    # Kubernetes does not support a kube-scheduler that is newer than the API server.
     return re.sub(rf"{re.escape(_KUBE_SCHEDULER)}:v[0-9.]+", kube_scheduler_image(version), manifest)
 
 
 def not_rolled_out(workloads: Iterable[Json]) -> list[str]:
-    """The names of those of our Deployments and DaemonSets that do not run as they are wanted, or are not there."""
-    done = {name_of(each).name for each in workloads if _is_rolled_out(each)}
+    """The names of those of our Deployments and DaemonSets that are not rolled out, or do not exist."""
+    done = {name_of(workload).name for workload in workloads if _is_rolled_out(workload)}
     return sorted(WORKLOADS - done)
 
 
 def _is_rolled_out(workload: Json) -> bool:
     status = child(workload, "status")
+    # Until the controller has seen the latest change, the other fields are about an older one.
     if whole(status, "observedGeneration") < whole(workload, "metadata", "generation"):
         return False
+    # Only a DaemonSet has this field.
     if "desiredNumberScheduled" in status:
+        # Zero wanted means that the nodes have not been counted yet.
         return 0 < whole(status, "desiredNumberScheduled") <= whole(status, "numberAvailable")
     return 0 < whole(workload, "spec", "replicas") <= whole(status, "availableReplicas")
 
 
 def hopeless(pods: Iterable[Json]) -> str:
-    """The reason why a pod can never start; empty if all may. There is no registry, so no pull can succeed.
-
-    A VM's own end is not looked for here: what ran in its pod tells more.
-    """
+    """The reason why a pod can never start; empty if all may."""
     return next((story for pod in pods if not is_leaving(pod) and (story := _why(pod))), "")
 
 
@@ -78,12 +79,14 @@ def _why(pod: Json) -> str:
         of_pod = f"container {text(container, 'name')} of pod {name}"
         waiting = child(container, "state", "waiting")
         reason = text(waiting, "reason")
+        # There is no registry, so no pull can succeed later.
         if reason in _PULLS:
             return f"{of_pod} has no image {text(container, 'image')}, and there is no registry: {reason}"
         if reason in _NEVER_STARTS:
             return f"{of_pod} cannot start: {text(waiting, 'message') or reason}"
         if reason == "CrashLoopBackOff" and whole(container, "restartCount") >= _PATIENT:
             return f"{of_pod} has ended {whole(container, 'restartCount')} times: {_last_words(container)}"
+    # A VM's own end is not looked for here: what ran in its pod tells more.
     if text(pod, "status", "phase") == "Failed" and LABEL_VM_NAME not in labels_of(pod):
         return f"pod {name} has failed: {text(pod, 'status', 'message') or text(pod, 'status', 'reason')}"
     return ""
@@ -91,5 +94,6 @@ def _why(pod: Json) -> str:
 
 def _last_words(container: Json) -> str:
     ended = child(container, "lastState", "terminated")
-    said = text(ended, "message").strip().splitlines()
-    return said[-1] if said else f"{text(ended, 'reason')}, exit code {whole(ended, 'exitCode')}"
+    lines = text(ended, "message").strip().splitlines()
+    # The last line of a program is usually the error that ended it.
+    return lines[-1] if lines else f"{text(ended, 'reason')}, exit code {whole(ended, 'exitCode')}"

@@ -11,6 +11,7 @@ import yaml
 from deploy.local.kubernetes.plan.cluster_plan import NodePlan
 from protocol.kubernetes.objects import Json
 
+# Members of this group pass every check, before RBAC is asked.
 MASTERS: Final = "system:masters"
 NODES: Final = "system:nodes"
 ADMIN: Final = "admin"
@@ -56,12 +57,14 @@ def kubeconfig(server: str, authority: bytes, user: str, login: Certified | Toke
 
 
 def node_user(node: NodePlan) -> str:
-    """The user that a node's kubelet is; the Node authorizer knows it by this name."""
+    """The user that a node's kubelet is."""
+    # The prefix is fixed by the Node authorizer.
     return f"system:node:{node.name}"
 
 
 def token_list(token: str) -> str:
     """The API server's list of tokens: people's, who may do everything."""
+    # The columns of --token-auth-file: token, user, uid, groups.
     return f"{token},{ADMIN},{ADMIN},{MASTERS}\n"
 
 

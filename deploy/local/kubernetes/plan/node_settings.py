@@ -32,16 +32,15 @@ def node_files(plan: ClusterPlan, node: NodePlan) -> dict[str, str]:
         "containerd.toml": containerd_settings(),
         "cni/10-pods.conflist": cni_settings(node),
         "kube-proxy.yaml": kube_proxy_settings(node),
+        # No name servers of the machine: nothing in the cluster can reach them.
         "resolv.conf": "",
         "cpus": f"{plan.shown_to(node).cpu.whole_cpus}\n",
     }
 
 
 def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
-    """The kubelet's. It offers the node's size by reserving the rest of what it is shown.
-
-    The machine's disk is not the node's: nothing is evicted and no image removed because it fills.
-    """
+    """The kubelet's. It offers the node's size by reserving the rest of what it is shown."""
+    # A kubelet reports the whole machine as its capacity; reserving the rest is the only way to offer less.
     reserved = plan.shown_to(node).minus_or_zero(node.size)
     settings: Json = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -66,9 +65,12 @@ def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{plan.node_cgroup(node)}",
         "failCgroupV1": False,
+        # The machine's swap is not the cluster's to turn off.
         "failSwapOn": False,
+        # The reservation is bookkeeping; no control group has to enforce it.
         "enforceNodeAllocatable": [],
         "systemReserved": {"cpu": reserved.cpu.quantity(), "memory": reserved.mem.quantity()},
+        # The machine's disk is not the node's: nothing is evicted and no image removed because it fills.
         "evictionHard": {},
         "imageGCHighThresholdPercent": 100,
         "localStorageCapacityIsolation": False,
@@ -114,9 +116,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 
 
 def cni_settings(node: NodePlan) -> str:
-    """A cable for each pod, without a bridge: what passes between two pods of a node is routed, so that answers come
-    back through the node's translation of Service addresses.
-    """
+    """A point-to-point link for each pod, without a bridge."""
     addresses = {
         "type": "host-local",
         "ranges": [[{"subnet": node.pod_subnet}]],
@@ -124,6 +124,8 @@ def cni_settings(node: NodePlan) -> str:
         "dataDir": "/run/cni-addresses",
     }
     plugins = [
+        # Without a bridge, traffic between two pods of a node is routed, so that answers come back through the node's
+        # translation of Service addresses.
         {"type": "ptp", "ipMasq": False, "ipam": addresses},
         {"type": "portmap", "capabilities": {"portMappings": True}, "snat": True},
     ]
@@ -131,7 +133,8 @@ def cni_settings(node: NodePlan) -> str:
 
 
 def kube_proxy_settings(node: NodePlan) -> str:
-    """Kube-proxy's. The limits of connection tracking are the machine's and stay as they are."""
+    """Kube-proxy's."""
+    # The limits of connection tracking are the machine's. Zero leaves each as it is.
     untouched = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
     return _yaml(
         {

@@ -1,4 +1,4 @@
-"""What a machine must have for a real Kubernetes to run on it (pure)."""
+"""Requirements on a machine for a real Kubernetes to run on it (pure)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ PACKAGES: Final = {
 WATCHES_OF_A_NODE: Final = 9
 """The inotify instances that containerd, the kubelet and its pods take."""
 
+# Version 1 has a hierarchy for each. Version 2 counts CPU time in every group, can freeze any, and leaves devices to
+# BPF.
 _CONTROLLERS_OF_1: Final = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids")
 _CONTROLLERS_OF_2: Final = ("cpu", "cpuset", "memory", "pids")
 
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """Findings about the machine. Texts are empty if all is well, else they name the problem."""
+    """Findings about the machine. Texts are empty if all is well; otherwise they name the problem."""
 
     root: bool
     programs: Collection[str]
@@ -45,20 +47,20 @@ class MachineReport:
 
 
 def missing(machine: MachineReport, nodes: int = 1) -> list[str]:
-    """Missing parts for that many ``nodes``, each as a clause of one line; empty if a cluster can run. What only
-    root can find out is not asked of others.
-    """
+    """Missing parts for that many ``nodes``, each as a clause of one line; empty if a cluster can run."""
+    # What only root can find out is not asked of others.
     if not machine.root:
         return ["it needs root, for namespaces, mounts and control groups"]
     packages = sorted({package for program, package in PACKAGES.items() if program not in machine.programs})
     needed = _CONTROLLERS_OF_2 if machine.unified_cgroups else _CONTROLLERS_OF_1
-    controllers = [each for each in needed if each not in machine.controllers]
+    controllers = [controller for controller in needed if controller not in machine.controllers]
     version = 2 if machine.unified_cgroups else 1
     clauses = (
         f"packages are missing: {INSTALLER} kubernetes (for {', '.join(packages)})" if packages else "",
         machine.without_go,
         machine.without_namespaces,
         machine.without_overlay,
+        # A missing package may be the reason, and is named already.
         machine.without_nftables if not packages else "",
         f"control groups (version {version}) lack {', '.join(controllers)}" if controllers else "",
         machine.without_groups if not controllers else "",
@@ -74,5 +76,6 @@ def _few_watches(instances: int, nodes: int) -> str:
         return ""
     setting = "fs.inotify.max_user_instances"
     return (
+        # Twice as many, because other programs of the user count too.
         f"{nodes} nodes watch files in {needed} places, and {instances} are allowed: sysctl -w {setting}={2 * needed}"
     )

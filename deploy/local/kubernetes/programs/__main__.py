@@ -22,11 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     minor, *add_ons = (sys.argv[1:] if arguments is None else arguments) or SUPPORTED[:1]
 
     def report(line: str) -> None:
+        # Flushed, because the reader shows each line as it comes.
         print(line, flush=True)
 
     try:
         builder = Builder.usual(find_go())
         folders = {modules.name: str(builder.ensure(modules, report)) for modules in module_sets(minor, add_ons)}
+        # Images are made of the programs, so they come last.
         images = image_set(builder, add_ons, report)
     except (BuildError, BuildFailedError, NoGoError, OSError) as error:
         print(error, file=sys.stderr)

@@ -1,11 +1,4 @@
-"""Builds the programs of a module set, and keeps them.
-
-Rules that hold here:
-
-- What is built depends on the set's files, on Go's version and on nothing else; a change of any gives another folder.
-- An interrupted build leaves the cache as it was (``Store``).
-- Versions and checksums are those of ``go.mod`` and ``go.sum``: Go may not change them.
-"""
+"""Builds the programs of a module set, and keeps them."""
 
 from __future__ import annotations
 
@@ -30,7 +23,7 @@ _LAST_LINES: Final = 15
 
 
 class BuildFailedError(Exception):
-    """A set could not be built; the message has the end of what Go said."""
+    """A set could not be built; the message has the end of Go's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,41 +40,50 @@ class Builder:
 
     def key(self, modules: ModuleSet) -> str:
         """The name of the folder of the set's programs: the set's name and a digest of all that it is built of."""
+        # What is built depends on the set's files, on Go's version and on nothing else; a change of any gives another
+        # folder.
         digest = hashlib.sha256(f"{_RECIPE} {self.toolchain.version} {platform.machine()}\n".encode())
         for path in sorted((MODULES / modules.name).iterdir()):
+            # The length delimits the content, so that two files cannot hash like one.
             digest.update(f"{path.name} {len(path.read_bytes())}\n".encode() + path.read_bytes())
         facts = (modules.packages, sorted(modules.renamed.items()), modules.stamps, *modules.files)
         digest.update(repr(facts).encode())
         return f"{modules.name}-{digest.hexdigest()[:16]}"
 
     def kept(self, modules: ModuleSet) -> Path | None:
-        """The folder of the set's programs, where they have been built."""
+        """The folder of the set's programs, if they have been built."""
         return self.store.kept(self.key(modules))
 
     def ensure(self, modules: ModuleSet, report: Report) -> Path:
-        """The folder of the set's programs, built where they are missing. Raises ``BuildFailedError``."""
+        """The folder of the set's programs, built if they are missing. Raises ``BuildFailedError``."""
+        # The store keeps finished folders only: an interrupted build leaves it as it was.
         return self.store.get(self.key(modules), lambda work: self._build(modules, work, report), report)
 
     def _build(self, modules: ModuleSet, work: Path, report: Report) -> None:
         folder = MODULES / modules.name
         report(f"{modules.name}: reading its modules")
         total = len(self._go(folder, "list", "-deps", *modules.packages).split())
+        # Versions and checksums are those of go.mod and go.sum; -mod=readonly keeps Go from changing them. The other
+        # two flags keep paths and commits of this machine out of the programs.
         flags = ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags"]
         linked = modules.link_flags((folder / "go.mod").read_text())
         counted = Counted(modules.name, total, report)
         for packages, program in modules.builds:
             command = [str(self.toolchain.go), "build", "-v", *flags, linked, "-o", f"{work}/{program}", *packages]
             run_counted(command, folder, self.toolchain.environment(), counted)
+        # Go names a program after its package's last element. Packages listed in `renamed` were built under their
+        # final name already.
         for built, name in modules.renamed.items():
             if built not in modules.packages:
                 (work / built).rename(work / name)
         if modules.files:
+            # The module's sources are in Go's module cache, whose path only Go knows.
             source = Path(self._go(folder, "list", "-m", "-f", "{{.Dir}}", modules.module).strip())
             for file in modules.files:
                 shutil.copyfile(source / file, work / Path(file).name)
 
     def _go(self, folder: Path, *arguments: str) -> str:
-        said = subprocess.run(
+        result = subprocess.run(
             [str(self.toolchain.go), *arguments],
             cwd=folder,
             env=self.toolchain.environment(),
@@ -89,13 +91,13 @@ class Builder:
             text=True,
             check=False,
         )
-        if said.returncode:
-            raise BuildFailedError(f"`go {arguments[0]}` failed in {folder}: {_end(said.stderr.splitlines())}")
-        return said.stdout
+        if result.returncode:
+            raise BuildFailedError(f"`go {arguments[0]}` failed in {folder}: {_end(result.stderr.splitlines())}")
+        return result.stdout
 
 
 class Counted:
-    """Tells how far a build is: of ``total`` packages at most, for those that Go's cache has are not built again."""
+    """Progress of a build of at most ``total`` packages; those in Go's cache are not built again."""
 
     def __init__(self, name: str, total: int, report: Report) -> None:
         self._name = name
@@ -126,6 +128,7 @@ def run_counted(command: Sequence[str], folder: Path, environment: Mapping[str, 
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
+        # Only stderr is piped and read to its end, so the pipe cannot fill up and block Go.
         for line in process.stderr or ():
             if _is_package(line):
                 counted.built()
@@ -136,6 +139,7 @@ def run_counted(command: Sequence[str], folder: Path, environment: Mapping[str, 
 
 
 def _is_package(line: str) -> bool:
+    # Errors begin with `# package` or contain spaces; -v prints nothing but the import path.
     return " " not in line.strip() and not line.startswith("#")
 
 

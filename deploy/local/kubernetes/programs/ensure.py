@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+# A PID namespace of its own: if its first process is killed, the kernel kills all compilers with it.
 _APART: Final = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
 
 
@@ -32,21 +33,22 @@ class Programs:
 
 
 async def ensure_programs(minor: str, add_ons: Sequence[str], report: Callable[[str], None]) -> Programs:
-    """The programs for a minor version of Kubernetes and its add-ons, built where they are missing.
+    """The programs for a minor version of Kubernetes and its add-ons, built if they are missing.
 
     Raises ``NoProgramsError``.
     """
-    said = await built_apart("deploy.local.kubernetes.programs", [minor, *add_ons], report)
-    folders = {name: Path(folder) for name, folder in json.loads(said).items()}
+    output = await built_apart("deploy.local.kubernetes.programs", [minor, *add_ons], report)
+    folders = {name: Path(folder) for name, folder in json.loads(output).items()}
     return Programs({name: folder for name, folder in folders.items() if name != "images"}, folders["images"])
 
 
 async def built_apart(module: str, arguments: Sequence[str], report: Callable[[str], None]) -> str:
-    """Has a module build in a process of its own; returns the line of JSON that it says. Other lines are reported.
+    """Has a module build in a process of its own; returns the line of JSON that it prints. Other lines are reported.
 
     Raises ``NoProgramsError`` if it fails.
     """
     process = await asyncio.create_subprocess_exec(
+        # The kernel kills the build with this process, however that ends.
         *("setpriv", "--pdeathsig", "KILL", "--", *_APART),
         *(sys.executable, "-P", "-m", module, *arguments),
         stdin=asyncio.subprocess.DEVNULL,
@@ -55,18 +57,20 @@ async def built_apart(module: str, arguments: Sequence[str], report: Callable[[s
         start_new_session=True,
     )
     try:
+        # Both pipes are read while the process runs, so that neither fills up and blocks it.
         async with asyncio.TaskGroup() as tasks:
             complaint = tasks.create_task(_text(process.stderr))
             outcome = tasks.create_task(_outcome(process.stdout, report))
         if await process.wait():
             raise NoProgramsError(complaint.result().strip() or "the build ended without a word")
     finally:
+        # Shielded: a cancelled caller must not leave a build behind.
         await asyncio.shield(_end(process))
     return outcome.result()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends the build at once, and all that it started with it: the cache does not mind."""
+    """Ends the build and everything that it started at once; the cache stays consistent."""
     with suppress(ProcessLookupError):
         process.kill()
     await process.wait()

@@ -26,7 +26,9 @@ from deploy.local.kubernetes.programs.build import Builder
 from deploy.local.kubernetes.programs.versions import COREDNS, METRICS_SERVER, PAUSE, VERTICAL_POD_AUTOSCALER
 from vm_image.store import Report
 
+# Changes with the way images are made, so that older archives are not used.
 _RECIPE: Final = "2"
+# The user that distroless images call `nonroot`.
 _UNPRIVILEGED: Final = "65532:65532"
 APPLETS: Final = (
     *("cat", "dd", "echo", "env", "false", "grep", "head", "httpd", "id", "ip", "ls", "mkdir", "mount", "nc"),
@@ -45,9 +47,10 @@ class ProgramImage:
 
     @property
     def files(self) -> Tree:
-        """All that is in it."""
+        """The contents of the image."""
         program = File(f"bin/{self.program.name}", self.program.read_bytes(), 0o755)
         links = [symlink(f"bin/{link}", self.program.name) for link in self.links]
+        # With the sticky bit, as on any system: unprivileged containers need a place for temporary files.
         return tree((directory("tmp", 0o1777), program, *links))
 
     def run_facts(self, architecture: str) -> oci.RunFacts:
@@ -57,8 +60,9 @@ class ProgramImage:
 
 
 def image_set(builder: Builder, add_ons: Sequence[str], report: Report) -> Path:
-    """The folder with an archive for each image, made where it is missing. The programs must have been built."""
+    """The folder with an archive for each image, made if it is missing. The programs must have been built."""
     images = _images(builder, add_ons, report)
+    # The programs' content decides the folder: a rebuilt program gives new images.
     digest = hashlib.sha256(_RECIPE.encode())
     for image in images:
         digest.update(f"{image.name} {image.links}\n".encode() + hashlib.sha256(image.program.read_bytes()).digest())
@@ -84,7 +88,7 @@ def write_image(image: ProgramImage, path: Path, report: Report) -> None:
 
 
 def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[ProgramImage]:
-    pause, dns, metrics = (builder.ensure(each, report) for each in (PAUSE, COREDNS, METRICS_SERVER))
+    pause, dns, metrics = (builder.ensure(module_set, report) for module_set in (PAUSE, COREDNS, METRICS_SERVER))
     images = [
         ProgramImage(PAUSE_IMAGE, pause / "pause"),
         ProgramImage(COREDNS_IMAGE, dns / "coredns"),
@@ -93,6 +97,8 @@ def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[Pr
     if VERTICAL_POD_AUTOSCALER.name in add_ons:
         recommender = builder.ensure(VERTICAL_POD_AUTOSCALER, report) / "vpa-recommender"
         images.append(ProgramImage(VPA_RECOMMENDER_IMAGE, recommender))
+    # The machine's own busybox; without one `Path('')` is the current folder, which stands alone no more than any
+    # folder.
     busybox = Path(shutil.which("busybox") or "")
     if stands_alone(busybox):
         images.append(ProgramImage(BUSYBOX_IMAGE, busybox, APPLETS))
@@ -103,5 +109,6 @@ def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[Pr
 
 def stands_alone(program: Path) -> bool:
     """Return True if ``program`` runs in an image that has nothing else: it needs no library."""
-    found = read_binary(program.read_bytes()) if program.is_file() else None
-    return found is not None and not found.loader
+    binary = read_binary(program.read_bytes()) if program.is_file() else None
+    # A dynamically linked program names a loader, which the image does not have.
+    return binary is not None and not binary.loader

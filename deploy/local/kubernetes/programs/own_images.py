@@ -45,11 +45,12 @@ def build_parts(minor: str, folder: Path, report: Report) -> InstallationParts:
     folder.mkdir(parents=True, exist_ok=True)
     kubernetes = kubernetes_set(minor)
     programs = Builder.usual(find_go()).ensure(kubernetes, report)
+    # go.mod alone says which patch release belongs to the minor version.
     version = required_version((MODULES / kubernetes.name / "go.mod").read_text(), KUBERNETES)
     scheduler = folder / "kube-scheduler.tar"
     write_image(ProgramImage(kube_scheduler_image(version), programs / "kube-scheduler"), scheduler, report)
     own = [build(IMAGES[name], maker, REFERENCE.format(name=name), folder).path for name in OWN_IMAGES]
-    return InstallationParts([str(each) for each in (scheduler, *own)], version, str(programs / "kubectl"))
+    return InstallationParts([str(path) for path in (scheduler, *own)], version, str(programs / "kubectl"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     minor, folder = sys.argv[1:] if arguments is None else arguments
 
     def report(line: str) -> None:
+        # Flushed, because the reader shows each line as it comes.
         print(line, flush=True)
 
     try:

