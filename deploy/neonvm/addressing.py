@@ -28,10 +28,12 @@ MIGRATION_PORT: Final = 20187
 METRICS_PORT: Final = 9100
 MONITOR_PORT: Final = 10301
 """Where a guest's monitor is, of ours and of NeonVM."""
+# A network that shares the machine's ports moves one of these if another program has taken it.
 USUAL_PORTS: Final = (METRICS_PORT, 9101, DAEMON_PORT, 6443, 10294, 10297, 10298, 10299)
 """What programs of a cluster listen on: guests, agents, API server, groups and scheduler."""
 
 
 def flat_mac(address: str) -> str:
     """The MAC of the VM with this flat address: the same wherever it runs, and no other VM's."""
+    # 52:54:00 is QEMU's usual prefix. All of a cluster's flat network shares the first octet of the address.
     return "52:54:00:" + ":".join(f"{octet:02x}" for octet in IPv4Address(address).packed[1:])

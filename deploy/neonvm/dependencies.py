@@ -1,4 +1,4 @@
-"""What NeonVM's controllers work with: the API, its caches, and the guests of this process."""
+"""Dependencies of NeonVM's controllers: the API, its caches, and the guests of this process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class GuestHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ControllerDependencies:
-    """Dependencies of the controllers. ``suffix`` draws the random end of a pod's name."""
+    """Dependencies of the controllers. ``suffix`` draws the random end of a pod's name. With ``sidecars`` the plain pod
+    has the agent as a container.
+    """
 
     client: ApiClient
     vms: Informer

@@ -36,12 +36,13 @@ class PasswordGuest(Protocol):
 
 async def keep_password(guest: PasswordGuest, read: ReadPassword, clock: Clock) -> None:
     """Gives ``guest`` the password, and each later one, until cancelled."""
-    given = ""
+    previous = ""
     while True:
-        if (password := await read()) and password != given:
+        # An empty password means that the owner has set none: the guest keeps the one it has.
+        if (password := await read()) and password != previous:
             try:
                 await guest.set_password(password)
-                given = password
+                previous = password
             except GuestError:
                 pass  # it is on its way elsewhere, or busy: the next try is soon
         await clock.sleep(_PAUSE)
@@ -62,6 +63,7 @@ def password_in(secret: Json) -> str:
     >>> password_in({"data": {"password": "c2VjcmV0"}}), password_in({})
     ('secret', '')
     """
+    # The API server has base64 in ``data``; a Secret without the key decodes to an empty password.
     return b64decode(text(secret, "data", PASSWORD_KEY)).decode()
 
 
@@ -71,5 +73,6 @@ def usable(password: str) -> str:
     >>> usable("secret\n"), usable("two\nlines"), usable("x" * 1000)
     ('secret', '', '')
     """
+    # Editors and `echo` end a file with a line break that nobody means as part of the password.
     password = password.removesuffix("\n")
     return password if password.isprintable() and len(password.encode()) <= LONGEST else ""

@@ -1,4 +1,4 @@
-"""What the NeonVM runtime needs of the machine it runs on: guests, and a network with nodes in it.
+"""Ports of the NeonVM runtime to the machine it runs on: guests, and a network with nodes in it.
 
 The runtime decides with these Protocols only. QEMU, simulated guests, namespaces and hub ports are adapters behind
 them, so faults can be injected here and every mode shares one code path.
@@ -98,7 +98,7 @@ class PodNetwork:
 
     def port_for(self, port: int) -> int:
         """Port in this network of a program whose usual port is ``port``."""
-        return self.moved_ports.get(port, port)
+        return self.moved_ports.get(port, port)  # only ports that were taken are moved
 
     @property
     def guest_host(self) -> str:
@@ -134,7 +134,9 @@ class GuestSpec:
     console: Path | None = None
 
 
+# In seconds.
 _DOUBLED_EVERY: Final = 5.0
+# QEMU takes no infinite downtime limit; this is longer than any final pass lasts.
 _AS_LONG_AS_IT_TAKES: Final = Seconds(1000.0)
 
 
@@ -152,22 +154,23 @@ class TransferLimits:
     bandwidth: Bytes
     timeout: Seconds
     auto_converge: bool = True
+    # 300 ms is what QEMU allows by default.
     downtime_most: Seconds = Seconds(0.3)
     one_pass: bool = False
 
     def in_one_pass(self) -> TransferLimits:
-        """The same for an emulated guest.
-
-        An emulated CPU notes that it is about to change a page, and changes it an instant later. Where QEMU collects
-        the notes in between and sends the page, the change is lost, and the guest breaks at its new place. QEMU
-        collects as soon as it sees an end within the allowed downtime: so none is allowed before all was sent once.
-        """
+        """The same for an emulated guest."""
+        # An emulated CPU marks a page dirty, and writes to it an instant later. If QEMU collects the dirty log in
+        # between and sends the page, the write is lost, and the guest breaks at its new place.
         return replace(self, one_pass=True)
 
     def downtime_after(self, span: Seconds, is_sent_once: bool = False) -> Seconds:
         """The downtime allowed once the move has lasted for ``span``: twice as long every 5 s."""
         if self.one_pass:
+            # QEMU collects the dirty log as soon as an end within the allowed downtime is in sight, so no downtime is
+            # allowed before all memory was sent once.
             return _AS_LONG_AS_IT_TAKES if is_sent_once else Seconds(0.0)
+        # The cap only keeps the power of two finite; `downtime_most` is reached long before.
         doublings = min(span // _DOUBLED_EVERY, 32.0)
         return Seconds(max(self.downtime, min(self.downtime * 2.0**doublings, self.downtime_most)))
 
@@ -303,7 +306,7 @@ class ClusterNetwork(Protocol):
         """One line for people: which kind of nodes this is, and why it was chosen."""
 
     async def up(self) -> None:
-        """Makes the network; raises ``NetworkError`` and leaves nothing behind where it cannot."""
+        """Makes the network; raises ``NetworkError`` and leaves nothing behind if it cannot."""
 
     async def down(self) -> None:
         """Removes everything of this network, whatever state it is in."""

@@ -1,1 +1,1 @@
-"""Who may speak to a runner pod, how that is proven, and how a runner pod proves which pod it is (decision 34)."""
+"""Access to runner pods: who may speak to one, and how both sides prove who they are (decision 34)."""

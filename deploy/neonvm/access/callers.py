@@ -1,4 +1,4 @@
-"""Who may ask a runner pod what (pure).
+"""The requests that each caller of a runner pod may make (pure).
 
 A caller is known by the common name of its certificate, which the controller's own authority has signed.
 """
@@ -33,9 +33,11 @@ _MAY: Final = {NOBODY: _PROBES, AGENT: _OF_AGENTS, ANYONE: _AS_NEONVMS}
 
 def may_ask(who: str, method: str, path: str) -> bool:
     """Return True if the caller ``who`` gets an answer to this request."""
+    # A name that is not known here may do what a probe may.
     return who == CONTROLLER or (method, path) in _MAY.get(who, _PROBES)
 
 
 def may_use_monitor(who: str) -> bool:
     """Return True if the caller ``who`` gets a connection to QEMU's monitor, of which the gate passes on a part."""
+    # NeonVM's own runner offers its monitor to everyone, and its controller has no certificate.
     return who in {CONTROLLER, ANYONE}

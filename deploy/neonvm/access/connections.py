@@ -1,10 +1,7 @@
 """The controller's connections to runner pods: each goes to a program that has proven which pod it is.
 
-- A pod's address may have passed on to another pod. So the program there is first asked for its pod's token, which the
-  API server reviews, and from then on has to show the same key. Nothing else is asked of it before.
-- The controller tells it whom to trust at the same time. So authorities may change while a pod runs.
-- A pod that is open (``RunnerPlace.is_open``) proves nothing. That is said by how the pod was made, never by how it
-  answers.
+A pod's address may have passed on to another pod. So the program there is first asked for its pod's token, which the
+API server reviews, and from then on has to show the same key. Nothing else is asked of it before.
 """
 
 from __future__ import annotations
@@ -85,6 +82,7 @@ class RunnerConnections:
     async def api(self, place: RunnerPlace) -> Streams:
         """A connection to the runner's API. Raises ``OSError``."""
         if place.is_open:
+            # How the pod was made says that it is open, never how it answers: an impostor could claim that.
             return await _connected(place.address, place.api, None)
         showing = self._showing()
         streams = await _connected(place.address, place.api, showing.context)
@@ -100,23 +98,28 @@ class RunnerConnections:
         if place.is_open:
             return await connected(tcp_socket(), place.address, place.monitor)
         if place.uid not in self._proven:
+            # The monitor cannot prove anything by itself, so the API does it first, with the same key.
             (await self.api(place)).close()
         streams = await _connected(place.address, place.monitor, self._showing().context)
+        # Another program may have got the address since the API was asked.
         if _key(streams) != self._proven.get(place.uid, (b"", ""))[0]:
             streams.close()
             raise _impostor(place)
         return self._bridged(streams)
 
     async def _prove(self, place: RunnerPlace, streams: Streams, showing: Showing) -> None:
-        key, known = _key(streams), self._proven.get(place.uid)
-        if known == (key, showing.authorities):
+        key, proven = _key(streams), self._proven.get(place.uid)
+        if proven == (key, showing.authorities):
             return
-        if known is not None and known[0] != key:
+        # A runner keeps its key for life.
+        if proven is not None and proven[0] != key:
             raise _impostor(place)
-        told = msgspec.json.encode(Introduction(showing.authorities))
-        answer = await streams.ask("POST", "/introduce", told)
+        # The controller tells the pod whom to trust at the same time, so authorities may change while a pod runs.
+        body = msgspec.json.encode(Introduction(showing.authorities))
+        answer = await streams.ask("POST", "/introduce", body)
         try:
             token = msgspec.json.decode(answer.body, type=Introduced).token if answer.status == 200 else ""
+        # The other end may be anything, also a program that sends nested JSON without end.
         except (ValueError, RecursionError):
             token = ""
         if not token or await self._pod_of(token) != place.uid:
@@ -129,6 +132,7 @@ class RunnerConnections:
         ours.setblocking(False)
         theirs.setblocking(False)
         task = asyncio.create_task(_carry(streams, theirs))
+        # The event loop holds tasks weakly.
         self._bridges.add(task)
         task.add_done_callback(self._bridges.discard)
         return ours
@@ -154,8 +158,8 @@ async def _carry(streams: Streams, theirs: socket.socket) -> None:
     try:
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in ways:
-            each.cancel()
+        for task in ways:
+            task.cancel()
         await asyncio.gather(*ways, return_exceptions=True)
         streams.close()
         writer.close()

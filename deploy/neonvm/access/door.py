@@ -1,11 +1,7 @@
 """A port of a runner pod: it finds out who calls before it serves, and keeps places for those who have proven it.
 
-- A caller has a few seconds to show its certificate. Those that have not yet are bounded, in total and for each
-  address; one more takes the place of the oldest of its own address, or of the address with the most, so callers that
-  say nothing lock nobody out.
-- A handshake costs a millisecond of CPU: each address may begin a few at once and ``HANDSHAKES`` a second, and its
-  further callers wait, or are displaced.
-- A caller without a certificate is served once, for a few seconds: that is a probe.
+Callers that have not shown their certificate yet are bounded, in total and for each address, so callers that say
+nothing lock nobody out.
 """
 
 from __future__ import annotations
@@ -68,8 +64,8 @@ class Door:
     async def close(self) -> None:
         """Stops listening and ends all connections."""
         ending = [self._accepting, *self._unproven, *self._proven]
-        for each in ending:
-            each.cancel()
+        for task in ending:
+            task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         self._listener.close()
 
@@ -88,6 +84,7 @@ class Door:
             await asyncio.sleep(0)  # it has begun before it can be cancelled, so its socket is closed
 
     def _make_room(self, address: str) -> None:
+        # One more takes the place of the oldest of its own address, or of the address with the most.
         oldest = displaced(self._unproven, address, PER_ADDRESS, UNPROVEN)
         if oldest is not None:
             del self._unproven[oldest]
@@ -115,8 +112,10 @@ class Door:
         try:
             for option in _ALIVE:
                 connection.setsockopt(*option)
+            # The wait for a turn counts as well, so a flood from one address times out by itself.
             async with asyncio.timeout(PROOF_SECONDS):
                 if self._tls is not None:
+                    # A handshake costs a millisecond of CPU, so each address may begin only `HANDSHAKES` a second.
                     await self._turn(address)
                 return await _streams(connection, self._tls)
         except BaseException:
@@ -132,16 +131,19 @@ class Door:
             if wait <= 0:
                 break
             await asyncio.sleep(wait)
+        # Addresses can be many; one whose handshakes are paid for need not be remembered.
         if len(self._spent_until) >= _REMEMBERED:
-            self._spent_until = {each: until for each, until in self._spent_until.items() if until > now}
+            self._spent_until = {other: until for other, until in self._spent_until.items() if until > now}
         self._spent_until[address] = max(self._spent_until.get(address, now), now) + 1 / HANDSHAKES
 
     async def _converse(self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if who == NOBODY:
+            # A caller without a certificate is a probe: it is served once, and keeps its place among the unproven.
             async with asyncio.timeout(PROBE_SECONDS):
                 await self._serve(who, reader, writer)
             return
         task = asyncio.current_task()
+        # Further connections of one name are just closed.
         if task is not None and Counter(self._proven.values())[who] < PROVEN:
             self._unproven.pop(task, None)
             self._proven[task] = who
@@ -149,13 +151,14 @@ class Door:
 
 
 def _tls_of(writer: asyncio.StreamWriter) -> ssl.SSLObject | None:
-    found: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
-    return found
+    tls_object: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
+    return tls_object
 
 
 async def _streams(connection: socket.socket, tls: Tls | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """The streams of an accepted connection, after the handshake. Raises ``OSError``."""
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+    # As `asyncio.start_server` does it, which would accept callers before there is room for them.
     protocol = asyncio.StreamReaderProtocol(reader)
     more = {} if tls is None else {"ssl": tls(), "ssl_shutdown_timeout": _SHUTDOWN_SECONDS}
     transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, **more)  # type: ignore[arg-type]

@@ -21,7 +21,8 @@ class RunnerHttpResponse:
 async def exchanged(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, body: bytes
 ) -> RunnerHttpResponse:
-    """The answer to one request. HTTP/1.0, so that no server sends it in chunks. Raises ``OSError``."""
+    """The answer to one request. Raises ``OSError``."""
+    # HTTP/1.0, so that no server sends its answer in chunks.
     head = f"{method} {path} HTTP/1.0\r\nHost: runner\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     writer.write(f"{head}\r\n\r\n".encode() + body)
     await writer.drain()
@@ -44,6 +45,7 @@ def _head(text: str) -> tuple[int, dict[str, str]]:
 async def _body(reader: asyncio.StreamReader, length: str | None) -> bytes:
     """Of the length that is said, else all until the other end hangs up."""
     if length is not None:
+        # Checked before reading: the length is only a claim of the other end.
         if int(length) > _MOST_BYTES:
             raise ValueError("it is too long")
         return await reader.readexactly(int(length))

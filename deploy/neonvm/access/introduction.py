@@ -1,4 +1,4 @@
-"""How a runner pod and its controller introduce themselves: whom the pod lets in, and which pod it is."""
+"""The introduction of a runner pod and its controller: whom the pod lets in, and which pod it is."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class PodIdentity:
 
     def introduce(self, authorities: str) -> str:
         """Trusts ``authorities`` and returns the token. Raises ``ValueError`` and ``OSError``, and trusts as before."""
+        # Read each time, because the kubelet replaces the token before it expires.
         token = self._token.read_text().strip()
+        # After the token: if it cannot be read, the runner trusts as before.
         self._key.trust(authorities)
         return token

@@ -43,6 +43,7 @@ class RunnerKey:
             context.load_verify_locations(cadata=authorities)
         except ssl.SSLError as error:
             raise ValueError(f"the authorities cannot be read: {error.reason}") from error
+        # A probe has no certificate. One that is shown must be signed by an authority.
         context.verify_mode = ssl.CERT_OPTIONAL
         show(context, *self._own)
         return context
@@ -53,6 +54,7 @@ def client_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
+    # No authority signs runners' certificates: the caller compares the key's fingerprint instead.
     context.verify_mode = ssl.CERT_NONE
     show(context, certificate, key)
     return context
@@ -65,9 +67,10 @@ def fingerprint(connection: ssl.SSLObject) -> bytes:
 
 def client_name(connection: ssl.SSLObject | None) -> str:
     """The only common name of the verified certificate of the other end; empty if there is none."""
-    shown = connection.getpeercert() if connection is not None else None
-    subject = shown.get("subject", ()) if shown else ()
+    peer = connection.getpeercert() if connection is not None else None
+    subject = peer.get("subject", ()) if peer else ()
     names = [pair[1] for part in subject for pair in part if pair[0] == "commonName"]
+    # With two names it is not clear which one was meant.
     return str(names[0]) if len(names) == 1 else ""
 
 
@@ -76,6 +79,7 @@ def show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
     descriptor = os.memfd_create("certificate")
     try:
         os.write(descriptor, certificate + key)
+        # Python's ssl loads chains from paths only.
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     finally:
         os.close(descriptor)
@@ -83,6 +87,7 @@ def show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
 
 def _own_certificate(name: str) -> tuple[bytes, bytes]:
     key = ec.generate_private_key(ec.SECP256R1())
+    # X.509 limits a common name to 64 characters.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     begin, end = _ALWAYS
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())

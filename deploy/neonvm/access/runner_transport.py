@@ -29,8 +29,10 @@ class RunnerTransport(httpx.AsyncBaseTransport):
         body = await request.aread()
         async with self._places:
             try:
+                # A connection for each request: the pod at an address may be another one by the next.
                 streams = await self._connections.api(place)
             except (OSError, TimeoutError) as error:
+                # The text of a TimeoutError is empty.
                 raise httpx.ConnectError(str(error) or "no answer in time", request=request) from error
             try:
                 answer = await streams.ask(request.method, request.url.raw_path.decode(), body)

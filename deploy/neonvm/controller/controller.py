@@ -76,7 +76,7 @@ class NeonVmController:
         self._is_machine_dropped = False  # by the original's definition, under which every write of it would be in vain
         deps.vms.listen(lambda change: self._queue.add(change.name))
         self._pods = ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self._queue.add)
-        self._migrations = ByVm(deps.migrations, lambda found: text(found, "spec", "vmName"), self._queue.add)
+        self._migrations = ByVm(deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add)
 
     def look_at(self, vm: ObjectName) -> None:
         """Something about the VM's guest has changed."""
@@ -131,10 +131,11 @@ class NeonVmController:
             pod=pod,
             guest=guest.state if guest else None,
             guest_fault=guest.fault if guest else "",
+            # A VM that goes must not take a new address.
             vm_address="" if is_leaving(vm) else await self._address(vm),
             restart_due=under_way is None and self._restart_due(vm, pod, guest),
             new_pod_name=lambda: f"{name_of(vm).name}-{self._deps.suffix()}",
-            others=tuple(each for each in self._runners_of(vm) if pod is None or name_of(each) != name_of(pod)),
+            others=tuple(other for other in self._runners_of(vm) if pod is None or name_of(other) != name_of(pod)),
             under_way=under_way,
             is_known=pod is None or self._deps.guest_host.is_known(name_of(pod), uid_of(pod)),
             acceleration=self._deps.guest_host.acceleration(name_of(pod), uid_of(pod)) if pod is not None else None,
@@ -146,6 +147,7 @@ class NeonVmController:
             return await self._deps.guest_host.vm_address(vm)
         except GuestError as error:
             await self._deps.events.record(vm, "NoAddress", str(error), WARNING)
+            # The queue tries again after an unavailable API, which fits: an address may become free.
             raise ApiUnavailableError(str(error)) from error
 
     def _pod_of(self, vm: Json) -> Json | None:
@@ -155,37 +157,38 @@ class NeonVmController:
 
     def _runners_of(self, vm: Json) -> list[Json]:
         """The VM's pods; a label alone makes no pod one of them."""
-        return [each for each in self._pods.of(name_of(vm)) if _is_run_for(each, vm)]
+        return [pod for pod in self._pods.of(name_of(vm)) if _is_run_for(pod, vm)]
 
     def _under_way(self, vm: ObjectName) -> UnderWay | None:
-        found = next((each for each in self._migrations.of(vm) if is_under_way(each)), None)
-        if found is None:
+        migration = next((candidate for candidate in self._migrations.of(vm) if is_under_way(candidate)), None)
+        if migration is None:
             return None
-        source, target = (text(found, "status", f"{end}PodName") for end in ("source", "target"))
+        source, target = (text(migration, "status", f"{end}PodName") for end in ("source", "target"))
         pod = self._deps.pods.get(ObjectName(vm.namespace, target))
         guest = self._deps.guest_host.guest(name_of(pod), uid_of(pod)) if pod is not None else None
+        # A guest that receives is in the pod, but is not the VM's yet.
         runs = guest is not None and guest.state.phase in {GuestPhase.BOOTING, GuestPhase.RUNNING}
         return UnderWay(
             source=source,
             target=target,
-            is_placed=bool(text(found, "status", "targetNode")) or (pod is not None and bool(node_of(pod))),
-            is_transferring=text(found, "status", "phase") == RUNNING,
+            # Also if the pod is gone since: its migration decides then.
+            is_placed=bool(text(migration, "status", "targetNode")) or (pod is not None and bool(node_of(pod))),
+            is_transferring=text(migration, "status", "phase") == RUNNING,
             target_pod=pod,
             target_guest=guest.state if guest is not None and runs else None,
         )
 
     def _restart_due(self, vm: Json, pod: Json | None, guest: Resizer | None) -> bool:
-        """Notes how long guests run, and whether the pause since the last one's end is over.
-
-        A pod that ended before its guest was looked at counts as one that did not run at all.
-        """
+        """Notes how long guests run, and whether the pause since the last one's end is over."""
         restarts = self._restarts.setdefault(uid_of(vm), _Restarts())
         now = self._deps.clock.now()
         if guest is not None and guest.state.phase is not GuestPhase.STOPPED:
             restarts.ran_since = restarts.ran_since or now
+        # A pod that ended before its guest was looked at counts as one that did not run at all.
         elif restarts.ran_since is not None or _has_failed(pod, restarts):
             ran = now - restarts.ran_since if restarts.ran_since is not None else 0.0
             restarts.failures = 0 if ran >= _STEADY else restarts.failures + 1
+            # A pod that stays after its end is counted once.
             restarts.counted = text(vm, "status", "podName")
             pause = _RESTART_BACKOFF.delay(restarts.failures, 0.0) if restarts.failures else 0.0
             restarts.not_before = Instant(now + pause)
@@ -197,9 +200,11 @@ class NeonVmController:
         if todo.add_finalizer:
             await self._set_finalizers(vm, [*_finalizers(vm), FINALIZER])
         if guest is not None and todo.hold:
+            # Before the status says so: from here on no resize may begin.
             guest.hold()
         if guest is not None and todo.want is not None:
             guest.want(todo.want)
+        # Before pods are made: the status names the pod first.
         await self._report(vm, todo.status)
         if todo.create_pod and facts.machine is not None:
             await self._create_pod(vm, facts.machine)
@@ -207,15 +212,18 @@ class NeonVmController:
             await self._deps.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod))
         if todo.remake_pod and facts.pod is not None:
             version = text(facts.pod, "metadata", "resourceVersion")
+            # Only the version that was judged: the scheduler may have given it a node since.
             await self._deps.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod), version=version)
             return
         await self._delete_strays(vm, todo.strays)
         if todo.remove_finalizer:
+            # Before the finalizer goes: nobody would know of the address afterwards.
             await self._deps.guest_host.release_vm(name, uid_of(vm))
             self._restarts.pop(uid_of(vm), None)
-            await self._set_finalizers(vm, [each for each in _finalizers(vm) if each != FINALIZER])
+            await self._set_finalizers(vm, [finalizer for finalizer in _finalizers(vm) if finalizer != FINALIZER])
         if todo.wait_for_restart:
             wait = self._restarts[uid_of(vm)].not_before - self._deps.clock.now()
+            # The time may be over by now; an immediate retry would spin.
             self._queue.add(name, Seconds(max(0.05, wait)))
         if facts.pod is not None and not todo.delete_pod and not is_over(facts.pod) and not is_leaving(facts.pod):
             await self._repeat(vm, facts.pod, guest)  # last: an older admission policy that refuses it holds up nothing
@@ -228,6 +236,7 @@ class NeonVmController:
             wanted = {**wanted, "currentRevision": {**revision, "updatedAt": now}}
         status = child(vm, "status")
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
+        # Under NeonVM's own definition the field is dropped, and every write of it would be in vain.
         if changed.keys() == {"machine"} and self._is_machine_dropped:
             return
         if changed:
@@ -242,7 +251,7 @@ class NeonVmController:
 
     async def _say_phase(self, vm: Json, changed: Mapping[str, object]) -> None:
         if changed.get("phase") in {"Failed", "Succeeded"}:
-            why = next((text(each, "message") for each in items(dict(changed), "conditions")), "")
+            why = next((text(condition, "message") for condition in items(dict(changed), "conditions")), "")
             await self._deps.events.record(vm, str(changed["phase"]), f"the VM has ended: {why}", WARNING)
 
     async def _repeat(self, vm: Json, pod: Json, guest: Resizer | None) -> None:
@@ -266,16 +275,14 @@ class NeonVmController:
                 raise
 
     async def _delete_strays(self, vm: Json, pods: Sequence[ObjectName]) -> None:
-        """Deletes pods that the VM has no more use for."""
+        """Deletes pods that the VM no longer needs."""
         if pods and await self._is_current(vm):
             for pod in pods:
                 await self._deps.client.delete(PODS, pod)
 
     async def _is_current(self, vm: Json) -> bool:
-        """Return True if the VM is still as it was looked at; where not, it is queued again.
-
-        Asked before pods are made or deleted: a late watch would make a pod that the VM has given up, or take its own.
-        """
+        """Return True if the VM is still as it was looked at; otherwise it is queued again."""
+        # A late watch would make a pod that the VM has given up, or delete the one that it has.
         fresh = await self._deps.client.get(VIRTUAL_MACHINES, name_of(vm))
         is_current = text(fresh, "metadata", "resourceVersion") == text(vm, "metadata", "resourceVersion")
         if not is_current:
@@ -297,5 +304,5 @@ def _has_failed(pod: Json | None, restarts: _Restarts) -> bool:
 
 
 def _finalizers(vm: Json) -> list[object]:
-    found = child(vm, "metadata").get("finalizers")
-    return list(found) if isinstance(found, list) else []
+    finalizers = child(vm, "metadata").get("finalizers")
+    return list(finalizers) if isinstance(finalizers, list) else []

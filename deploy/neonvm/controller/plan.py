@@ -1,18 +1,7 @@
-"""What to do about one VirtualMachine, decided from what is true now (pure).
+"""Plans the next step of one VirtualMachine from what is true now (pure).
 
-- The plan depends on the object, its pod and its guest alone, never on what happened before.
-- ``status`` says what the guest has, as the guest reports it; never what the spec asks for. ``status.machine`` says
-  what it can be given: that is fixed when its pod is made, and orders are clipped to it.
-- A guest that does not come nearer to its order is scaling only for a while: a condition says so then, and the VM may
-  move.
-- The pod's name and the VM's address are in ``status`` before the pod is created, so a restarted controller does not
-  create a second one. Of a guest that has not been looked at yet nothing is said.
-- A pod that vanished without ending (its node went, it was deleted) counts as failed. So does one whose guest has moved
-  away while the VM still names it: the guest was lost at its target.
-- Once the target of a migration has a node, the VM is held: no resize is ordered, and the end of the source pod decides
-  nothing, because only the migration knows whether the guest died or moved. ``status`` names the target pod first of
-  all (S4.12). While no node has room for the target, the VM scales on.
-- A VM gets a new pod only when it has no other pod left: the disk is never opened twice.
+The plan depends on the object, its pod and its guest alone, never on what happened before. ``status`` says what the
+guest has, as the guest reports it; never what the spec asks for.
 """
 
 from __future__ import annotations
@@ -84,7 +73,7 @@ class VmObservation:
 class VmPlan:
     """``status`` is merged into the object's status where it differs; the rest is done in the order of the fields.
 
-    ``remake_pod``: the pod has no node, and would boot with more than the VM asks for by now. It is deleted as long as
+    ``remake_pod``: the pod has no node, and would boot with more than the VM now asks for. It is deleted as long as
     that is so, and made again. ``hold`` lets the guest be as it is; ``strays`` are pods of the VM that it has no more
     use for.
     """
@@ -104,12 +93,14 @@ class VmPlan:
 def plan(facts: VmObservation) -> VmPlan:
     """The actions due now; empty if all is well."""
     finalizers = child(facts.vm, "metadata").get("finalizers")
-    held = isinstance(finalizers, list) and FINALIZER in finalizers
+    has_finalizer = isinstance(finalizers, list) and FINALIZER in finalizers
     if is_leaving(facts.vm):
-        return _leave(facts) if held else VmPlan({})
-    if not held:
+        return _leave(facts) if has_finalizer else VmPlan({})
+    if not has_finalizer:
         return VmPlan({}, add_finalizer=True)
     moves = facts.under_way
+    # Only the migration knows whether the guest died or moved, so the end of the source pod decides nothing. While no
+    # node has room for the target, the VM scales on.
     if moves is not None and moves.is_placed and moves.source == text(facts.vm, "status", "podName"):
         return _moving(facts, moves)
     return replace(_stay(facts), strays=_strays(facts))
@@ -130,27 +121,32 @@ _NO_GUEST: Final[Json] = {"podIP": None, "node": None, "cpus": None, "memorySize
 
 def _named(facts: VmObservation) -> Json:
     """A new pod has a name, and the VM an address, before there is one."""
+    # In the status before the pod is created, so that a restarted controller does not create a second one.
     return {"phase": PENDING, "podName": facts.new_pod_name(), **_NO_GUEST, "extraNetIP": facts.vm_address or None}
 
 
 def _leave(facts: VmObservation) -> VmPlan:
     if facts.pod is None:
+        # Until every pod is gone, one of them may still use the disk or the address.
         return VmPlan({}, remove_finalizer=not facts.others, strays=_strays(facts))
     return VmPlan({}, delete_pod=not is_leaving(facts.pod), strays=_strays(facts))
 
 
 def _strays(facts: VmObservation) -> tuple[ObjectName, ...]:
     """Pods of the VM that nothing will come for: not its own one, and in no migration."""
-    kept = {facts.under_way.source, facts.under_way.target} if facts.under_way is not None else set()
-    found = [each for each in facts.others if is_owned_by(each, facts.vm) and not is_leaving(each)]
-    return tuple(name_of(each) for each in found if name_of(each).name not in kept)
+    # The ends of a migration are its own business.
+    used = {facts.under_way.source, facts.under_way.target} if facts.under_way is not None else set()
+    unclaimed = [pod for pod in facts.others if is_owned_by(pod, facts.vm) and not is_leaving(pod)]
+    return tuple(name_of(pod) for pod in unclaimed if name_of(pod).name not in used)
 
 
 def _without_pod(facts: VmObservation) -> VmPlan:
     phase = text(facts.vm, "status", "phase")
     if phase in {"", PENDING}:
-        return VmPlan({}, create_pod=not any(not is_over(each) for each in facts.others))
+        # Only when no other pod is left: the disk is never opened twice.
+        return VmPlan({}, create_pod=not any(not is_over(other) for other in facts.others))
     if phase not in ENDED:
+        # A pod that vanished without ending, with its node or by hand, counts as failed.
         gone = _available(facts.vm, False, "PodGone", f"pod {text(facts.vm, 'status', 'podName')} is gone")
         return VmPlan({"phase": FAILED, "conditions": [gone], **_NO_GUEST})
     if not restarts(facts.vm, phase):
@@ -164,6 +160,7 @@ def _without_pod(facts: VmObservation) -> VmPlan:
 def _ended(facts: VmObservation, pod: Json) -> VmPlan:
     phase, reason, story = pod_phase(pod), *pod_end(pod)
     if reason == MOVED:
+        # The guest has moved away while the VM still names this pod: it was lost at its target.
         phase, reason, story = FAILED, "GuestLost", f"{story}, and was lost there"
     ended = _available(facts.vm, False, reason, story)
     again = restarts(facts.vm, phase) and not is_leaving(pod)
@@ -175,19 +172,30 @@ def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPla
     if made is None and not is_leaving(pod):
         unknown = f"pod {name_of(pod).name} does not say which machine it runs: delete it, and it is made again"
         return VmPlan({"conditions": [_available(facts.vm, False, "UnknownMachine", unknown)]})
+    # Nothing is said of a guest that has not been looked at yet.
     if made is None or is_leaving(pod) or (pod_phase(pod) == RUNNING and not facts.is_known):
         return VmPlan({})
     if pod_phase(pod) != RUNNING or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         waiting = _available(facts.vm, False, "PodPending", "the pod does not run yet")
+        # A pod without a node can still be made smaller; the VM may have been lowered to fit somewhere.
         is_too_large = not node_of(pod) and not made.use.within(machine.use)
         return VmPlan(
             {"phase": PENDING, "conditions": [waiting], "node": node_of(pod) or None}, remake_pod=is_too_large
         )
+    # What the guest can be given is fixed when its pod is made, so orders are clipped to it.
     guest, want = facts.guest, _usable(facts, made, pod).clip(machine.use)
     behind = _behind(guest, want) if guest.phase is GuestPhase.RUNNING else frozenset[str]()
     place = _in_place(facts, pod, guest)
-    said = [_serves(facts, guest), *_accelerated(facts), *_beyond(facts, pod), *_stalled(facts, guest, want, behind)]
-    status: Json = {"phase": SCALING if behind - facts.stalled else RUNNING, **place, "conditions": said}
+    conditions = [
+        _serves(facts, guest),
+        *_accelerated(facts),
+        *_beyond(facts, pod),
+        *_stalled(facts, guest, want, behind),
+    ]
+    # A guest that does not come nearer to its order is scaling only for a while; then a condition says so, and the VM
+    # may move.
+    status: Json = {"phase": SCALING if behind - facts.stalled else RUNNING, **place, "conditions": conditions}
+    # The revision is reported once the guest really has what this spec asks for.
     if guest.phase is GuestPhase.RUNNING and not behind and want == machine.use:
         status |= _revision(facts.vm)
     return VmPlan(status, want=want)
@@ -203,13 +211,14 @@ def _moving(facts: VmObservation, under_way: UnderWay) -> VmPlan:
     """The VM while it is moved: held where it is, and in the target from the moment its guest runs there."""
     if under_way.target_pod is not None and under_way.target_guest is not None:
         place = _in_place(facts, under_way.target_pod, under_way.target_guest)
-        said = [_available(facts.vm, True, "GuestRuns", ""), *_beyond(facts, under_way.target_pod)]
-        return VmPlan({"podName": under_way.target, "phase": RUNNING, **place, "conditions": said})
+        conditions = [_available(facts.vm, True, "GuestRuns", ""), *_beyond(facts, under_way.target_pod)]
+        # The VM names the target first of all; the migration follows.
+        return VmPlan({"podName": under_way.target, "phase": RUNNING, **place, "conditions": conditions})
     phase = MIGRATING if under_way.is_transferring else PRE_MIGRATING
     if facts.pod is None or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         return VmPlan({"phase": phase}, hold=True)
-    said = [_available(facts.vm, True, "GuestRuns", "the guest is being moved"), *_beyond(facts, facts.pod)]
-    return VmPlan({"phase": phase, **_in_place(facts, facts.pod, facts.guest), "conditions": said}, hold=True)
+    conditions = [_available(facts.vm, True, "GuestRuns", "the guest is being moved"), *_beyond(facts, facts.pod)]
+    return VmPlan({"phase": phase, **_in_place(facts, facts.pod, facts.guest), "conditions": conditions}, hold=True)
 
 
 def _in_place(facts: VmObservation, pod: Json, guest: GuestState) -> Json:
@@ -226,7 +235,7 @@ def _in_place(facts: VmObservation, pod: Json, guest: GuestState) -> Json:
 
 
 def _revision(vm: Json) -> Json:
-    """The revision of the spec that the guest has by now, where one was named; it is dated when it is written."""
+    """The revision of the spec that the guest has reached, if the spec names one; it is dated when it is written."""
     named = child(vm, "spec", "targetRevision", "revision")
     is_said = child(vm, "status", "currentRevision", "revision") == named
     return {"currentRevision": {"revision": named}} if named and not is_said else {}
@@ -241,11 +250,11 @@ def _serves(facts: VmObservation, guest: GuestState) -> Json:
 
 def _accelerated(facts: VmObservation) -> list[Json]:
     """True if the guest runs on the host's own CPU; None if unknown."""
-    found = facts.acceleration
-    if found is None:
+    acceleration = facts.acceleration
+    if acceleration is None:
         return []
-    reason = "Accelerated" if found.is_on else "Emulated"
-    return [condition(facts.vm, "Accelerated", str(found.is_on), reason, found.reason)]
+    reason = "Accelerated" if acceleration.is_on else "Emulated"
+    return [condition(facts.vm, "Accelerated", str(acceleration.is_on), reason, acceleration.reason)]
 
 
 def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
@@ -257,16 +266,17 @@ def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
 
 
 def _limited(facts: VmObservation, machine: VirtualMachine, made: Booted, pod: Json) -> list[Json]:
-    said = limits_say(made.machine, pod, machine.slot_size)
-    if not said:
+    problems = limits_say(made.machine, pod, machine.slot_size)
+    if not problems:
         return []
     advice = f"raise spec.podResources.limits or the LimitRange, then delete pod {name_of(pod).name} to restart"
-    message = f"pod {name_of(pod).name}: {said}; {advice}"
+    message = f"pod {name_of(pod).name}: {problems}; {advice}"
     return [condition(facts.vm, "LimitedByPod", "True", "PodLimits", message)]
 
 
 def _usable(facts: VmObservation, made: Booted, pod: Json) -> RunningMachine:
     """The machine the guest can get: the one it booted with, within its pod's limits."""
+    # With an unusable spec no slot is known: memory above the boot size counts only as a whole.
     slot = made.machine.mem_max if facts.machine is None else facts.machine.slot_size
     return within_limits(made.machine, pod, slot)
 
@@ -279,13 +289,13 @@ def _differing(facts: VmObservation, machine: VirtualMachine, made: Booted, pod:
         ("memory min", running.mem_min, low.mem),
         ("memory max", running.mem_max, high.mem),
     ]
-    differing = [f"{what} is {has}, the spec says {asked}" for what, has, asked in pairs if has != asked]
+    differing = [f"{what} is {has}, the spec says {wanted}" for what, has, wanted in pairs if has != wanted]
     if not differing:
         return []
-    said = (
+    message = (
         f"the running machine differs from the spec: {'; '.join(differing)}; delete pod {name_of(pod).name} to restart"
     )
-    return [condition(facts.vm, "RestartRequired", "True", "SpecChanged", said)]
+    return [condition(facts.vm, "RestartRequired", "True", "SpecChanged", message)]
 
 
 def _stalled(facts: VmObservation, guest: GuestState, want: Resources, behind: frozenset[str]) -> list[Json]:
@@ -294,8 +304,8 @@ def _stalled(facts: VmObservation, guest: GuestState, want: Resources, behind: f
     if not named:
         return []
     has = Resources(guest.cpu, guest.mem)
-    said = f"{named}: {want} was ordered; the guest has {has} and comes no nearer; the order is repeated"
-    return [condition(facts.vm, "ResizeStalled", "True", "GuestDoesNotFollow", said)]
+    message = f"{named}: {want} was ordered; the guest has {has} and comes no nearer; the order is repeated"
+    return [condition(facts.vm, "ResizeStalled", "True", "GuestDoesNotFollow", message)]
 
 
 def _available(vm: Json, value: bool, reason: str, message: str) -> Json:

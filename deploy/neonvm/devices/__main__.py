@@ -29,23 +29,23 @@ LIMITS: Final = Limits(connections=64, per_peer=16)
 
 def parser() -> argparse.ArgumentParser:
     """All flags, with their defaults."""
-    found = argparse.ArgumentParser(prog="neonvm-devices", description=DESCRIPTION)
+    flags = argparse.ArgumentParser(prog="neonvm-devices", description=DESCRIPTION)
     for flag, default, metavar, what in (
         ("--resource", "autoscaling.neon.tech/guest-devices", "NAME", "the resource that is offered"),
         ("--folder", "/var/lib/kubelet/device-plugins", "FOLDER", "where the kubelet and its plugins have sockets"),
         ("--listen", "0.0.0.0:10291", "HOST:PORT", "where /metrics /healthz /readyz are"),
     ):
-        found.add_argument(flag, default=default, metavar=metavar, help=f"{what} (default: %(default)s)")
+        flags.add_argument(flag, default=default, metavar=metavar, help=f"{what} (default: %(default)s)")
     devices = "devices in /dev that pods get where their drivers are loaded (default: %(default)s)"
-    found.add_argument("--devices", nargs="*", default=["kvm", "vhost-net"], metavar="NAME", help=devices)
+    flags.add_argument("--devices", nargs="*", default=["kvm", "vhost-net"], metavar="NAME", help=devices)
     count = "how many pods of a node may take one: more than there can be pods (default: %(default)s)"
-    found.add_argument("--count", type=int, default=1000, metavar="NUMBER", help=count)
-    add_log_level(found)
-    return found
+    flags.add_argument("--count", type=int, default=1000, metavar="NUMBER", help=count)
+    add_log_level(flags)
+    return flags
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start."""
+    """Runs until SIGTERM or SIGINT; 0 then, 2 if it cannot start."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     return run("neonvm-devices", _run(options))
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     clock, stop, telemetry = SystemClock(), stop_on_signals(), DeviceTelemetry()
+    # Called with each allocation: a module that is loaded later counts from then on.
     devices = functools.partial(present, options.devices)
     plugin = DevicePlugin(options.count, devices, telemetry)
     registration = Registration(DeviceOffer(options.resource, Path(options.folder)), plugin, clock, telemetry)
@@ -62,6 +63,7 @@ async def _run(options: argparse.Namespace) -> None:
     async with asyncio.TaskGroup() as tasks:
         background = tasks.create_task(registration.run())
         await serve([Listener("metrics", probes, options.listen, limits=LIMITS)], stop)
+        # Its end withdraws the socket, so the node offers nothing any more.
         background.cancel()
 
 

@@ -34,6 +34,7 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 def present(names: Sequence[str], drivers: Path = DRIVERS) -> list[str]:
     """Those of the node's devices whose drivers are loaded, as paths on the node."""
+    # A driver in /sys proves the device on the node; this container's own /dev does not show it.
     return [f"/dev/{name}" for name in names if (drivers / name).exists()]
 
 
@@ -67,6 +68,7 @@ class Plugin:
         self.watchers += 1
         try:
             yield self._listed
+            # A stream that ends would tell the kubelet that the plugin is gone.
             await asyncio.Event().wait()
         finally:
             self.watchers -= 1
@@ -93,4 +95,5 @@ class DevicePlugin(Plugin):
         devices = list(self._devices())
         self._telemetry.allocated(len(places))
         LOG.info("allocated the node's devices to a pod", extra={"devices": devices, "containers": len(places)})
+        # The places are alike: which of them the kubelet has chosen does not matter.
         return [Grant(devices)] * len(places)

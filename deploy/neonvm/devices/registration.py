@@ -1,9 +1,7 @@
 """Keeps a plugin registered with the kubelet of its node.
 
-- A kubelet that starts removes all sockets of plugins and makes its own again: a new one, or a missing one of ours,
-  means to serve and to register again.
-- So does a kubelet that follows no longer: the node offers nothing then, and only a registration brings it back.
-- At the end the socket goes, and with it, at once, what the node offers; pods keep what they were given.
+A kubelet that starts removes all sockets of plugins and makes its own again. So a new one, or a missing one of ours,
+means to serve and to register again.
 """
 
 from __future__ import annotations
@@ -90,14 +88,16 @@ class Registration:
             await self._withdraw()
 
     async def look(self) -> None:
-        """Registers where the kubelet there is does not know the plugin. Raises ``RegistrationError``."""
+        """Registers if the kubelet does not know the plugin. Raises ``RegistrationError``."""
         kubelet = _identity(self._offer.folder / KUBELET_SOCKET)
         if self._plugin.watchers:
             self._watched_at = self._clock.now()
+        # No kubelet runs; the next one has to be told.
         if kubelet is None:
             self._known = None
         elif kubelet != self._known or self._is_lost():
             self._known = None
+            # The kubelet connects to the socket while it answers the registration, so the plugin serves first.
             await self._serve_anew()
             await self._register()
             self._known, self._watched_at = kubelet, self._clock.now()
@@ -105,6 +105,7 @@ class Registration:
     def _is_lost(self) -> bool:
         if _identity(self._offer.folder / self._offer.endpoint) is None:
             return True
+        # The node offers nothing without a kubelet that follows, and only a registration brings that back.
         return self._clock.now() - self._watched_at > UNWATCHED
 
     async def _serve_anew(self) -> None:
@@ -118,11 +119,11 @@ class Registration:
         await server.start()
 
     async def _register(self) -> None:
-        asked = registration(self._offer.resource, self._offer.endpoint)
+        request = registration(self._offer.resource, self._offer.endpoint)
         async with grpc.aio.insecure_channel(f"unix:{self._offer.folder / KUBELET_SOCKET}") as channel:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(REGISTER)
             try:
-                await call(asked, timeout=_REGISTER_SECONDS)
+                await call(request, timeout=_REGISTER_SECONDS)
             except grpc.aio.AioRpcError as error:
                 raise RegistrationError(f"{error.code().name}: {error.details()}") from error
         self._telemetry.registered("done")
@@ -132,13 +133,15 @@ class Registration:
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(None)
+        # With the socket goes, at once, what the node offers; pods keep what they were given.
         (self._offer.folder / self._offer.endpoint).unlink(missing_ok=True)
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:
     """Identity of a socket, different from that of an earlier one at the same path; None if there is none."""
     try:
-        found = socket.stat()
+        stat = socket.stat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_ctime_ns
+    # The inode alone may be used again at once.
+    return stat.st_ino, stat.st_ctime_ns

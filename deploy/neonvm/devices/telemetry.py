@@ -1,4 +1,4 @@
-"""What ``neonvm-devices`` tells Prometheus."""
+"""Metrics of ``neonvm-devices``."""
 
 from __future__ import annotations
 
@@ -38,10 +38,12 @@ class DeviceTelemetry:
     def watch(self, names: Sequence[str], devices: Callable[[], Sequence[str]]) -> None:
         """Shows in every scrape which of ``names`` there are."""
         for name in names:
+            # A function, because drivers come and go without anybody telling this program.
             self._present.labels(name).set_function(partial(_is_present, f"/dev/{name}", devices))
 
     def watch_registered(self, is_registered: Callable[[], bool]) -> None:
         """Shows in every scrape whether the kubelet knows this plugin."""
+        # Asked at each scrape, because a kubelet that goes away calls nobody.
         self._registered.set_function(lambda: float(is_registered()))
 
     def registered(self, outcome: str) -> None:

@@ -91,6 +91,7 @@ def _message(name: str, **fields: str) -> _Message:
 
 def registration(resource: str, endpoint: str) -> bytes:
     """Tells the kubelet that ``resource`` is offered at the socket ``endpoint``, a name in its folder."""
+    # The endpoint is a bare name: the kubelet looks for it in its own folder of plugins.
     return _message("RegisterRequest", version=VERSION, endpoint=endpoint, resource_name=resource).SerializeToString()
 
 
@@ -104,26 +105,28 @@ def listed(count: int) -> bytes:
 
 def is_place(name: str) -> bool:
     """Return True for the name of a place, as ``listed`` writes it."""
+    # Exact, because the name becomes a path on the node.
     return name.startswith(_PLACE) and name.removeprefix(_PLACE).isdecimal()
 
 
 def places_in(request: bytes) -> list[list[str]]:
     """The places that the kubelet has chosen for each container. Raises ``MalformedPluginMessageError``."""
-    asked = _message("AllocateRequest")
+    message = _message("AllocateRequest")
     try:
-        asked.ParseFromString(request)
+        message.ParseFromString(request)
     except DecodeError as error:
         raise MalformedPluginMessageError(f"expected an AllocateRequest: {error}") from None
-    return [list(each.devices_ids) for each in asked.container_requests]
+    return [list(container.devices_ids) for container in message.container_requests]
 
 
 def allocation(grants: Iterable[Grant]) -> bytes:
     """Allocation of each container. It may be empty."""
-    given = _message("AllocateResponse")
+    response = _message("AllocateResponse")
     for grant in grants:
-        container = given.container_responses.add()
+        container = response.container_responses.add()
         for path in grant.devices:
             container.devices.add(container_path=path, host_path=path, permissions="rw")
         for inside, outside in grant.mounts.items():
+            # Read-only, so that a pod can leave nothing on the node.
             container.mounts.add(container_path=inside, host_path=outside, read_only=True)
-    return given.SerializeToString()
+    return response.SerializeToString()

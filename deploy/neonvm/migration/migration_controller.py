@@ -1,8 +1,6 @@
 """The controller of VirtualMachineMigrations: watches them and what they depend on (S4.12).
 
-- Migrations are reconciled by VM, one VM at a time and the oldest first: two of one VM are never admitted together.
-- Whether a migration may begin is decided on fresh objects; what is under way is read from informers, whose delay only
-  delays.
+Migrations are reconciled by VM, one VM at a time and the oldest first: two of one VM are never admitted together.
 """
 
 from __future__ import annotations
@@ -59,7 +57,8 @@ class MigrationController:
         self._executor = MigrationExecutor(deps, self.transfers, self._queue.add)
         self._deadlines: dict[str, Instant] = {}
         self._seen: dict[ObjectName, set[str]] = {}
-        self._of = ByVm(deps.migrations, lambda found: text(found, "spec", "vmName"), self._queue.add)
+        self._of = ByVm(deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add)
+        # Only for its calls: the informer keeps it alive.
         ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self.look_at)
         deps.vms.listen(lambda change: self.look_at(change.name))
 
@@ -78,22 +77,28 @@ class MigrationController:
 
     async def reconcile(self, vm: ObjectName) -> None:
         """Looks at every migration of one VM. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
-        known = _Known(self._deps.vms.get(vm), self._of.of(vm))
-        if any(not text(each, "status", "phase") for each in known.migrations):
-            known = await self._afresh(vm)
-        if not self._forget_all_but(vm, {uid_of(each) for each in known.migrations}):
+        snapshot = _Known(self._deps.vms.get(vm), self._of.of(vm))
+        if any(not text(migration, "status", "phase") for migration in snapshot.migrations):
+            # Whether a migration may begin is decided on fresh objects. What is under way may be read from informers,
+            # whose delay only delays.
+            snapshot = await self._afresh(vm)
+        if not self._forget_all_but(vm, {uid_of(migration) for migration in snapshot.migrations}):
             return  # looked at again when the move of one that vanished has ended
-        fresh = [each for each in known.migrations if not text(each, "status", "phase")]
-        for each in [*(each for each in known.migrations if each not in fresh), *fresh[:1]]:
-            facts = self._facts(each, known)
+        fresh = [migration for migration in snapshot.migrations if not text(migration, "status", "phase")]
+        for due in [*(migration for migration in snapshot.migrations if migration not in fresh), *fresh[:1]]:
+            facts = self._facts(due, snapshot)
+            # A new leader knows nothing of guests yet; to decide now could end a move that goes well.
             if dark := self._in_the_dark(facts):
                 self._queue.add(vm, _LATER)
-                if self._age(each) >= _DARK:
+                # Said only after a while: most guests are looked at within seconds.
+                if self._age(due) >= _DARK:
                     await self._executor.carry_out(waits_for_guests(facts, dark), facts, Seconds(0.0))
                 continue
-            await self._executor.carry_out(plan_migration(facts), facts, self._remaining(each))
+            await self._executor.carry_out(plan_migration(facts), facts, self._remaining(due))
+            # Remains are waited for only for some time, and no event tells when that is over.
             if facts.remains:
                 self._queue.add(vm, _LATER)
+        # Only the oldest is admitted in one look.
         if len(fresh) > 1:
             self._queue.add(vm, _NEXT)  # judged by what has become of the first
 
@@ -101,22 +106,24 @@ class MigrationController:
         """The same from the API itself: a stale cache must not let a second migration begin."""
         client = self._deps.client
         listed = (await client.list(MIGRATIONS, vm.namespace)).objects
-        order = {uid_of(each): place for place, each in enumerate(self._of.of(vm))}
-        found = [each for each in listed if text(each, "spec", "vmName") == vm.name]
-        found.sort(key=lambda each: (order.get(uid_of(each), len(order)), name_of(each).name))
+        # In the order of the cache, and then the ones that it does not have yet.
+        order = {uid_of(migration): place for place, migration in enumerate(self._of.of(vm))}
+        matching = [migration for migration in listed if text(migration, "spec", "vmName") == vm.name]
+        matching.sort(key=lambda migration: (order.get(uid_of(migration), len(order)), name_of(migration).name))
         try:
-            return _Known(await client.get(VIRTUAL_MACHINES, vm), found)
+            return _Known(await client.get(VIRTUAL_MACHINES, vm), matching)
         except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
-            return _Known(None, found)
+            return _Known(None, matching)
 
     def _forget_all_but(self, vm: ObjectName, uids: set[str]) -> bool:
         """A migration that vanished, though it was held, takes its move with it. Whether nothing is left of any."""
         gone = self._seen.get(vm, set()) - uids
-        left = {each for each in gone if not self.transfers.forget(each)}
-        for each in gone - left:
-            self._deadlines.pop(each, None)
+        # A move that is being called off still runs for a while.
+        left = {candidate for candidate in gone if not self.transfers.forget(candidate)}
+        for uid in gone - left:
+            self._deadlines.pop(uid, None)
         self._seen[vm] = uids | left
         if not self._seen[vm]:
             del self._seen[vm]
@@ -126,14 +133,14 @@ class MigrationController:
         vm, deps = known.vm, self._deps
         source = self._pod(migration, text(migration, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = self._pod(migration, text(migration, "status", "targetPodName"))
-        others = [each for each in known.migrations if uid_of(each) != uid_of(migration)]
+        others = [other for other in known.migrations if uid_of(other) != uid_of(migration)]
         guest = deps.guest_host.guest(name_of(source), uid_of(source)) if source is not None else None
         transfer = self.transfers.of(uid_of(migration))
         return MoveFacts(
             migration=migration,
             fault=_fault(migration, vm),
             vm=vm,
-            rival=next((name_of(each).name for each in others if is_under_way(each)), ""),
+            rival=next((name_of(other).name for other in others if is_under_way(other)), ""),
             remains=self._remains(others) if self._age(migration) < _REMAINS else "",
             source=source,
             target=target,
@@ -148,7 +155,7 @@ class MigrationController:
 
     def _remains(self, migrations: Sequence[Json]) -> str:
         """Leftovers of failed migrations, in words; empty if none."""
-        failed = next((each for each in migrations if has_remains(each)), None)
+        failed = next((migration for migration in migrations if has_remains(migration)), None)
         if failed is None:
             return ""
         target = self._pod(failed, text(failed, "status", "targetPodName"))
@@ -156,19 +163,18 @@ class MigrationController:
         return f"what migration {name_of(failed).name} has left: {left}"
 
     def _in_the_dark(self, facts: MoveFacts) -> str:
-        """The pods whose guests were not looked at by this process while there is still time; empty if there are none.
-
-        A guest that stands still, and cannot be looked at, is not left so for long: its move is taken up. A migration
-        that has not begun is given up sooner.
-        """
-        ends = [each for each in (facts.source, facts.target) if each is not None and pod_phase(each) == "Running"]
-        if facts.is_overdue or any(is_leaving(each) for each in (facts.migration, *ends)):
+        """The pods whose guests this process has not looked at while there is still time; empty if there are none."""
+        ends = [pod for pod in (facts.source, facts.target) if pod is not None and pod_phase(pod) == "Running"]
+        # Time-outs and deletions are not held up by a runner that does not answer.
+        if facts.is_overdue or any(is_leaving(involved) for involved in (facts.migration, *ends)):
             return ""
         phase, age = text(facts.migration, "status", "phase"), self._age(facts.migration)
+        # A guest that stands still and cannot be looked at is not left so for long: its move is taken up. A migration
+        # that has not begun is given up later.
         if (phase == RUNNING and age >= _DARK) or (not phase and age >= _REMAINS):
             return ""
-        dark = [each for each in ends if not self._deps.guest_host.is_known(name_of(each), uid_of(each))]
-        return " and ".join(pod_on(each) for each in dark)
+        dark = [pod for pod in ends if not self._deps.guest_host.is_known(name_of(pod), uid_of(pod))]
+        return " and ".join(pod_on(pod) for pod in dark)
 
     def _pod(self, migration: Json, name: str) -> Json | None:
         return self._deps.pods.get(ObjectName(name_of(migration).namespace, name)) if name else None
@@ -184,6 +190,8 @@ class MigrationController:
         """Time that the migration has left, counted from when it was first seen here."""
         span = whole(migration, "spec", "completionTimeout")
         now = self._deps.clock.now()
+        # By this process's clock, which no clock of the cluster can set back; a new leader counts again from the
+        # start.
         return Seconds(self._deadlines.setdefault(uid_of(migration), Instant(now + span)) - now)
 
 

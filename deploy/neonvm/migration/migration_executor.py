@@ -1,8 +1,4 @@
-"""Carries out a migration's plan: patches, pods, and the transfer itself.
-
-- A phase is written only over the very version of the object that was judged.
-- How a migration ended is written to the events of VM and migration before its finalizer goes, so it is never lost.
-"""
+"""Carries out a migration's plan: patches, pods, and the transfer itself."""
 
 from __future__ import annotations
 
@@ -48,6 +44,7 @@ class MigrationExecutor:
     async def carry_out(self, todo: MigrationPlan, facts: MoveFacts, remaining: Seconds) -> None:
         """Does what is planned, in the order of the plan. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
         migration, target = facts.migration, facts.target
+        # The order is part of the plan: what must not be lost is written before what depends on it.
         if todo.add_finalizer:
             await self._hold(migration, facts.vm)
         if todo.adopt_target and target is not None and facts.vm is not None:
@@ -68,23 +65,29 @@ class MigrationExecutor:
         if todo.delete_target and target is not None:
             await self._delete_target(target)
         if todo.tell:
+            # Before the finalizer goes, so that how it ended is never lost.
             await self._tell(facts)
         if todo.remove_finalizer:
             await self._let_go(migration)
         elif remaining > 0:
+            # No event tells that the time is up.
             self._requeue(_vm_of(migration), remaining)
 
     async def _hold(self, migration: Json, vm: Json | None) -> None:
         """Lets the migration stay until it is undone, and fall with its VM."""
         owners = items(migration, "metadata", "ownerReferences")
         if vm is not None and not is_owned_by(migration, vm):
+            # Kubernetes' garbage collection deletes the migration with its VM.
             owners = [*owners, owner_reference(VIRTUAL_MACHINES, vm, controller=False)]
         await self._patch(migration, {"finalizers": [*_finalizers(migration), FINALIZER], "ownerReferences": owners})
 
     async def _let_go(self, migration: Json) -> None:
-        await self._patch(migration, {"finalizers": [each for each in _finalizers(migration) if each != FINALIZER]})
+        await self._patch(
+            migration, {"finalizers": [finalizer for finalizer in _finalizers(migration) if finalizer != FINALIZER]}
+        )
 
     async def _patch(self, migration: Json, metadata: Json) -> None:
+        # A merge patch replaces whole lists, so it may only go over the version that was read.
         body: Json = {"metadata": {**metadata, "resourceVersion": text(migration, "metadata", "resourceVersion")}}
         await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body)
 
@@ -95,6 +98,7 @@ class MigrationExecutor:
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
         if not changed:
             return changed
+        # A phase is written only over the very version of the object that was judged.
         judged = "phase" in changed
         version: Json = {"resourceVersion": text(migration, "metadata", "resourceVersion")} if judged else {}
         body: Json = {"metadata": version, "status": changed}
@@ -105,6 +109,7 @@ class MigrationExecutor:
         pod = self._deps.form(vm, target_pod(migration, vm, machine_of(vm).use, self._deps.sidecars))
         pod = with_guest_of(pod, source or {})
         try:
+            # The name is in the status already, so a second attempt finds the first one's pod.
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
         except KubeApiError as error:
             if error.kind is not RefusalKind.ALREADY_EXISTS:
@@ -121,6 +126,7 @@ class MigrationExecutor:
 
     async def _delete_target(self, target: Json) -> None:
         try:
+            # With the uid: another pod may have got the name.
             await self._deps.client.delete(PODS, name_of(target), uid_of(target))
         except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
@@ -132,6 +138,7 @@ class MigrationExecutor:
         source, target = (_pod_of(migration, end) for end in ("source", "target"))
         if facts.target is None and await self._exists(target):
             return  # a watch that lags would give up a target in which the guest may run
+        # A move that must end is taken up even if its spec was broken since.
         bandwidth = Bytes.parse(_DEFAULT_BANDWIDTH) if facts.fault else bandwidth_of(migration)
         limits = TransferLimits(_DOWNTIME, bandwidth, remaining, _auto_converge(migration))
 
@@ -153,25 +160,28 @@ class MigrationExecutor:
 
     async def _say_what_it_waits_for(self, todo: MigrationPlan, facts: MoveFacts) -> None:
         """Says it on both objects, once for each reason."""
-        for said in items(dict(todo.status), "conditions"):
-            if text(said, "reason") in WAITS:
+        for condition in items(dict(todo.status), "conditions"):
+            if text(condition, "reason") in WAITS:
                 for about in _both(facts):
-                    story = _named(facts.migration, text(said, "message"))
-                    await self._deps.events.record(about, f"Migration{text(said, 'reason')}", story, WARNING)
+                    story = _named(facts.migration, text(condition, "message"))
+                    await self._deps.events.record(about, f"Migration{text(condition, 'reason')}", story, WARNING)
 
     async def _say_where_to(self, facts: MoveFacts) -> None:
-        pods = [each for each in (facts.source, facts.target) if each is not None]
-        ends = " to ".join(f"pod {name_of(each).name} on {node_of(each)}" for each in pods)
+        pods = [pod for pod in (facts.source, facts.target) if pod is not None]
+        ends = " to ".join(f"pod {name_of(pod).name} on {node_of(pod)}" for pod in pods)
         for about in _both(facts):
             await self._deps.events.record(about, "Migrating", _named(facts.migration, f"the guest moves from {ends}"))
 
     async def _tell(self, facts: MoveFacts) -> None:
         """Says on both objects how it ended."""
-        said = items(facts.migration, "status", "conditions")
-        reason, story = next(((text(each, "reason"), text(each, "message")) for each in said), ("", ""))
+        conditions = items(facts.migration, "status", "conditions")
+        reason, story = next(
+            ((text(condition, "reason"), text(condition, "message")) for condition in conditions), ("", "")
+        )
         word = reason if reason == "Migrated" else f"Migration{reason}"
         for about in _both(facts):
             kind = NORMAL if reason in _EXPECTED else WARNING
+            # Raises, unlike other events: the finalizer stays until the outcome is written.
             await self._deps.events.record_or_raise(about, word, _named(facts.migration, story), kind)
 
 
@@ -186,11 +196,13 @@ def _named(migration: Json, story: str) -> str:
 
 def bandwidth_of(migration: Json) -> Bytes:
     """The migration's bandwidth in bytes per second. Raises ``QuantityError``."""
-    found = child(migration, "spec").get("maxBandwidth")
-    return Bytes.parse(found if isinstance(found, (int, str)) else _DEFAULT_BANDWIDTH)
+    bandwidth = child(migration, "spec").get("maxBandwidth")
+    # Quantities may be numbers in YAML.
+    return Bytes.parse(bandwidth if isinstance(bandwidth, (int, str)) else _DEFAULT_BANDWIDTH)
 
 
 def _auto_converge(migration: Json) -> bool:
+    # The API's default is true.
     return child(migration, "spec").get("autoConverge") is not False
 
 
@@ -203,5 +215,5 @@ def _vm_of(migration: Json) -> ObjectName:
 
 
 def _finalizers(migration: Json) -> list[object]:
-    found = child(migration, "metadata").get("finalizers")
-    return list(found) if isinstance(found, list) else []
+    finalizers = child(migration, "metadata").get("finalizers")
+    return list(finalizers) if isinstance(finalizers, list) else []

@@ -64,6 +64,7 @@ class MoveFacts:
     is_quiet: bool
     transfer: TransferState
     is_overdue: bool
+    # A function, because most plans draw no name.
     new_pod_name: Callable[[], str]
     hindrance: str = ""
 

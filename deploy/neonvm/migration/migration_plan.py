@@ -1,18 +1,8 @@
-"""What to do about one VirtualMachineMigration, decided from what is true now (pure; S4.12).
+"""Plans the next step of one VirtualMachineMigration from what is true now (pure; S4.12).
 
-- The plan depends on the objects and on which guest runs, never on what happened before.
-- Once the guest runs in the target, the migration succeeds: a cancel, a time-out or a deletion comes too late. Where it
-  does not run there and nothing is being sent, the target goes.
-- A move that this process has not begun may have been begun by another, and be at its end. As long as its source is
-  there it is taken up, also one that must not go on, which is called off at once: whose the guest is then is decided at
-  its source, and not here. Nothing is concluded from a target that was not looked at.
-- A migration gets its finalizer before anything is decided about it, so its outcome is always reported.
-- A migration that cannot begin fails at once with the reason. A VM has one migration at a time. What a migration waits
-  for is in its condition, and no wait is longer than its time.
-- The target pod's name is in ``status`` before the pod is created. A target that had a node and vanished is not created
-  again: its reservation is gone.
-- The order of success: the VM names the target (its own plan does that), the target pod becomes the VM's, the migration
-  has succeeded, the source pod goes. The finalizer stays until both ends are gone.
+The plan depends on the objects and on which guest runs, never on what happened before. The order of success: the VM
+names the target (its own plan does that), the target pod becomes the VM's, the migration has succeeded, the source pod
+goes.
 """
 
 from __future__ import annotations
@@ -55,12 +45,12 @@ _MOVED_IN: Final = frozenset({PodRole.RUNNING, PodRole.BOOTING})
 def plan_migration(facts: MoveFacts) -> MigrationPlan:
     """The actions due now; empty if it only has to wait."""
     phase = text(facts.migration, "status", "phase")
-    held = is_held(facts.migration)
+    has_finalizer = is_held(facts.migration)
     if phase in ENDED:
-        return _clear_away(facts, phase, held)
+        return _clear_away(facts, phase, has_finalizer)
     if not phase:
-        return _admit(facts, held)
-    if not held:
+        return _admit(facts, has_finalizer)
+    if not has_finalizer:
         return _NOTHING if is_leaving(facts.migration) else MigrationPlan(add_finalizer=True)
     if phase == PENDING and facts.transfer.sending is Sending.NOT_BEGUN:
         return _prepare(facts)
@@ -71,11 +61,14 @@ def _admit(facts: MoveFacts, held: bool) -> MigrationPlan:
     """Admit or refuse a new migration."""
     if is_leaving(facts.migration):
         return MigrationPlan(remove_finalizer=held)
+    # Before anything is decided, so that the outcome is always reported.
     if not held:
         return MigrationPlan(add_finalizer=True)
+    # A migration that cannot begin fails at once with the reason.
     if why := _unfit(facts):
         return _failed(facts, *why)
     if waits_for := _waits_for(facts):
+        # What a migration waits for is in its condition, and no wait is longer than its time.
         if facts.is_overdue:
             return _failed(facts, "TimedOut", f"not begun within {time_of(facts.migration)}: it waited for {waits_for}")
         return _status(facts, "Unknown", WAITING, f"waits for {waits_for}")
@@ -90,12 +83,13 @@ def _admit(facts: MoveFacts, held: bool) -> MigrationPlan:
         sourcePodName=name,
         sourcePodIP=text(source, "status", "podIP"),
         sourceNode=node_of(source),
+        # In the status before the pod is created, so that a restarted controller does not create a second one.
         targetPodName=facts.new_pod_name(),
     )
 
 
 def _waits_for(facts: MoveFacts) -> str:
-    """What must end before the migration may begin; empty if nothing."""
+    """The thing that must end before the migration may begin; empty if nothing."""
     phase = text(facts.vm or {}, "status", "phase")
     return facts.remains or (f"the end of the VM's last move: its phase is {phase}" if phase in _HELD else "")
 
@@ -112,6 +106,7 @@ def _unfit(facts: MoveFacts) -> tuple[str, str] | None:
         return "InvalidSpec", facts.fault
     if facts.vm is None or is_leaving(facts.vm):
         return "VMGone", f"there is no VM {name}"
+    # A VM has one migration at a time.
     if facts.rival:
         return "AlreadyMigrating", f"{facts.rival} is moving the VM already"
     phase = text(facts.vm, "status", "phase")
@@ -141,6 +136,7 @@ def _prepare(facts: MoveFacts) -> MigrationPlan:
         return _unplaced(facts)
     placed = {"targetNode": node}
     is_ready = pod_phase(target) == RUNNING and facts.target_role is PodRole.RECEIVING
+    # The guest must not be resized during the move, and the VM's phase says so to everybody else.
     is_held = facts.is_quiet and text(facts.vm or {}, "status", "phase") == PRE_MIGRATING
     if not is_ready or not is_held:
         return _status(facts, "Unknown", "Preparing", f"the target gets ready on {node}", **placed)
@@ -158,10 +154,12 @@ def _unplaced(facts: MoveFacts) -> MigrationPlan:
 
 def _transfer(facts: MoveFacts) -> MigrationPlan:
     """Phase Running: the guest is sent, until it runs in the target or will not."""
+    # Once the guest runs in the target the migration succeeds: a cancel, a time-out or a deletion comes too late.
     if facts.target_role in _MOVED_IN or _names(facts, "targetPodName"):
         return _arrived(facts)
     if facts.transfer.sending is Sending.ACTIVE:
         return MigrationPlan(cancel=_broken(facts) is not None, status=tuple(_info(facts).items()))
+    # Another process may have begun the move, and it may be at its end.
     if facts.transfer.sending is Sending.NOT_BEGUN and _has_source(facts):
         return _take_up(facts)
     if _may_have_arrived(facts):
@@ -171,6 +169,7 @@ def _transfer(facts: MoveFacts) -> MigrationPlan:
 
 def _has_source(facts: MoveFacts) -> bool:
     """Return True if the VM's guest is still where the move began, or may be."""
+    # A guest whose VM goes is not worth a move.
     is_wanted = facts.vm is not None and not is_leaving(facts.vm)
     return is_wanted and _names(facts, "sourcePodName") and facts.source_role is not PodRole.EMPTY
 
@@ -179,6 +178,7 @@ def _take_up(facts: MoveFacts) -> MigrationPlan:
     """The guest is sent, or its move goes on where another process has left it."""
     must_end = _broken(facts) is not None or bool(facts.fault)
     is_held = facts.is_quiet or facts.source_role is PodRole.UNKNOWN
+    # A move that must not go on is taken up and called off at once: whose the guest is then is decided at its source.
     return MigrationPlan(send=True, cancel=must_end) if must_end or is_held else _NOTHING
 
 
@@ -188,6 +188,7 @@ def _may_have_arrived(facts: MoveFacts) -> bool:
         return False
     transfer = facts.transfer
     is_open = transfer.sending is not Sending.FAILED or transfer.reason == CANCELLED
+    # Nothing is concluded from a target that was not looked at.
     if facts.target_role is PodRole.UNKNOWN:
         return is_open
     was_given = transfer.sending is Sending.DONE or (is_open and _has_left(facts.source) and not facts.is_overdue)
@@ -200,7 +201,7 @@ def _has_left(source: Json | None) -> bool:
 
 
 def _over(facts: MoveFacts) -> tuple[str, str]:
-    """The reason why nothing will be sent any more."""
+    """The reason why nothing is left to be sent."""
     transfer, why = facts.transfer, _broken(facts)
     if transfer.sending is Sending.FAILED and transfer.reason != CANCELLED and why in (None, _target_lost(facts)):
         return transfer.reason, transfer.story  # a target ends whenever a move fails: the move knows what failed first
@@ -222,6 +223,7 @@ def _arrived(facts: MoveFacts) -> MigrationPlan:
     source, target = (text(facts.migration, "status", end) for end in ("sourceNode", "targetNode"))
     story = f"moved from {source} to {target}{figures(facts.transfer)}"
     done = _status(facts, "True", "Migrated", story, phase=SUCCEEDED, **_info(facts))
+    # As long as the migration owns it, its deletion would take the running pod along.
     adopt = facts.target is not None and not is_owned_by(facts.target, facts.vm)
     return MigrationPlan(adopt_target=adopt, status=done.status)
 
@@ -233,14 +235,13 @@ def _names(facts: MoveFacts, end: str) -> bool:
 
 
 def _clear_away(facts: MoveFacts, phase: str, held: bool) -> MigrationPlan:
-    """The migration has ended: the end that is not needed goes, then the migration is released.
-
-    A target is removed whenever it is seen, also by a migration that was released before its pod was known here.
-    """
+    """The migration has ended: the end that is not needed goes, then the migration is released."""
     if facts.transfer.sending is Sending.ACTIVE:
         return MigrationPlan(cancel=True)
+    # Also by a migration that was released before its target's pod was known here.
     if phase == FAILED and facts.target is not None and not _names(facts, "targetPodName"):
         return MigrationPlan(delete_target=not is_leaving(facts.target))
+    # The finalizer stays until both ends are gone.
     if not held or (phase == SUCCEEDED and facts.source is not None):
         return _NOTHING
     return MigrationPlan(tell=True, remove_finalizer=True)
@@ -264,6 +265,7 @@ def _broken(facts: MoveFacts) -> tuple[str, str] | None:
 def _target_lost(facts: MoveFacts) -> tuple[str, str] | None:
     name, target = text(facts.migration, "status", "targetPodName"), facts.target
     if target is None:
+        # A target that had a node is not created again: its reservation is gone.
         return ("TargetLost", f"pod {name} is gone") if text(facts.migration, "status", "targetNode") else None
     if is_over(target):
         return "TargetLost", f"pod {name} has ended: {text(target, 'status', 'message')}"
@@ -279,8 +281,8 @@ def _cannot_send(facts: MoveFacts) -> tuple[str, str] | None:
         return "SourceLost", f"the VM runs in pod {name} no more"
     if facts.source_role is not PodRole.EMPTY:
         return None
-    said = text(facts.source or {}, "status", "message")
-    return "SourceLost", f"the guest in pod {name} has ended{': ' if said else ''}{said}"
+    message = text(facts.source or {}, "status", "message")
+    return "SourceLost", f"the guest in pod {name} has ended{': ' if message else ''}{message}"
 
 
 def _failed(facts: MoveFacts, reason: str, story: str) -> MigrationPlan:
@@ -292,5 +294,5 @@ def _info(facts: MoveFacts) -> Json:
 
 
 def _status(facts: MoveFacts, value: str, reason: str, story: str, **status: object) -> MigrationPlan:
-    said = condition(facts.migration, CONDITION, value, reason, story)
-    return MigrationPlan(status=(*status.items(), ("conditions", [said])))
+    new_condition = condition(facts.migration, CONDITION, value, reason, story)
+    return MigrationPlan(status=(*status.items(), ("conditions", [new_condition])))

@@ -1,4 +1,4 @@
-"""What people read of a migration in its condition and in events (pure)."""
+"""Texts about a migration that people read in its condition and in events (pure)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ def time_of(migration: Json) -> str:
 
 def why_unplaced(target: Json | None) -> str:
     """The scheduler's reason for a target without a node; empty before it has one."""
-    said = (each for each in items(target or {}, "status", "conditions") if text(each, "type") == "PodScheduled")
-    why = next((text(each, "message") for each in said if text(each, "status") == "False"), "")
+    conditions = (
+        condition
+        for condition in items(target or {}, "status", "conditions")
+        if text(condition, "type") == "PodScheduled"
+    )
+    why = next((text(condition, "message") for condition in conditions if text(condition, "status") == "False"), "")
     return f"no node takes the target pod: {why}" if why else ""
 
 
 def figures(transfer: TransferState) -> str:
     """The numbers that people ask for, as far as they are known."""
-    known = dict(transfer.info)
-    ram = known.get("ram")
-    if not known or not isinstance(ram, dict):
+    info = dict(transfer.info)
+    ram = info.get("ram")
+    if not info or not isinstance(ram, dict):
         return ""
-    mebibytes = int(ram.get("transferred", 0)) >> 20
-    return f" in {known['totalTimeMs']} ms, standing still for {known['downtimeMs']} ms, {mebibytes} MiB sent"
+    mebibytes = int(ram.get("transferred", 0)) >> 20  # bytes to MiB
+    return f" in {info['totalTimeMs']} ms, standing still for {info['downtimeMs']} ms, {mebibytes} MiB sent"

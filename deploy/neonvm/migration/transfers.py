@@ -1,10 +1,7 @@
 """The transfers that this process carries out, one for each migration, and their outcomes.
 
-- A transfer is a task of the group that owns it. One that is called off ends when it is known who runs, which may take
-  as long as its source cannot be asked: nothing waits for it.
-- One of which it is not known what became of it (it was called off before its first step, or a fault of ours ended it)
-  has not begun: it is taken up again, as if another process had begun it.
-- Its progress changes at most once a second, and is kept until the migration is forgotten.
+One that is called off ends when it is known who runs, which may take as long as its source cannot be asked: nothing
+waits for it.
 """
 
 from __future__ import annotations
@@ -65,8 +62,8 @@ class Transfers:
 
     def of(self, uid: str) -> TransferState:
         """State of that migration's move."""
-        found = self._moves.get(uid)
-        return found.transfer if found is not None else TransferState()
+        move = self._moves.get(uid)
+        return move.transfer if move is not None else TransferState()
 
     def begin(self, uid: str, send: Send, on_change: Callable[[], None], on_fault: OnFault) -> None:
         """Begins the move; nothing if it has been begun. ``on_change`` hears of its progress and its end."""
@@ -75,13 +72,13 @@ class Transfers:
             move.task = self._tasks.create_task(self._carry_out(uid, move, send, on_change, on_fault))
 
     def call_off(self, uid: str) -> None:
-        """Has the move end where it is active, as soon as it is known who runs."""
-        found = self._moves.get(uid)
-        if found is None or found.task is None or found.is_called_off:
+        """Has the move end if it is active, as soon as it is known who runs."""
+        move = self._moves.get(uid)
+        if move is None or move.task is None or move.is_called_off:
             return
-        found.is_called_off = True
-        if found.has_begun:  # a task that is cancelled before its first step never asks whose the guest is
-            found.task.cancel()
+        move.is_called_off = True
+        if move.has_begun:  # a task that is cancelled before its first step never asks whose the guest is
+            move.task.cancel()
 
     def forget(self, uid: str) -> bool:
         """The migration has been cleared away: cancel its move. Return True once it is gone."""
@@ -96,6 +93,7 @@ class Transfers:
     ) -> None:
         def progress(info: TransferInfo) -> None:
             now = self._clock.now()
+            # Each change is a write to the API server.
             if now - move.told >= _REPORTS:
                 move.told = now
                 move.transfer = replace(move.transfer, info=described(info))
@@ -104,6 +102,8 @@ class Transfers:
         ended: TransferState | None = None
         move.has_begun = True
         try:
+            # Called off before the first step: cancelled at the first await within `send`, which then asks whose the
+            # guest is.
             if move.is_called_off and move.task is not None:
                 move.task.cancel()
             ended = TransferState(Sending.DONE, info=described(await send(progress)))
@@ -118,9 +118,11 @@ class Transfers:
             _log.exception("a fault of this program has ended its part in a move", extra={"migration": uid})
             await on_fault(error)
         finally:
+            # A fault of ours: the move counts as not begun and is taken up again, as if another process had begun it.
             if ended is None:
                 self._moves.pop(uid, None)
             else:
+                # The last progress is kept until the migration is forgotten.
                 move.transfer = replace(ended, info=ended.info or move.transfer.info)
                 on_change()
 

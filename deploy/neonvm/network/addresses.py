@@ -1,7 +1,6 @@
 """A pool of addresses (pure).
 
-- An address belongs to a key until it is released.
-- A released address is given out again only after all others, when no neighbour table holds its last owner any more.
+An address belongs to a key until it is released.
 """
 
 from __future__ import annotations
@@ -28,6 +27,8 @@ class AddressPool:
             if len(self._taken) == self._size:
                 raise NetworkError(f"all {self._size} addresses for {self._what} are taken")
             used = set(self._taken.values())
+            # Round the pool instead of the lowest free one: a released address is given out again only after all
+            # others, when no neighbour table holds its last owner any more.
             while self._next in used:
                 self._next = (self._next + 1) % self._size
             self._taken[key] = self._next

@@ -10,12 +10,15 @@ from typing import Final
 
 _BROADCAST: Final = b"\xff" * 6
 _RARP: Final = b"\x80\x35"
+# Ethernet, IPv4, address lengths 6 and 4, and operation 3: the fixed part of a RARP request.
 _REQUEST_REVERSE: Final = b"\x00\x01\x08\x00\x06\x04\x00\x03"
+# Bytes of the shortest Ethernet frame without its checksum.
 _SHORTEST: Final = 60
 
 
 def is_announcement(frame: bytes, mac: bytes) -> bool:
     """Return True if it says of ``mac`` that it is where the frame comes from."""
+    # The source MAC and the type behind it.
     return frame[6:14] == mac + _RARP
 
 

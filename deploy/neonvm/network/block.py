@@ -1,9 +1,4 @@
-"""A block of loopback addresses that one local cluster has to itself: 127.B.0.0/16, needing no privilege at all.
-
-- A cluster holds its block by a name among the kernel's abstract sockets: two clusters never share a block, a crash
-  gives it back, and no port is needed that another program may have taken.
-- A cluster tries the block that its name picks first, so its addresses rarely change between runs.
-"""
+"""A block of loopback addresses that one local cluster has to itself: 127.B.0.0/16, needing no privilege at all."""
 
 from __future__ import annotations
 
@@ -13,6 +8,7 @@ from typing import Final
 
 from deploy.neonvm.ports import NetworkError
 
+# Resolvers and the like use addresses in 127.0.x.x.
 _FIRST: Final = 64
 _BLOCKS: Final = 64
 
@@ -27,6 +23,7 @@ class LoopbackBlock:
     @classmethod
     def claim(cls, cluster: str) -> LoopbackBlock:
         """The first free block for ``cluster``. Raises ``NetworkError`` if 64 clusters run already."""
+        # The name picks the block that is tried first, so a cluster's addresses rarely change between runs.
         start = int.from_bytes(hashlib.sha256(cluster.encode()).digest()[:2], "big")
         for step in range(_BLOCKS):
             number = _FIRST + (start + step) % _BLOCKS
@@ -50,10 +47,12 @@ class LoopbackBlock:
 
 def _named(name: str) -> socket.socket:
     """A socket that holds ``name`` in this network namespace. Raises ``OSError`` if another one does."""
-    held = socket.socket(socket.AF_UNIX)
+    guard = socket.socket(socket.AF_UNIX)
     try:
-        held.bind(f"\0{name}")
+        # An abstract socket: the kernel frees the name when the process ends, and no port is needed that another
+        # program may have taken.
+        guard.bind(f"\0{name}")
     except BaseException:
-        held.close()
+        guard.close()
         raise
-    return held
+    return guard

@@ -39,6 +39,7 @@ async def choose_network(kind: NetworkKind, *, real_guests: bool, cluster: str) 
             fault = await namespaces_fault(cluster)
             if fault is None:
                 return NamespaceNetwork(cluster, "this is root and the kernel offers all they need")
+            # The hub needs no privilege at all.
             return HubNetwork(cluster, f"network namespaces cannot be used: {fault}", Qemu())
         case NetworkKind.NAMESPACES:
             if fault := await namespaces_fault(cluster):
@@ -56,6 +57,8 @@ async def namespaces_fault(cluster: str) -> str | None:
     """The reason why this machine cannot have network namespaces with bridges and taps; None if a trial succeeds."""
     if os.geteuid() != 0:
         return "this is not root"
+    # A real network is the only proof: capabilities, kernel modules and tools may each be missing. A name from the
+    # cluster's own keeps trials of two clusters apart.
     trial = NamespaceNetwork(f"trial-{hashlib.sha256(cluster.encode()).hexdigest()[:8]}", "a trial")
     try:
         await trial.up()
@@ -64,5 +67,6 @@ async def namespaces_fault(cluster: str) -> str | None:
     except NetworkError as error:
         return str(error)
     finally:
+        # Also after a failure: half a network would be found by the next trial.
         await trial.down()
     return None

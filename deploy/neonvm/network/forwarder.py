@@ -42,6 +42,7 @@ class Forwarder:
 
     async def close(self) -> None:
         """Ends all connections and gives the ports back."""
+        # A connection that comes while these close gets a new port.
         closing, self._open = self._open, {}
         for serving in closing.values():
             await serving.close()
@@ -63,4 +64,5 @@ async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
         target.write(part)
         await target.drain()
     if target.can_write_eof():
+        # Half-closed: the other direction may still have something to say.
         target.write_eof()

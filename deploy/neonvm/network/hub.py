@@ -1,11 +1,7 @@
 """Nodes as ports of a hub: real guests on one flat L2 network without root (S4.12).
 
-- One QEMU without a machine is the hub; its user-mode stack is the gateway from loopback into the flat network.
-- Every user of the machine reaches loopback addresses. So the daemons in guests ask for a word, which stands in a file
-  of this user alone.
-- A guest's flat interface is a cable to the hub over a unix socket. Its private link is a user-mode network of its own
-  process, forwarded from the pod's loopback address.
-- Connections of the flat network live in the hub, so no guest's move touches them.
+One QEMU without a machine is the hub; its user-mode stack is the gateway from loopback into the flat network.
+Connections of the flat network live in the hub, so no guest's move touches them.
 """
 
 from __future__ import annotations
@@ -52,6 +48,8 @@ class HubNetwork:
         self._places = LoopbackNetwork(cluster, why)
         self._hub: Machine | None = None
         self._sockets = _socket_folder(cluster)
+        # Every user of the machine reaches loopback addresses, so the daemons in guests ask for a word that only this
+        # user can read.
         self._token = DaemonToken(secrets.token_hex(16), self._sockets / "token")
         self._vms = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
         self._cables = AddressPool("cables", "0.0.0.1", "0.0.255.255")
@@ -64,7 +62,7 @@ class HubNetwork:
         return f"nodes are ports of a hub, and {self._places.description.removeprefix('nodes are names and ')}"
 
     async def up(self) -> None:
-        """Starts the hub. Raises ``NetworkError`` and leaves nothing behind where it cannot."""
+        """Starts the hub. Raises ``NetworkError`` and leaves nothing behind if it cannot."""
         await self.down()
         try:
             await self._places.up()
@@ -103,6 +101,7 @@ class HubNetwork:
         end = {"type": "stream", "id": cable, "server": True, "addr": {"type": "unix", "path": str(path)}}
         try:
             await self._call("netdev_add", end)
+            # A frame for a cable on which the hub does not listen yet would end the hub.
             await self._listens(cable, path)
             await self._call("netdev_add", {"type": "hubport", "id": f"hub-{cable}", "hubid": 0, "netdev": cable})
         except BaseException:
@@ -111,6 +110,8 @@ class HubNetwork:
             await self._places.remove_pod(pod)
             self._cables.release(pod)
             raise
+        # The flat interface is a cable to the hub; the private link is a user-mode network of the guest's own
+        # process.
         ends = f"unix:{path}", self._forward(place)
         self._plugged[pod] = replace(place, attachments=ends, token=self._token)
         return self._plugged[pod]
@@ -148,15 +149,15 @@ class HubNetwork:
         return f"forward:{place.address}:{place.port_for(METRICS_PORT)}:{place.port_for(DAEMON_PORT)}"
 
     async def expose(self, target: str, port: int) -> int:
-        """A port on 127.0.0.1 that leads to ``target:port``, through the hub where that is a guest."""
+        """A port on 127.0.0.1 that leads to ``target:port``, through the hub if that is a guest."""
         if ip_address(target).is_loopback:
             return await self._places.expose(target, port)
         if (target, port) not in self._exposed:
             free = _free_port()
             order = f"hostfwd_add gateway tcp:127.0.0.1:{free}-{target}:{port}"
-            said = await self._call("human-monitor-command", {"command-line": order})
-            if said:
-                raise NetworkError(f"the hub cannot forward a port to {target}:{port}: {said}")
+            complaint = await self._call("human-monitor-command", {"command-line": order})
+            if complaint:
+                raise NetworkError(f"the hub cannot forward a port to {target}:{port}: {complaint}")
             self._exposed[target, port] = free
         return self._exposed[target, port]
 
@@ -175,11 +176,9 @@ class HubNetwork:
         return self._places.announcing(pod, vm)
 
     async def _listens(self, cable: str, path: Path) -> None:
-        """Returns once the hub waits at the end of a cable that is not plugged in yet. Each look asks the hub.
-
-        The hub begins to listen in a thread of its own. A frame for the cable before that would end the hub, so a
-        visitor connects and leaves again: only a hub that listens accepts it.
-        """
+        """Returns once the hub waits at the end of a cable that is not plugged in yet. Each look asks the hub."""
+        # The hub begins to listen in a thread of its own. A visitor connects and leaves again, because only a hub that
+        # listens accepts it.
         try:
             async with asyncio.timeout(_LISTEN_SECONDS):
                 with socket.socket(socket.AF_UNIX) as visitor:
@@ -194,8 +193,8 @@ class HubNetwork:
 
     async def _is_visited(self, cable: str, path: Path) -> bool:
         """Return True if the hub has a connection at the end of the cable."""
-        said = str(await self._call("human-monitor-command", {"command-line": "info network"}))
-        return any(f"{cable}:" in line.split() and f"unix:{path}" in line for line in said.splitlines())
+        listing = str(await self._call("human-monitor-command", {"command-line": "info network"}))
+        return any(f"{cable}:" in line.split() and f"unix:{path}" in line for line in listing.splitlines())
 
     async def _call(self, command: str, arguments: dict[str, object]) -> object:
         if self._hub is None:

@@ -1,4 +1,4 @@
-"""Which program listens on a port of this machine, for messages about ports that are taken.
+"""Finds the program that listens on a port of this machine, for messages about ports that are taken.
 
 Linux says who listens in /proc/net/tcp and /proc/net/tcp6, and whose socket that is in the folders of the processes,
 of which only root may read those of others.
@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+# TCP_LISTEN of the kernel, in hexadecimal as its tables have it.
 _LISTEN: Final = "0A"
 _SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
 
 
 def inodes_listening(table: str, port: int) -> Iterator[str]:
     """The sockets of one of the kernel's tables that listen on ``port``, on whatever address (pure)."""
+    # The first line is the table's head.
     for line in table.splitlines()[1:]:
         words = line.split()
         if len(words) > 9 and words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port:
@@ -24,22 +26,23 @@ def inodes_listening(table: str, port: int) -> Iterator[str]:
 
 
 def who_listens(port: int, proc: Path = Path("/proc")) -> str:
-    """The program that listens on ``port`` as ``name (pid N)``; how to find it where that cannot be seen."""
+    """The program that listens on ``port`` as ``name (pid N)``; how to find it if that cannot be seen."""
     wanted = set[str]()
     for name in ("tcp", "tcp6"):
         table = proc / "net" / name
+        # There is no tcp6 on a machine without IPv6.
         if table.exists():
             wanted.update(inodes_listening(table.read_text(), port))
-    found = next((each for each in proc.glob("[0-9]*") if wanted and _has_socket(each, wanted)), None)
-    if found is None:
+    process = next((folder for folder in proc.glob("[0-9]*") if wanted and _has_socket(folder, wanted)), None)
+    if process is None:
         return f"another program, which this names: sudo ss -ltnp 'sport = :{port}'"
-    return f"{(found / 'comm').read_text().strip()} (pid {found.name})"
+    return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
 
 
 def _has_socket(process: Path, inodes: set[str]) -> bool:
     try:
-        for each in (process / "fd").iterdir():
-            match = _SOCKET.fullmatch(str(each.readlink()))
+        for descriptor in (process / "fd").iterdir():
+            match = _SOCKET.fullmatch(str(descriptor.readlink()))
             if match is not None and match[1] in inodes:
                 return True
     except OSError:

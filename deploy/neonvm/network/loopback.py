@@ -58,8 +58,10 @@ class LoopbackNetwork:
         try:
             self._held = _Held(
                 block,
+                # Pods and VMs get halves of the block, as in the other networks; .0.1 is the control plane's.
                 AddressPool("pods", block.address("1.0"), block.address("127.255")),
                 AddressPool("VMs", block.address("128.0"), block.address("255.252")),
+                # Tried at an address of the block that nothing else gets.
                 PortMap.tried(block.address("255.253"), USUAL_PORTS),
             )
         except BaseException:
@@ -123,6 +125,7 @@ class LoopbackNetwork:
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:
         """A connection; from whose pod makes no difference here."""
         if pod is not None:
+            # As in real networks, a pod that is not plugged in cannot connect.
             self._place(pod)
         return await self._dial(host, self.port_for(port))
 

@@ -3,8 +3,7 @@
     switch (10.100.0.1, control plane) ── bridge ──┬── node a ── bridge ──┬── pod ── bridge ── tap flat0 ── guest eth0
                                                    └── node b ── bridge   └── tap link0 (10.255.255.253) ── guest eth1
 
-Rules: everything has a name that starts with the cluster's, so that a later run can remove what a crashed one left;
-every interface is made inside a namespace of ours, so the machine's own network never changes, and removing the
+Every interface is made inside a namespace of ours, so the machine's own network never changes, and removing the
 namespaces removes all.
 """
 
@@ -42,6 +41,7 @@ CLUSTER_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 """What a cluster may be called."""
 
 _SWITCH: Final = "switch"
+# Multicast snooping would drop groups that no querier has announced; IPv6 addresses of our own are not wanted.
 _BRIDGE: Final = ("link set lo up", "link add br0 type bridge mcast_snooping 0", "link set br0 addrgenmode none up")
 
 
@@ -53,6 +53,7 @@ class NamespaceNetwork:
             raise NetworkError(
                 f"a cluster's name is lower-case letters, digits and hyphens, at most 40; not {cluster!r}"
             )
+        # Every name starts with the cluster's, so that a later run can remove what a crashed one left.
         self._prefix = _prefix(cluster)
         self._why = why
         self._pods = AddressPool("pods", "10.100.1.0", "10.100.127.255")
@@ -141,6 +142,7 @@ class NamespaceNetwork:
         Its MAC is that of the flat network's address. Raises ``NetworkError`` if the node has no such bridge.
         """
         place = f"{self._prefix}joined"
+        # The machine joins one bridge, and once.
         if place not in _names(place):
             mac = flat_mac(address.partition("/")[0])
             more = (f"link set up0 mtu {mtu}", f"link set br0 address {mac}", f"address add {address} dev br0")
@@ -203,7 +205,7 @@ class NamespaceNetwork:
         return await self.connect(None, host, port)
 
     async def _make(self, place: str, upstream: str, port: str, more: Sequence[str], bridge: str = "br0") -> None:
-        """A namespace whose bridge is joined to ``bridge`` of ``upstream``; removed again where that fails."""
+        """A namespace whose bridge is joined to ``bridge`` of ``upstream``; removed again if that fails."""
         cable = f"link add up0 type veth peer name {port} netns {upstream}"
         try:
             await run("ip", "netns", "add", place)
@@ -229,6 +231,7 @@ class NamespaceNetwork:
         return f"{self._prefix}{_SWITCH}"
 
     def _node(self, node: str) -> str:
+        # Cut, because file names have at most 255 bytes; the digest keeps two long names apart.
         return f"{self._prefix}node.{node[:60]}.{_digest(node)}"
 
     def _pod(self, pod: ObjectName) -> str:
@@ -246,9 +249,9 @@ def _prefix(cluster: str) -> str:
 
 
 def _guest_side(address: str) -> Sequence[str]:
-    """The bridge learns nothing from outside: a guest that is still elsewhere would be looked for there after its move,
-    and frames that come in for it would be dropped. With one guest behind it, it has nothing to choose from.
-    """
+    """The lines for the interfaces of a pod and its guest."""
+    # The bridge learns nothing from outside: a guest that is still elsewhere would be looked for there after its move,
+    # and frames that come in for it would be dropped. With one guest behind it, it has nothing to choose from.
     return (
         "link set up0 type bridge_slave learning off",
         f"address add {address}/{FLAT_PREFIX} dev br0",
@@ -262,7 +265,8 @@ def _guest_side(address: str) -> Sequence[str]:
 
 
 def _enter(namespace: str) -> Sequence[str]:
-    """``nsenter``, not ``ip netns exec``: the latter mounts another /sys, which hides the control groups."""
+    """Command prefix that runs a program in the namespace."""
+    # Not `ip netns exec`, which mounts another /sys and so hides the control groups.
     return ("nsenter", f"--net={netns.RUN / namespace}", "--")
 
 
@@ -271,11 +275,12 @@ def _digest(text: str) -> str:
 
 
 def _names(prefix: str) -> list[str]:
-    """The namespaces of a cluster, pods first, so that no cable is pulled from under a pod that still runs."""
+    """The namespaces of a cluster, pods first."""
     if not netns.RUN.is_dir():
         return []
-    found = [place.name for place in netns.RUN.iterdir() if place.name.startswith(prefix)]
-    return sorted(found, key=lambda name: (not name.startswith(f"{prefix}pod."), name))
+    names = [place.name for place in netns.RUN.iterdir() if place.name.startswith(prefix)]
+    # Pods first, so that no cable is pulled from under a pod that still runs.
+    return sorted(names, key=lambda name: (not name.startswith(f"{prefix}pod."), name))
 
 
 async def _remove(namespace: str) -> None:
@@ -284,6 +289,7 @@ async def _remove(namespace: str) -> None:
         return
     for process in (await run("ip", "netns", "pids", namespace)).split():
         with suppress(ProcessLookupError):
+            # A process keeps its namespace alive after the name is gone.
             os.kill(int(process), signal.SIGKILL)
     await run("ip", "netns", "del", namespace)
 

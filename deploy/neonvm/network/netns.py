@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 RUN: Final = Path("/run/netns")
 """Where ``ip netns`` keeps the namespaces that have names."""
 
+# From linux/sched.h: `setns` refuses a descriptor of another kind of namespace.
 _CLONE_NEWNET: Final = 0x40000000
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -40,6 +41,7 @@ def frames_in(namespace: str, interface: str) -> socket.socket:
     """
     raw = _unblocked(made_in(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)))
     try:
+        # Protocol 0: the socket only sends, and the kernel copies no frames to it.
         raw.bind((interface, 0))
     except BaseException:
         raw.close()
@@ -54,6 +56,7 @@ def _unblocked(made: socket.socket) -> socket.socket:
 
 def made_in(namespace: str, make: Callable[[], Made]) -> Made:
     """Whatever ``make`` opens within the named namespace. Raises ``OSError``."""
+    # Of the thread, not of the process: only this thread changes its namespace.
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(RUN / namespace, os.O_RDONLY | os.O_CLOEXEC)
@@ -62,6 +65,7 @@ def made_in(namespace: str, make: Callable[[], Made]) -> Made:
             try:
                 return make()
             finally:
+                # Whatever happened: the thread belongs to the event loop and goes on with other work.
                 _enter(home)
         finally:
             os.close(there)

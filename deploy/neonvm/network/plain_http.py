@@ -20,6 +20,7 @@ class Reply:
 async def read_request(reader: asyncio.StreamReader, largest: int = LARGEST_BODY) -> tuple[str, str, bytes] | None:
     """Method, target and body of the next request; None if there is none that can be understood."""
     try:
+        # HTTP's headers are Latin-1; every byte decodes.
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         return None
@@ -27,6 +28,7 @@ async def read_request(reader: asyncio.StreamReader, largest: int = LARGEST_BODY
     words = first.split(" ")
     named = {name.lower(): value.strip() for name, _, value in (header.partition(":") for header in headers)}
     length = named.get("content-length", "0")
+    # Chunked bodies are not understood: no client of ours sends one.
     if len(words) != 3 or not length.isdigit() or int(length) > largest:
         return None
     return words[0], words[1], await reader.readexactly(int(length))

@@ -1,4 +1,4 @@
-"""Which port the programs of a loopback network bind instead of a usual one that is taken on this machine.
+"""Ports that the programs of a loopback network bind instead of usual ones that are taken on this machine.
 
 A program that listens on all addresses (a node_exporter on 9100, a Kubernetes node's API server on 6443) also takes its
 port on every loopback address. What is free is found out by trying, when the network comes up.
@@ -31,7 +31,9 @@ class PortMap:
     def tried(cls, address: str, usual: Iterable[int]) -> PortMap:
         """The ports that are free at ``address``, where nothing of ours listens. Raises ``NetworkError``."""
         taken = {port: who_listens(port) for port in usual if not _is_free(address, port)}
+        # Lazily: usually no port is taken, and none has to be tried.
         others = (port for port in _OTHERS if _is_free(address, port))
+        # Not strict: there may be too few free ports, which is reported below.
         moved = dict(zip(taken, others, strict=False))
         if missing := sorted(taken.keys() - moved.keys()):
             raise NetworkError(f"port {missing[0]} is taken by {taken[missing[0]]}, and no other port is free")
@@ -52,6 +54,7 @@ class PortMap:
 def _is_free(address: str, port: int) -> bool:
     with tcp_socket() as trial:
         try:
+            # As the real servers do, so that closed connections in TIME_WAIT do not count as a server.
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind((address, port))
             trial.listen(1)

@@ -24,6 +24,7 @@ class Serving:
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             connection = asyncio.create_task(_converse(serve, reader, writer))
+            # The event loop holds tasks weakly, and `close` has to find them.
             connections.add(connection)
             connection.add_done_callback(connections.discard)
 
@@ -47,6 +48,7 @@ class Serving:
 async def _converse(serve: Serve, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         await serve(reader, writer)
+    # A group, because copying both ways runs in a task group.
     except* (OSError, asyncio.IncompleteReadError):
         pass  # one end went away: closing the other is how TCP says so
     finally:

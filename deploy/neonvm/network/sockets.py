@@ -13,19 +13,21 @@ _BACKLOG: Final = 128
 
 
 async def connected(unbound: socket.socket, host: str, port: int) -> socket.socket:
-    """``unbound``, connected; closed where that fails. Raises ``OSError``."""
+    """``unbound``, connected; closed if that fails. Raises ``OSError``."""
     try:
         await asyncio.get_running_loop().sock_connect(unbound, (host, port))
     except BaseException:
         unbound.close()
         raise
+    # Requests are small, and Nagle's algorithm would delay them.
     unbound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return unbound
 
 
 def listening(unbound: socket.socket, host: str, port: int) -> socket.socket:
-    """``unbound``, listening; closed where that fails. Raises ``OSError``, which names the program that is there."""
+    """``unbound``, listening; closed if that fails. Raises ``OSError``, which names the program that is there."""
     try:
+        # A program that restarts may find connections of its predecessor in TIME_WAIT.
         unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         unbound.bind((host, port))
         unbound.listen(_BACKLOG)

@@ -1,7 +1,4 @@
-"""What a guest was booted with: the VM's spec in its pod's arguments, which no later edit of the VM changes (pure).
-
-NeonVM's controller writes the arguments behind the command of its runner, ours as ``args``.
-"""
+"""The machine that a guest was booted with, by its pod's arguments, which no later edit of the VM changes (pure)."""
 
 from __future__ import annotations
 
@@ -41,6 +38,8 @@ def booted(pod: Json) -> Booted | None:
     words = _words(pod)
     dump, cpu_mode = value_of(words, SPEC_FLAG), value_of(words, _CPU_MODE)
     if len(dump) > _LONGEST_REMEMBERED:
+        # Past the cache: people may make a pod with megabytes of arguments, and a cache of those would fill the
+        # memory.
         return _booted.__wrapped__(dump, cpu_mode)
     return _booted(dump, cpu_mode)
 
@@ -57,6 +56,7 @@ def booted_spec(pod: Json) -> Json:
 def _booted(dump: str, cpu_mode: str) -> Booted | None:
     try:
         spec = decode_dump(dump)
+        # The arguments hold the spec alone; the machine does not depend on the name.
         vm = machine_of({"metadata": {"namespace": "", "name": ""}, "spec": spec})
     except (ArgumentsError, InvalidObjectError):
         return None
@@ -74,9 +74,11 @@ def machine_for(vm: VirtualMachine) -> RunningMachine:
 
 
 def _words(pod: Json) -> list[str]:
-    runner = next((each for each in items(pod, "spec", "containers") if is_runner(each)), {})
+    runner = next((container for container in items(pod, "spec", "containers") if is_runner(container)), {})
+    # NeonVM's controller writes the arguments behind the command of its runner, ours as ``args``.
     return [*_texts(runner.get("command")), *_texts(runner.get("args"))]
 
 
 def _texts(words: object) -> list[str]:
-    return [each for each in words if isinstance(each, str)] if isinstance(words, list) else []
+    # The pod may come from anybody: nothing about its shape is certain.
+    return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []

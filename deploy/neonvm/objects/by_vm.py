@@ -24,12 +24,14 @@ class ByVm:
 
     def of(self, vm: ObjectName) -> list[Json]:
         """The objects of ``vm``, the oldest first."""
-        found = [each for name in self._names.get(vm, ()) if (each := self._informer.get(name)) is not None]
-        return sorted(found, key=_age)
+        objects = [cached for name in self._names.get(vm, ()) if (cached := self._informer.get(name)) is not None]
+        # By age and then by name, so that every leader sees the same order.
+        return sorted(objects, key=_age)
 
     def _changed(self, change: ObjectChange) -> None:
-        for each in (change.old, change.new):
-            if each is not None and (vm := self._vm_of(each)):
+        # A relabelled object concerns two VMs: the one it has left and the one it belongs to.
+        for version in (change.old, change.new):
+            if version is not None and (vm := self._vm_of(version)):
                 self._note(ObjectName(change.name.namespace, vm), change)
 
     def _note(self, vm: ObjectName, change: ObjectChange) -> None:
@@ -39,6 +41,7 @@ class ByVm:
         else:
             names.discard(change.name)
         if not names:
+            # VMs come and go; without this the index would grow for ever.
             del self._names[vm]
         self._on_change(vm)
 

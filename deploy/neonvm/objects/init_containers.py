@@ -1,13 +1,8 @@
 """A VM's own init containers, built from an allow-list (pure).
 
 Whoever may create VMs in a namespace may not be allowed to create pods there, and pods of VMs are created by the
-controller. So these containers get what Pod Security ``restricted`` allows and no part of the pod but the disk:
-
-- no volume except the one with the guest's disk. A mount of any other name is dropped, because a webhook may add a
-  volume of that name later: ours does, with the agent's tokens.
-- no places of our device plugins: whoever takes all of a node keeps other VMs off it.
-- no environment from Secrets, ConfigMaps or files: reading those is a right of its own.
-- no port of the node, no probe of another host (the kubelet would send it from the node), no lifecycle hook.
+controller. So these containers get what Pod Security ``restricted`` allows and no part of the pod but the disk.
+Fields that are not listed below, lifecycle hooks for instance, are dropped.
 """
 
 from __future__ import annotations
@@ -33,19 +28,27 @@ def init_container(plain: Json) -> Json:
     """The container as its VM may have it."""
     return {
         **{key: plain[key] for key in _KEPT if key in plain},
+        # A probe of another host would be sent by the kubelet, from the node.
         **{key: plain[key] for key in _PROBES if key in plain and not _names_host(child(plain, key))},
         **({"resources": own_resources(child(plain, "resources"))} if "resources" in plain else {}),
-        "env": [each for each in items(plain, "env") if _is_readable(each)],
-        "ports": [{key: each[key] for key in _PORT if key in each} for each in items(plain, "ports")],
-        "volumeMounts": [each for each in items(plain, "volumeMounts") if text(each, "name") == IMAGES],
+        # Nothing from Secrets, ConfigMaps or files: reading those is a right of its own.
+        "env": [variable for variable in items(plain, "env") if _is_readable(variable)],
+        # Without `hostPort` and `hostIP`, which take a port of the node.
+        "ports": [{key: port[key] for key in _PORT if key in port} for port in items(plain, "ports")],
+        # A mount of any other name is dropped, because a webhook may add a volume of that name later: ours does, with
+        # the agent's tokens.
+        "volumeMounts": [mount for mount in items(plain, "volumeMounts") if text(mount, "name") == IMAGES],
         "securityContext": _security(child(plain, "securityContext")),
     }
 
 
 def own_resources(wanted: Json) -> Json:
     """The resources that a VM may ask for itself: places on nodes are taken for it, one of each."""
-    kept = {part: {key: value for key, value in child(wanted, part).items() if not _is_place(key)} for part in _AMOUNTS}
-    return {**wanted, **{part: amounts for part, amounts in kept.items() if part in wanted}}
+    # Whoever takes all places of a node keeps other VMs off it.
+    allowed = {
+        part: {key: value for key, value in child(wanted, part).items() if not _is_place(key)} for part in _AMOUNTS
+    }
+    return {**wanted, **{part: amounts for part, amounts in allowed.items() if part in wanted}}
 
 
 def _is_place(resource: str) -> bool:
@@ -66,6 +69,7 @@ def _security(wanted: Json) -> Json:
     """The user may be chosen, but not root; without one the pod's user applies."""
     users = {key: whole(wanted, key) for key in ("runAsUser", "runAsGroup")}
     return {
+        # 0 is root, and also what an unset field reads as.
         **{key: value for key, value in users.items() if value > 0},
         "runAsNonRoot": True,
         "readOnlyRootFilesystem": flag(wanted, "readOnlyRootFilesystem"),

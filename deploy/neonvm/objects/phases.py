@@ -14,6 +14,7 @@ PRE_MIGRATING: Final = "PreMigrating"
 MIGRATING: Final = "Migrating"
 SUCCEEDED: Final = "Succeeded"
 FAILED: Final = "Failed"
+# A migration without a phase has not been admitted, and is not under way.
 UNFINISHED: Final = frozenset({PENDING, RUNNING})
 """The phases of a migration that is under way."""
 ENDED: Final = frozenset({SUCCEEDED, FAILED})
@@ -25,14 +26,13 @@ def is_under_way(migration: Json) -> bool:
 
 
 def has_remains(migration: Json) -> bool:
-    """Return True if the migration has failed and its target may be left over.
-
-    The source of one that has succeeded gave its guest away: it may stay while its node is silent, and bars nothing.
-    """
+    """Return True if the migration has failed and its target may be left over."""
+    # The source of one that has succeeded gave its guest away: it may stay while its node is silent, and bars nothing.
     return text(migration, "status", "phase") == FAILED and is_held(migration)
 
 
 def is_held(migration: Json) -> bool:
     """Return True if the migration still carries the runtime's finalizer."""
     finalizers = child(migration, "metadata").get("finalizers")
+    # The finalizer is taken off once nothing of the move is left.
     return isinstance(finalizers, list) and FINALIZER in finalizers

@@ -1,12 +1,6 @@
 """The runner pod as a real cluster needs it: what the plain pod of a VM gets beside its place and its owners (pure).
 
-- The VM's own image copies its disk into a volume of the pod; the runner's image has QEMU and the guest's kernel.
-- Nothing in the pod has a privilege. The guest's devices come from the node: ``guest_resource`` brings ``/dev/kvm``
-  where a guest boots on it, and ``FLAT_RESOURCE`` the socket at which the node's network program hands over the tap.
-- A VM's own init containers are built from an allow-list (``init_containers``).
-- The pod's ports let in clients of the controller's authorities alone, which stand in the pod itself: nobody changes
-  them there. A token for nothing else proves to the controller which pod it speaks with.
-- A pod of a node that is lost goes after half a minute, not after Kubernetes' five.
+Nothing in the pod has a privilege: the guest's devices come from device plugins of the node.
 """
 
 from __future__ import annotations
@@ -31,6 +25,7 @@ from protocol.names import (
     RUNNER_CONTAINER,
 )
 
+# "nonroot" of distroless images.
 USER: Final = 65532
 FLAT_RESOURCE: Final = "autoscaling.neon.tech/flat-network"
 """What a pod on the flat network takes one of: ``neonvm-network`` offers it on its node."""
@@ -39,8 +34,10 @@ FLAT_FOLDER: Final = "/run/autoscale/flat"
 FLAT_MOUNT: Final = "/run/flat"
 """In the pod: the folder with its own socket of that program."""
 
+# Seconds until a pod of a lost node goes; Kubernetes' own default is five minutes.
 _LOST: Final = 30
 _SECRET: Final = "postgres"  # noqa: S105 - a volume
+# Seconds before the first readiness probe.
 _FIRST_LOOK: Final = 2
 
 
@@ -67,17 +64,20 @@ class RunnerForm:
         spec = child(pod, "spec")
         agents = self._agents(vm)
         volumes = [*_volumes(vm), *(self._agent_volumes() if agents else [])]
-        own = [init_container(each) for each in items(vm, "spec", "extraInitContainers")]
+        own = [init_container(container) for container in items(vm, "spec", "extraInitContainers")]
         made: Json = {
             **spec,
+            # The runner gets no rights at the API server; the agent's token is mounted into the agent alone.
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "tolerations": [*items(spec, "tolerations"), *_TOLERATIONS],
             "terminationGracePeriodSeconds": _grace(vm) or spec.get("terminationGracePeriodSeconds"),
             "securityContext": self.pod_security,
+            # The disk is there before the VM's own containers run. Native sidecars start last.
             "initContainers": [_disk_copier(vm), *own, *agents],
             "containers": [
-                self._runner(vm, pod, each) if is_runner(each) else each for each in items(spec, "containers")
+                self._runner(vm, pod, container) if is_runner(container) else container
+                for container in items(spec, "containers")
             ],
             "volumes": volumes,
         }
@@ -89,7 +89,7 @@ class RunnerForm:
 
     def _pull_secrets(self, vm: Json) -> list[Json]:
         own = items(vm, "spec", "imagePullSecrets")
-        named = {text(each, "name") for each in own}
+        named = {text(secret, "name") for secret in own}
         added: list[Json] = [{"name": name} for name in self.pull_secrets if name not in named]
         return [*own, *added]
 
@@ -100,9 +100,10 @@ class RunnerForm:
     def _agents(self, vm: Json) -> list[Json]:
         if self.sidecar is None or labels_of(vm).get(LABEL_ENABLED) != "true":
             return []
+        # A pod has one account: the agent would get the rights of the VM's.
         if text(vm, "spec", "serviceAccountName") not in {"", self._account}:
             return []
-        return [_agent(each) for each in items(self.sidecar, "containers")]
+        return [_agent(container) for container in items(self.sidecar, "containers")]
 
     def _agent_volumes(self) -> list[Json]:
         """Volumes of the sidecar, with its identity for the API server: the runner beside it gets none."""
@@ -114,9 +115,11 @@ class RunnerForm:
         own = [{"name": "runner", "containerPort": api}, {"name": "qmp", "containerPort": qmp}]
         return {
             **plain,
+            # The runner's image has QEMU and the guest's kernel; the VM's own image only brings its disk.
             "image": text(spec, "runnerImage") or self.image,
             "imagePullPolicy": "IfNotPresent",
             "command": [RUNNER_COMMAND],
+            # The authorities stand in the pod itself, whose environment nobody can change once it runs.
             "env": [*_environment(vm, pod), {"name": RUNNER_AUTHORITIES, "value": self.authorities}],
             "ports": [*own, *items(plain, "ports")],
             "resources": self._resources(vm),
@@ -139,16 +142,23 @@ class RunnerForm:
 
     def _resources(self, vm: Json) -> Json:
         wanted = own_resources(child(vm, "spec", "podResources"))
+        # It brings the socket at which the node's network program hands over the tap.
         taken = [FLAT_RESOURCE] if is_on_flat_network(vm) else []
         if self.guest_resource and child(vm, "spec").get("enableAcceleration") is not False:
+            # It brings /dev/kvm, on nodes where a guest boots on it.
             taken.append(self.guest_resource)
+        # For extended resources the request defaults to the limit.
         return {**wanted, "limits": {**child(wanted, "limits"), **dict.fromkeys(taken, "1")}} if taken else wanted
 
 
 def is_open(pod: Json) -> bool:
     """Return True if the ports of a VM's pod let everyone in: only a pod of ours names whom it lets in."""
-    runners = [each for each in items(pod, "spec", "containers") if text(each, "name") == RUNNER_CONTAINER]
-    return not any(text(each, "name") == RUNNER_AUTHORITIES for runner in runners for each in items(runner, "env"))
+    runners = [
+        container for container in items(pod, "spec", "containers") if text(container, "name") == RUNNER_CONTAINER
+    ]
+    return not any(
+        text(variable, "name") == RUNNER_AUTHORITIES for runner in runners for variable in items(runner, "env")
+    )
 
 
 def is_on_flat_network(vm: Json) -> bool:
@@ -175,11 +185,13 @@ _CONTAINER_SECURITY: Final[Json] = {
 
 
 _RUNNER_IDENTITY: Final = "runner-identity"
+# A token for nothing else: it proves to the controller which pod it speaks with.
 _OF_THIS_POD: Final[Json] = {
     "serviceAccountToken": {"path": "token", "audience": RUNNER_AUDIENCE, "expirationSeconds": 3600}
 }
 _IDENTITY: Final = "kube-api-access"
 _API_ACCESS: Final[list[Json]] = [
+    # As in the volume that Kubernetes itself would project.
     {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
     {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
     {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
@@ -193,12 +205,14 @@ _GUEST_AT: Final = {
 
 def _agent(plain: Json) -> Json:
     """A sidecar that finds the guest at the pod's own ports, and has an identity for the API server."""
-    kept = [each for each in items(plain, "env") if text(each, "name") not in _GUEST_AT]
+    # These are the pod's own addresses: whatever the chart's part says of them does not apply.
+    variables = [variable for variable in items(plain, "env") if text(variable, "name") not in _GUEST_AT]
     mount: Json = {"name": _IDENTITY, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
     return {
         **plain,
+        # This makes an init container a native sidecar.
         "restartPolicy": "Always",
-        "env": [*kept, *({"name": name, "value": value} for name, value in _GUEST_AT.items())],
+        "env": [*variables, *({"name": name, "value": value} for name, value in _GUEST_AT.items())],
         "volumeMounts": [*items(plain, "volumeMounts"), mount],
     }
 
@@ -221,11 +235,13 @@ def _disk_copier(vm: Json) -> Json:
 
 
 def _environment(vm: Json, pod: Json) -> list[Json]:
+    # Neither is known before the API server has made the pod.
     fields = {"K8S_POD_NAME": "metadata.name", "POD_UID": "metadata.uid"}
     plain = {
         "VM_NAMESPACE": name_of(vm).namespace,
         "VM_NAME": name_of(vm).name,
         "AUTOSCALE_CACHE": "/run/neonvm/cache",
+        # A pod that belongs to a migration is its target.
         **({"RECEIVE_MIGRATION": "true"} if migration_of(pod) else {}),
     }
     from_fields: list[Json] = [
@@ -244,6 +260,7 @@ def _password_of(vm: Json) -> Json:
 def _volumes(vm: Json) -> list[Json]:
     return [
         {"name": IMAGES, "emptyDir": {}},
+        # In memory: keys of migrations are written here.
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
         {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         {"name": _SECRET, "secret": _password_of(vm)},

@@ -1,7 +1,6 @@
-"""What the limits of a VM's pod leave to its guest: beyond them the kubelet kills QEMU, or slows it down (pure).
+"""Bounds a guest by the limits of its pod: beyond them the kubelet kills QEMU, or slows it down (pure).
 
-They come from ``spec.podResources``, from a LimitRange, or from a webhook; the pod as it is stored says them all. The
-CPU limit that our scheduler writes is none of them: it follows the VM.
+They come from ``spec.podResources``, from a LimitRange, or from a webhook; the pod as it is stored says them all.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ def within_limits(machine: RunningMachine, pod: Json, slot: Bytes) -> RunningMac
     if cpu is not None:
         machine = replace(machine, cpu_max=min(machine.cpu_max, MilliCpu.parse(cpu)))
     if mem is not None:
+        # Memory is plugged in whole slots, so a limit in between is rounded down.
         left = Bytes.parse(mem).minus_or_zero(QEMU_OWN).minus_or_zero(machine.mem_min).down_to(slot)
         machine = replace(machine, mem_max=min(machine.mem_max, machine.mem_min + left))
     return machine
@@ -38,31 +38,34 @@ def within_limits(machine: RunningMachine, pod: Json, slot: Bytes) -> RunningMac
 
 def limits_say(machine: RunningMachine, pod: Json, slot: Bytes) -> str:
     """The limits of ``pod`` that keep its guest from growing to what ``machine`` can take; empty if none."""
-    usable, said = within_limits(machine, pod, slot), list[str]()
+    usable, problems = within_limits(machine, pod, slot), list[str]()
     if usable.cpu_max < machine.cpu_max:
-        said.append(f"its CPU limit of {_limit(pod, 'cpu')} keeps the guest below its maximum of {machine.cpu_max}")
+        problems.append(f"its CPU limit of {_limit(pod, 'cpu')} keeps the guest below its maximum of {machine.cpu_max}")
     mem = _limit(pod, "memory")
     if mem is not None and Bytes.parse(mem) < machine.mem_min + QEMU_OWN:
-        said.append(
+        problems.append(
             f"its memory limit of {mem} is less than the {machine.mem_min} with which the guest boots and {QEMU_OWN} "
             "for QEMU: the kubelet may kill it"
         )
     elif usable.mem_max < machine.mem_max:
-        said.append(
+        problems.append(
             f"its memory limit of {mem}, less {QEMU_OWN} for QEMU, keeps the guest at {usable.mem_max} and below its "
             f"maximum of {machine.mem_max}"
         )
-    return "; ".join(said)
+    return "; ".join(problems)
 
 
 def _limit(pod: Json, name: str) -> str | None:
     """A limit of the guest's container; None if there is none that can be read."""
-    runner = next((each for each in items(pod, "spec", "containers") if is_runner(each)), {})
+    runner = next((container for container in items(pod, "spec", "containers") if is_runner(container)), {})
+    # The CPU limit that our scheduler writes follows the VM, so it bounds nothing.
     if name == "cpu" and "cpu" in limited_by(SCHEDULER_NAME, _managed(pod)):
         return None
-    found = child(runner, "resources", "limits").get(name)
+    limit = child(runner, "resources", "limits").get(name)
     try:
-        amount = None if found is None or isinstance(found, bool) else str(found)
+        # Webhooks also write limits as numbers; a bool would be read as 1.
+        amount = None if limit is None or isinstance(limit, bool) else str(limit)
+        # A limit of zero means "no limit" to the kubelet.
         is_positive = amount is not None and bool((MilliCpu if name == "cpu" else Bytes).parse(amount).value)
     except QuantityError:
         return None
@@ -72,5 +75,6 @@ def _limit(pod: Json, name: str) -> str | None:
 def _managed(pod: Json) -> list[ManagedFields]:
     try:
         return msgspec.convert(child(pod, "metadata").get("managedFields") or [], list[ManagedFields])
+    # Managed fields are written by clients; a broken one must not stop the controller.
     except (msgspec.ValidationError, RecursionError):
         return []

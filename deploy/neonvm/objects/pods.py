@@ -41,10 +41,12 @@ def pod_end(pod: Json) -> tuple[str, str]:
     """The reason and the story of a pod that has ended: its status has them, or the last words of its runner."""
     if text(pod, "status", "reason"):
         return text(pod, "status", "reason"), text(pod, "status", "message")
-    runners = [each for each in items(pod, "status", "containerStatuses") if is_runner(each)]
-    ends = [child(each, "state", "terminated") for each in runners]
-    said = next((text(each, "message") or text(each, "reason") for each in ends), "")
-    story = said or text(pod, "status", "message")
+    runners = [status for status in items(pod, "status", "containerStatuses") if is_runner(status)]
+    ends = [child(status, "state", "terminated") for status in runners]
+    # The status of an evicted pod has its reason itself; a runner that ended leaves a termination message.
+    last_words = next((text(end, "message") or text(end, "reason") for end in ends), "")
+    story = last_words or text(pod, "status", "message")
+    # The runner's last words are the only sign that the guest left in good order.
     return MOVED if story == MOVED_AWAY else "PodEnded", story
 
 
@@ -54,10 +56,11 @@ def is_runner(container: Json) -> bool:
 
 
 def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
-    """The pod that runs ``vm``; with the agent as a ``sidecar`` where the VM lets itself be resized (S4.3)."""
+    """The pod that runs ``vm``; with the agent as a ``sidecar`` if the VM lets itself be resized (S4.3)."""
     vm_name = name_of(vm)
     spec = child(vm, "spec")
     labels: Json = {**labels_of(vm), LABEL_VM_NAME: vm_name.name}
+    # Only these: other annotations of a VM, such as kubectl's, mean nothing on a pod.
     annotations: Json = {key: value for key, value in annotations_of(vm).items() if key in _COPIED_ANNOTATIONS}
     annotations |= {ANNOTATION_USAGE: usage_annotation(use), **present(repeated_annotations(vm))}
     carried: Json = {key: spec[key] for key in ("nodeSelector", "affinity", "tolerations") if spec.get(key)}
@@ -74,6 +77,7 @@ def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
         "spec": {
             **carried,
             "schedulerName": text(vm, "spec", "schedulerName") or SCHEDULER_NAME,
+            # The controller makes a new pod instead: a container that restarts would boot the guest unseen.
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "containers": _containers(vm, sidecar),
@@ -101,10 +105,11 @@ def _containers(vm: Json, sidecar: bool) -> list[Json]:
 
 def _arguments(vm: Json) -> list[str]:
     """Arguments of the runner: also the only record of the booted machine once the VM was edited (``booted``)."""
+    # The address is all that a runner needs of it; the rest changes too often for a record.
     status = {key: value for key, value in child(vm, "status").items() if key == "extraNetIP"}
     return ["-vmspec", encode_dump(child(vm, "spec")), "-vmstatus", encode_dump(status)]
 
 
 def has_agent(pod: Json) -> bool:
     """Return True if the pod carries an agent of its own."""
-    return any(text(each, "name") == AGENT for each in items(pod, "spec", "containers"))
+    return any(text(container, "name") == AGENT for container in items(pod, "spec", "containers"))

@@ -1,8 +1,6 @@
-"""What a runner pod repeats of its VM, in the words of NeonVM's own controller: its scheduler reads pods alone (pure).
+"""The labels and annotations that a runner pod repeats of its VM: NeonVM's own scheduler reads pods alone (pure).
 
-- That scheduler ends with a panic where a VM's pod lacks ``vm.neon.tech/resources``.
-- It keeps what an agent asked for and was granted on the VM, and answers the agent once the pod says the same. Our own
-  permits stay on the VM: nobody waits for them on the pod.
+Our own permits stay on the VM: nobody waits for them on the pod.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _ANNOTATIONS: Final = (ANNOTATION_SCALING_UNIT, ANNOTATION_REQUESTED, ANNOTATION
 
 
 def repeated_labels(vm: Json) -> dict[str, str | None]:
-    """The labels of which a pod must say what its VM says; None: the VM does not have it."""
+    """The VM's labels that its pod must have as well, by name; None for one that the VM does not have."""
     return {name: labels_of(vm).get(name) for name in _LABELS}
 
 
@@ -36,7 +34,10 @@ def repeated_annotations(vm: Json) -> dict[str, str | None]:
     """The same of annotations, with the sizes in the VM's spec."""
     overcommit = child(vm, "spec", "overcommit")
     return {
+        # NeonVM's scheduler keeps what an agent asked for and was granted on the VM, and answers the agent once the
+        # pod says the same.
         **{name: annotations_of(vm).get(name) for name in _ANNOTATIONS},
+        # NeonVM's scheduler ends with a panic if a VM's pod lacks it.
         ANNOTATION_RESOURCES: _text(_sizes(child(vm, "spec", "guest"))),
         ANNOTATION_OVERCOMMIT: _text(overcommit) if overcommit else None,
     }
@@ -55,6 +56,7 @@ def to_repeat(vm: Json, pod: Json) -> Json:
     """The metadata in which ``pod`` differs from its ``vm``, as a merge patch has it; empty if it does not."""
     labels, annotations = labels_of(pod), annotations_of(pod)
     differing = {
+        # A None in a merge patch removes the key.
         "labels": {name: value for name, value in repeated_labels(vm).items() if labels.get(name) != value},
         "annotations": {
             name: value for name, value in repeated_annotations(vm).items() if annotations.get(name) != value
@@ -79,4 +81,5 @@ def _range(found: Json) -> Json:
 
 
 def _text(found: Json) -> str:
+    # Compact, as Go's encoder writes it.
     return json.dumps(found, separators=(",", ":"))

@@ -67,7 +67,9 @@ def policy_spec(home: str) -> Json:
         "ingress": [
             {"from": [_program(home, CONTROLLER)], "ports": [_tcp(QMP_PORT), _tcp(RUNNER_PORT)]},
             {"from": [_program(home, "autoscaling-agent")], "ports": [_tcp(MONITOR_PORT), _tcp(RUNNER_PORT)]},
+            # Guests move between runner pods of one namespace.
             {"from": [{"podSelector": _RUNNERS}], "ports": [_tcp(MIGRATION_PORT)]},
+            # The ports of guests and agents stay as open as without a policy.
             {"ports": [*_other_ports(), {"protocol": "UDP", "port": 1, "endPort": 65535}]},
         ],
     }
@@ -86,6 +88,7 @@ def new_policy(home: str) -> Json:
 
 def restoring_patch(home: str) -> Json:
     """A merge patch that gives a policy of ours its spec back, whatever was added to it."""
+    # A merge patch keeps what it does not name, so additions are removed by null.
     return {"spec": {**policy_spec(home), "podSelector": {**_RUNNERS, "matchLabels": None}, "egress": None}}
 
 
@@ -102,11 +105,13 @@ def policy_todo(
     """
     # A pod has the labels that its VM had when it was made, and those that people and webhooks gave it.
     labels = [*map(_pod_labels, vms), *map(labels_of, pods)]
-    kept = list(policies)
-    own = next((each for each in kept if is_ours(each)), None)
-    is_name_taken = own is None and any(name_of(each).name == NAME for each in kept)
-    rest = [each for each in kept if each is not own]
-    stands_back = others or is_name_taken or any(selects_ingress(each, some) for each in rest for some in labels)
+    policy_list = list(policies)
+    # Both iterations below need a list; the caller passes any iterable.
+    own = next((policy for policy in policy_list if is_ours(policy)), None)
+    # Somebody made a policy of this name, or took our label off: it is theirs.
+    is_name_taken = own is None and any(name_of(policy).name == NAME for policy in policy_list)
+    rest = [policy for policy in policy_list if policy is not own]
+    stands_back = others or is_name_taken or any(selects_ingress(policy, some) for policy in rest for some in labels)
     if own is None:
         return Todo.CREATE if vms and not stands_back else None
     if not vms or stands_back:
@@ -124,6 +129,7 @@ def deciding_part(policy: JsonObject) -> Json:
     if is_ours(policy):
         return dict(policy)
     spec = child(policy, "spec")
+    # Rules of other policies can be large, and do not matter here.
     selection: Json = {key: spec[key] for key in ("podSelector", "policyTypes") if key in spec}
     return {"metadata": {"name": name_of(policy).name}, "spec": selection}
 
@@ -131,7 +137,9 @@ def deciding_part(policy: JsonObject) -> Json:
 def selects_ingress(policy: JsonObject, labels: Mapping[str, str]) -> bool:
     """Return True if a NetworkPolicy decides who reaches pods with these labels in its namespace."""
     selector = child(policy, "spec", "podSelector")
+    # A policy without types is for ingress; egress is added only if it has egress rules.
     types = child(policy, "spec").get("policyTypes") or ["Ingress"]
+    # An empty selector selects all pods of the namespace.
     return isinstance(types, list) and "Ingress" in types and (not any(selector.values()) or selects(selector, labels))
 
 
@@ -148,6 +156,7 @@ def _program(home: str, name: str) -> Json:
 
 def _other_ports() -> list[Json]:
     """Every other port is the guest's or its agent's: it stays open."""
+    # NetworkPolicies can only allow, so the gaps between the closed ports are listed.
     starts, ends = [1, *(port + 1 for port in _CLOSED)], [*(port - 1 for port in _CLOSED), 65535]
     return [{**_tcp(first), "endPort": last} for first, last in zip(starts, ends, strict=True)]
 

@@ -1,4 +1,4 @@
-"""What a target pod takes over from its source, because the guest that comes to it was started with it (pure).
+"""The parts of its source that a target pod takes over, because its guest was started with them (pure).
 
 A guest brings its memory and what it has written to its disk. The rest the target makes again: the machine, and the
 disk's base. Both must be those of the source, whatever the VM's spec or the image's tag has come to mean since.
@@ -15,21 +15,20 @@ from protocol.kubernetes.objects import Json, child, items, text
 DISK: Final = "init"
 """The init container that copies the disk's base."""
 
+# Runtimes put a scheme such as `docker-pullable://` in front.
 _PINNED: Final = re.compile(r"(?:[a-z-]+://)?(?P<image>\S+@sha256:[0-9a-f]{64})")
 
 
 def with_guest_of(target: Json, source: Json) -> Json:
-    """``target`` with the machine and the disk's base of ``source``.
-
-    The base is named by its digest where the source's status has one: a tag may have been pushed again.
-    """
+    """``target`` with the machine and the disk's base of ``source``."""
     spec = child(target, "spec")
     return {
         **target,
         "spec": {
             **spec,
-            "containers": [_same(each, _runner(source), "args") for each in items(spec, "containers")],
-            "initContainers": [_same(each, _disk(source), "image") for each in items(spec, "initContainers")],
+            # The runner's arguments are the record of the booted machine.
+            "containers": [_same(container, _runner(source), "args") for container in items(spec, "containers")],
+            "initContainers": [_same(container, _disk(source), "image") for container in items(spec, "initContainers")],
         },
     }
 
@@ -40,12 +39,16 @@ def _same(container: Json, of_source: Json, field: str) -> Json:
 
 
 def _runner(pod: Json) -> Json:
-    return next((each for each in items(pod, "spec", "containers") if is_runner(each)), {})
+    return next((container for container in items(pod, "spec", "containers") if is_runner(container)), {})
 
 
 def _disk(pod: Json) -> Json:
     """The container that copied the source's disk, with the image that it ran from."""
-    found = next((each for each in items(pod, "spec", "initContainers") if text(each, "name") == DISK), {})
-    statuses = [each for each in items(pod, "status", "initContainerStatuses") if text(each, "name") == DISK]
+    copier = next(
+        (container for container in items(pod, "spec", "initContainers") if text(container, "name") == DISK), {}
+    )
+    statuses = [status for status in items(pod, "status", "initContainerStatuses") if text(status, "name") == DISK]
+    # The status names the digest that really ran; a tag may have been pushed again since.
     pinned = _PINNED.fullmatch(text(statuses[0], "imageID")) if statuses else None
-    return {**found, "image": pinned["image"]} if found and pinned else found
+    # Without a digest, a local image for instance, the tag is the best there is.
+    return {**copier, "image": pinned["image"]} if copier and pinned else copier

@@ -1,8 +1,6 @@
 """The target pod of a migration: the VM's runner pod with another owner and more constraints on its node (pure).
 
-- The migration's ``nodeSelector`` and ``nodeAffinity`` hold in addition to the VM's, and
-  ``preventMigrationToSameHost`` excludes the source's node. Constraints that contradict each other leave no node.
-- The terms of a node affinity are alternatives; where both sides have some, every pair of terms is one alternative.
+Constraints that contradict each other leave no node.
 """
 
 from __future__ import annotations
@@ -26,14 +24,16 @@ def target_pod(migration: Json, vm: Json, use: Resources, sidecar: bool) -> Json
     spec = child(made, "spec")
     affinity = {**child(spec, "affinity"), "nodeAffinity": _node_affinity(migration, vm)}
     metadata = {**child(made, "metadata"), "ownerReferences": [owner_reference(MIGRATIONS, migration)]}
-    kept = {key: value for key, value in affinity.items() if value}
-    return {**made, "metadata": metadata, "spec": {**spec, **({"affinity": kept} if kept else {})}}
+    parts = {key: value for key, value in affinity.items() if value}
+    return {**made, "metadata": metadata, "spec": {**spec, **({"affinity": parts} if parts else {})}}
 
 
 def _node_affinity(migration: Json, vm: Json) -> Json:
     theirs = child(vm, "spec", "affinity", "nodeAffinity")
     ours = child(migration, "spec", "nodeAffinity")
+    # The migration's constraints hold in addition to the VM's.
     terms = _both(_both(_terms(theirs), _terms(ours)), _own_term(migration))
+    # Preferences only add weight, so both lists simply count.
     preferred = [*items(theirs, _PREFERRED), *items(ours, _PREFERRED)]
     return {
         **({_REQUIRED: {"nodeSelectorTerms": terms}} if terms else {}),
@@ -46,9 +46,10 @@ def _terms(affinity: Json) -> list[Json]:
 
 
 def _own_term(migration: Json) -> list[Json]:
-    """``nodeSelector`` and ``preventMigrationToSameHost`` as one term; None if neither is set."""
+    """``nodeSelector`` and ``preventMigrationToSameHost`` as one term; empty if neither is set."""
     selector = sorted(texts(migration, "spec", "nodeSelector").items())
     labels = [{"key": key, "operator": "In", "values": [value]} for key, value in selector]
+    # The API's default is true, so only an explicit false allows the same node.
     elsewhere = child(migration, "spec").get("preventMigrationToSameHost") is not False
     source = text(migration, "status", "sourceNode")
     names = [{"key": "metadata.name", "operator": "NotIn", "values": [source]}] if elsewhere else []
@@ -63,10 +64,11 @@ def _both(some: Sequence[Json], others: Sequence[Json]) -> list[Json]:
     """The terms of two sides that must hold together; a side without terms demands nothing."""
     if not some or not others:
         return [*some, *others]
+    # Terms are alternatives, so every pair of them is one alternative.
     return [_joined(one, other) for one in some for other in others]
 
 
 def _joined(one: Json, other: Json) -> Json:
     kinds = ("matchExpressions", "matchFields")
     joined = {kind: [*items(one, kind), *items(other, kind)] for kind in kinds}
-    return {kind: found for kind, found in joined.items() if found}
+    return {kind: requirements for kind, requirements in joined.items() if requirements}

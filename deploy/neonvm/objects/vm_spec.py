@@ -1,8 +1,4 @@
-"""How the runtime reads a VirtualMachine: its spec alone says what the next guest can be (pure).
-
-The annotation with narrower bounds for autoscaling does not change the hardware, so it is left out here, and so is what
-the present guest was booted with (``booted``).
-"""
+"""Reads a VirtualMachine for the runtime: its spec alone says what the next guest can be (pure)."""
 
 from __future__ import annotations
 
@@ -17,9 +13,13 @@ FINALIZER = "vm.neon.tech/finalizer"
 
 def machine_of(vm: Json) -> VirtualMachine:
     """The machine that ``vm`` describes. Raises ``InvalidObjectError`` with the path of the field."""
-    kept = {key: value for key, value in annotations_of(vm).items() if key != ANNOTATION_BOUNDS}
+    # Narrower bounds for autoscaling do not change the hardware.
+    remaining = {key: value for key, value in annotations_of(vm).items() if key != ANNOTATION_BOUNDS}
+    # What the present guest was booted with (``booted``) says nothing about the next one.
     status = {key: value for key, value in child(vm, "status").items() if key != "machine"}
-    return parse_virtual_machine({**vm, "metadata": {**child(vm, "metadata"), "annotations": kept}, "status": status})
+    return parse_virtual_machine(
+        {**vm, "metadata": {**child(vm, "metadata"), "annotations": remaining}, "status": status}
+    )
 
 
 def kernel_arguments(vm: Json) -> str:
@@ -28,10 +28,8 @@ def kernel_arguments(vm: Json) -> str:
 
 
 def password_secret(vm: Json) -> ObjectName:
-    """The Secret with the password of the VM's database: that of its group, or its own.
-
-    The name cannot be chosen: who may make VMs must not thereby read any Secret of the namespace.
-    """
+    """The Secret with the password of the VM's database: that of its group, or its own."""
+    # The name cannot be chosen: whoever may make VMs must not thereby read any Secret of the namespace.
     name = name_of(vm)
     return ObjectName(name.namespace, f"{labels_of(vm).get(LABEL_GROUP) or name.name}{PASSWORD_SUFFIX}")
 
@@ -43,5 +41,6 @@ def own_ports(spec: Json) -> tuple[int, int]:
 
 def restarts(vm: Json, pod_phase: str) -> bool:
     """Return True if a VM whose pod ended in ``pod_phase`` is started again."""
+    # The API's default.
     policy = text(vm, "spec", "restartPolicy") or "Always"
     return policy == "Always" or (policy == "OnFailure" and pod_phase == "Failed")

@@ -39,30 +39,30 @@ _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 
 def parser() -> argparse.ArgumentParser:
     """All flags, with their defaults."""
-    found = argparse.ArgumentParser(prog="neonvm-network", description=DESCRIPTION)
-    found.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="this node (default: $NODE_NAME)")
-    found.add_argument("--address", default=os.environ.get("NODE_IP", ""), help="its address (default: $NODE_IP)")
+    flags = argparse.ArgumentParser(prog="neonvm-network", description=DESCRIPTION)
+    flags.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="this node (default: $NODE_NAME)")
+    flags.add_argument("--address", default=os.environ.get("NODE_IP", ""), help="its address (default: $NODE_IP)")
     for flag, folder, what in (
         ("--folder", FLAT_FOLDER, "where pods are handed their taps"),
         ("--device-plugins", "/var/lib/kubelet/device-plugins", "the kubelet's folder of device plugins"),
         ("--pod-resources", "/var/lib/kubelet/pod-resources", "the kubelet's folder with its PodResources socket"),
     ):
-        found.add_argument(
+        flags.add_argument(
             flag, type=Path, default=Path(folder), metavar="FOLDER", help=f"{what} (default: %(default)s)"
         )
     isolation = "whether VMs reach only those of their own namespace, or all (default: %(default)s)"
-    found.add_argument("--isolation", choices=("namespace", "none"), default="namespace", help=isolation)
+    flags.add_argument("--isolation", choices=("namespace", "none"), default="namespace", help=isolation)
     underlay = "an interface by which other nodes' packets come although the way back to them is another (repeatable)"
-    found.add_argument("--underlay", action="append", default=[], metavar="INTERFACE", help=underlay)
+    flags.add_argument("--underlay", action="append", default=[], metavar="INTERFACE", help=underlay)
     where = "where /metrics /healthz /readyz are (default: %(default)s)"
-    found.add_argument("--listen", default="127.0.0.1:10292", help=where)
-    add_kubeconfig(found)
-    add_log_level(found)
-    return found
+    flags.add_argument("--listen", default="127.0.0.1:10292", help=where)
+    add_kubeconfig(flags)
+    add_log_level(flags)
+    return flags
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start."""
+    """Runs until SIGTERM or SIGINT; 0 then, 2 if it cannot start."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     return run("neonvm-network", _run(options))
@@ -70,17 +70,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
-    found = credentials(options.kubeconfig, clock)
+    login = credentials(options.kubeconfig, clock)
     http = httpx.AsyncClient(
-        base_url=found.server,
-        auth=BearerAuth(found),
-        transport=probed_transport(found.tls, CONNECTIONS),
+        base_url=login.server,
+        auth=BearerAuth(login),
+        transport=probed_transport(login.tls, CONNECTIONS),
         timeout=_TIMEOUT,
+        # The API server is reached directly, whatever proxies the environment names.
         trust_env=False,
     )
     async with ApiClient(http) as client:
+        # `part_of` drops most of each object: every node holds the whole cluster's.
         caches = {kind: Informer(client, kind, clock, part_of) for kind in WATCHED}
         place = await place_of(options.node, options.address)
+        # The lambda reads `network` only when metrics are scraped, after it is assigned below.
         telemetry = OverlayTelemetry(lambda: network.is_up)
         holders, isolated = PlaceHolders(options.pod_resources), options.isolation == "namespace"
         deps = NodeNetworkDependencies(client, caches, clock, holders, isolated, options.underlay, telemetry.dropped)
@@ -89,16 +92,18 @@ async def _run(options: argparse.Namespace) -> None:
         plugin = Plugin(COUNT, partial(grants, sockets))
         registration = Registration(DeviceOffer(FLAT_RESOURCE, options.device_plugins), plugin, clock, telemetry)
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(each.run()) for each in caches.values()]
+            background = [tasks.create_task(informer.run()) for informer in caches.values()]
             background += [tasks.create_task(network.run()), tasks.create_task(_offer(network, sockets, registration))]
             probes = probes_app("neonvm-network", DESCRIPTION, lambda: _ready(network, registration), telemetry.page)
             await serve([Listener("probes", probes, options.listen, limits=LIMITS)], stop)
+            # They run until cancelled, so the task group would never end by itself.
             for task in background:
                 task.cancel()
 
 
 async def _offer(network: NodeNetwork, sockets: TapSockets, registration: Registration) -> None:
     """Offers places to pods once there is a network to plug them into."""
+    # A pod that got a place before the bridge and the fence exist would only wait for its tap.
     await network.up.wait()
     try:
         sockets.restore()

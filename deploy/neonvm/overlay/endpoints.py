@@ -1,4 +1,4 @@
-"""Who has which address of the flat network, and on which nodes it may be (pure).
+"""The owners of the flat network's addresses, and the nodes on which each may be (pure).
 
 All of it comes from what the controller and administrators write: claims (IPAddress objects), and the status of VMs and
 migrations. Nothing that a tenant writes counts, except for his own VM's claim.
@@ -64,20 +64,24 @@ def is_v4(address: str) -> bool:
 def endpoints(objects: FlatObjects) -> list[Endpoint]:
     """All addresses in use. A VM that moves may be on the migration's source and on its target."""
     moving: dict[ObjectName, list[str]] = {}
-    for each in filter(is_under_way, objects.migrations):
-        ends = [text(each, "status", end) for end in ("sourceNode", "targetNode")]
-        moving.setdefault(_vm_of(each), []).extend(ends)
-    found = []
+    for migration in filter(is_under_way, objects.migrations):
+        # During a move both ends may send: the source until it stops, the target from its first announcement on.
+        ends = [text(migration, "status", end) for end in ("sourceNode", "targetNode")]
+        moving.setdefault(_vm_of(migration), []).extend(ends)
+    result = []
     for name, claim in objects.claims.items():
         if node := _client_node(claim):
-            found.append(Endpoint(name.name, "", (node,)))
+            # A client on a bridge belongs to no namespace.
+            result.append(Endpoint(name.name, "", (node,)))
             continue
         owner, uid = owner_of(claim)
         vm = objects.vms.get(owner, {})
+        # The uid tells a VM from an earlier one of the same name, whose claim may still be there.
         if uid and uid_of(vm) == uid and text(vm, "status", "extraNetIP") == name.name:
+            # A dict keeps the order and drops duplicates: the VM's own node comes first.
             nodes = dict.fromkeys(filter(None, (text(vm, "status", "node"), *moving.get(owner, []))))
-            found.append(Endpoint(name.name, owner.namespace, tuple(nodes)))
-    return [each for each in found if is_v4(each.address)]
+            result.append(Endpoint(name.name, owner.namespace, tuple(nodes)))
+    return [endpoint for endpoint in result if is_v4(endpoint.address)]
 
 
 def _client_node(claim: Json) -> str:
@@ -94,28 +98,30 @@ def _vm_of(migration: Json) -> ObjectName:
 def rightful_address(pod: Json, objects: FlatObjects) -> str:
     """The address that ``pod`` may have; empty if none.
 
-    A pod is believed to run a VM if the VM's status names it, or the status of a migration of this VM that is under
-    way. Its labels and owners must agree, but prove nothing: whoever makes pods writes them.
+    A pod is believed to run a VM if the VM's status names it, or that of a migration of it that is under way.
     """
+    # The pod's labels and owners must agree with the VM, but prove nothing: whoever may make pods writes them.
     own = name_of(pod)
     name = ObjectName(own.namespace, labels_of(pod).get(LABEL_VM_NAME, ""))
     vm = objects.vms.get(name, {})
-    moves = [each for each in objects.migrations if is_under_way(each) and _vm_of(each) == name]
-    named = {(MIGRATIONS.kind, uid_of(each)) for each in moves if text(each, "status", "targetPodName") == own.name}
+    moves = [move for move in objects.migrations if is_under_way(move) and _vm_of(move) == name]
+    named = {(MIGRATIONS.kind, uid_of(move)) for move in moves if text(move, "status", "targetPodName") == own.name}
     if text(vm, "status", "podName") == own.name:
         named.add((VIRTUAL_MACHINES.kind, uid_of(vm)))
-    owners = {(text(each, "kind"), text(each, "uid")) for each in items(pod, "metadata", "ownerReferences")}
+    owners = {(text(owner, "kind"), text(owner, "uid")) for owner in items(pod, "metadata", "ownerReferences")}
     address = text(vm, "status", "extraNetIP")
     claim = objects.claims.get(ObjectName("", address), {})
+    # The claim decides between two VMs whose status names the same address.
     has_claim = is_v4(address) and owner_of(claim) == (name, uid_of(vm))
     return address if has_claim and owners & named else ""
 
 
 def part_of(found: Json) -> Json:
     """The part of an object that is kept: a node program holds those of the whole cluster."""
+    # Informers need metadata and labels; nothing else of an object is looked at here.
     labels = {key: value for key, value in labels_of(found).items() if key in {LABEL_CLAIM, LABEL_CLIENT}}
-    kept = {part: {key: child(found, part).get(key) for key in keys} for part, keys in _KEPT.items()}
-    return {**kept, "metadata": {**kept["metadata"], "labels": labels}}
+    parts = {part: {key: child(found, part).get(key) for key in keys} for part, keys in _KEPT.items()}
+    return {**parts, "metadata": {**parts["metadata"], "labels": labels}}
 
 
 _KEPT: Final = {

@@ -1,4 +1,4 @@
-"""Which frames the node lets through on the flat network: rules of nftables, and the elements of their sets (pure).
+"""The frames that the node lets through on the flat network: rules of nftables, and the elements of their sets (pure).
 
 The rules are fixed; sets and maps carry everything that changes, so a frame costs the same however many VMs there are.
 They guard what the bridge and the tunnel learn from: a frame that is dropped here teaches neither where a VM is. All
@@ -27,6 +27,7 @@ COUNTERS: Final = ("foreign", "spoofed", "misdirected", "flooded")
 Elements = Mapping[str, frozenset[str]]
 """The elements of each set, by family, table and name of the set."""
 
+# Elements in one command for nft, so that no line grows with the cluster.
 _CHUNK: Final = 500
 _BROADCASTS: Final = "50/second burst 100 packets"
 """For each guest. ARP needs one for each neighbour a minute; each goes to every node."""
@@ -187,16 +188,18 @@ def elements(
     ``isolated``: VMs of different namespaces do not reach each other. ``underlay``: interfaces by which packets of
     nodes come although the way back to them is another.
     """
+    # It is iterated more than once.
     every = list(found)
     spaces = _spaces(every, isolated)
     return {
-        f"inet {TABLE} nodes": frozenset(address for each in peers.values() for address in each),
-        f"inet {TABLE} underlay": frozenset(f'"{each}"' for each in underlay),
+        f"inet {TABLE} nodes": frozenset(address for peer in peers.values() for address in peer),
+        # Names are quoted: an interface may be called like one of nft's keywords, or start with a digit.
+        f"inet {TABLE} underlay": frozenset(f'"{interface}"' for interface in underlay),
         f"inet {TABLE} places": frozenset(_places(every, peers)),
         f"bridge {TABLE} taps": frozenset(f'"{tap}" . {address}' for tap, address in taps.items()),
         f"bridge {TABLE} macs": frozenset(f'"{tap}" . {flat_mac(address)}' for tap, address in taps.items()),
-        f"bridge {TABLE} known": frozenset(f"{_facts(each.address)[0]} . {each.address}" for each in every),
-        f"bridge {TABLE} clients": frozenset(each.address for each in every if not each.namespace),
+        f"bridge {TABLE} known": frozenset(f"{_facts(endpoint.address)[0]} . {endpoint.address}" for endpoint in every),
+        f"bridge {TABLE} clients": frozenset(endpoint.address for endpoint in every if not endpoint.namespace),
         f"bridge {TABLE} spaces": frozenset(f"{address} : {number}" for address, number in spaces.items()),
         f"bridge {TABLE} members": frozenset(f"{number} . {address}" for address, number in spaces.items()),
     }
@@ -209,28 +212,31 @@ def _facts(address: str) -> tuple[str, int]:
 
 
 def _places(every: Iterable[Endpoint], peers: Mapping[str, frozenset[str]]) -> Iterator[str]:
-    for each in every:
-        mac = _facts(each.address)[0].replace(":", "")
-        yield from (f"{address} . 0x{mac}" for node in each.nodes for address in peers.get(node, ()))
+    for endpoint in every:
+        # A raw payload expression is compared with a number, not with a MAC in nft's notation.
+        mac = _facts(endpoint.address)[0].replace(":", "")
+        yield from (f"{address} . 0x{mac}" for node in endpoint.nodes for address in peers.get(node, ()))
 
 
 def _spaces(every: Iterable[Endpoint], isolated: bool) -> dict[str, int]:
     """A number for the namespace of each VM's address: the lowest address there, which no other namespace has."""
     members: dict[str, list[str]] = {}
-    for each in every:
-        if each.namespace:
-            members.setdefault(each.namespace if isolated else "", []).append(each.address)
-    lowest = [(own, min(_facts(each)[1] for each in own)) for own in members.values()]
+    for endpoint in every:
+        if endpoint.namespace:
+            # Without isolation all VMs share one space. Clients are in none: they are matched by @clients.
+            members.setdefault(endpoint.namespace if isolated else "", []).append(endpoint.address)
+    lowest = [(own, min(_facts(address)[1] for address in own)) for own in members.values()]
     return {address: number for own, number in lowest for address in own}
 
 
 def anew(wanted: Elements) -> list[str]:
-    """The lines for ``nft -f`` that replace whatever there is, in one transaction."""
+    """The lines for ``nft -f`` that replace all rules and sets in one transaction."""
     return [_RULES, *changed({}, wanted)]
 
 
 def changed(before: Elements, wanted: Elements) -> list[str]:
     """The lines for ``nft -f`` that change the sets from ``before`` to ``wanted``."""
+    # Removals come first: a map refuses a second mark for an address that it still has.
     removed = [line for name in wanted for line in _lines("delete", name, before.get(name, frozenset()) - wanted[name])]
     return removed + [
         line for name in wanted for line in _lines("add", name, wanted[name] - before.get(name, frozenset()))
@@ -238,6 +244,7 @@ def changed(before: Elements, wanted: Elements) -> list[str]:
 
 
 def _lines(verb: str, name: str, some: Iterable[str]) -> Iterator[str]:
+    # In a fixed order, so that two runs write the same lines.
     ordered = sorted(some)
     for at in range(0, len(ordered), _CHUNK):
         yield f"{verb} element {name} {{ {', '.join(ordered[at : at + _CHUNK])} }}"

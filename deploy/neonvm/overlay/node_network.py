@@ -1,8 +1,6 @@
 """Keeps one node's part of the flat network and its fence, and gives taps to its runner pods.
 
-- The fence comes first: where nftables cannot judge bridged frames, no tap is handed out.
-- A pod is known by its place, which the kubelet has given to it alone; its address by the API server.
-- What cannot be done now is tried again; what runs already does not depend on this program.
+What cannot be done now is tried again; what runs already does not depend on this program.
 """
 
 from __future__ import annotations
@@ -51,6 +49,7 @@ _RENEW: Final = Seconds(10.0)
 _SETTLED: Final = Seconds(0.5)
 """Changes are gathered for so long before the fence follows; a move is announced seconds before it happens."""
 _COUNTED: Final = Seconds(60.0)
+# Pods that are served at once; the others wait.
 _AT_ONCE: Final = 4
 
 
@@ -83,8 +82,8 @@ class NodeNetwork:
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self.reason = "the API server has not been listed yet"
         self.up = asyncio.Event()
-        for each in deps.caches.values():
-            each.listen(lambda _: self._changed.set())
+        for informer in deps.caches.values():
+            informer.listen(lambda _: self._changed.set())
 
     @property
     def is_up(self) -> bool:
@@ -93,8 +92,8 @@ class NodeNetwork:
 
     async def run(self) -> Never:
         """Keeps bridge, tunnel, fence and forwarding as the API says."""
-        for each in self._deps.caches.values():
-            await each.synced.wait()
+        for informer in self._deps.caches.values():
+            await informer.synced.wait()
         while True:
             pause = _RENEW
             try:
@@ -114,21 +113,25 @@ class NodeNetwork:
         finally:
             waits.cancel()
             changes.cancel()
+        # Changes come in bursts: one round follows all of them.
         await self._deps.clock.sleep(_SETTLED)
 
     async def renew(self) -> None:
         """Makes what is missing, and follows the API. Raises ``NetworkError``."""
+        # Cleared before the API's state is read: a change during the work leads to another round.
         self._changed.clear()
         async with self._lock:
             links = await _json("ip", "-j", "link")
             if await self._adopt(links):
                 links = await _json("ip", "-j", "link")
+            # The fence is loaded before the bridge exists. If nftables cannot judge bridged frames, no tap is handed
+            # out.
             await self._fence(links)
-            lines = made_of(self._place, [str(each.get("ifname")) for each in links])
+            lines = made_of(self._place, [str(link.get("ifname")) for link in links])
             await run("ip", "-batch", "-", lines=lines)
-            others, found = self._peers(), self._endpoints()
+            others, receivers = self._peers(), self._endpoints()
             present = await _json("bridge", "-j", "fdb", "show", "br", BRIDGE)
-            if lines := forwarding(present, others, found, self._place.name):
+            if lines := forwarding(present, others, receivers, self._place.name):
                 await run("bridge", "-batch", "-", lines=lines)
             await self._count()
 
@@ -139,6 +142,7 @@ class NodeNetwork:
         if self._loaded is not None and not await self._is_fenced():
             LOG.warning("the fence was removed by another program; loading it again")
             self._loaded = None
+        # If nft fails now, it is not known what is loaded: the next round starts from nothing.
         before, self._loaded = self._loaded, None
         if lines := anew(wanted) if before is None else changed(before, wanted):
             try:
@@ -149,9 +153,9 @@ class NodeNetwork:
 
     async def _is_fenced(self) -> bool:
         """Return False if somebody has removed our tables, as a reload of a node's firewall does."""
-        found = msgspec.json.decode(await run("nft", "-j", "list", "chains"))
-        chains = [each["chain"] for each in found.get("nftables", ()) if "chain" in each]
-        return {each.get("family") for each in chains if each.get("table") == TABLE} >= {"inet", "bridge"}
+        listing = msgspec.json.decode(await run("nft", "-j", "list", "chains"))
+        chains = [entry["chain"] for entry in listing.get("nftables", ()) if "chain" in entry]
+        return {chain.get("family") for chain in chains if chain.get("table") == TABLE} >= {"inet", "bridge"}
 
     async def _count(self) -> None:
         """Reads the kernel's counters, now and then: nft reads all sets for it. Raises ``NetworkError``."""
@@ -160,9 +164,9 @@ class NodeNetwork:
         self._counts_at = Instant(self._deps.clock.now() + _COUNTED)
         counts = dict[str, int]()
         for family in ("inet", "bridge"):
-            found = msgspec.json.decode(await run("nft", "-j", "list", "counters", "table", family, TABLE))
-            for each in found.get("nftables", ()):
-                if isinstance(counter := each.get("counter"), dict):
+            listing = msgspec.json.decode(await run("nft", "-j", "list", "counters", "table", family, TABLE))
+            for entry in listing.get("nftables", ()):
+                if isinstance(counter := entry.get("counter"), dict):
                     counts[str(counter.get("name"))] = int(counter.get("packets", 0))
         self._deps.dropped(counts)
 
@@ -183,13 +187,14 @@ class NodeNetwork:
 
         Raises ``NetworkError``.
         """
+        # An earlier version did not note addresses on taps, and its pods still run.
         unnamed = {name for name, address in taps_in(links).items() if not address}
         lines: list[str] = []
         for vm in self._deps.caches[VIRTUAL_MACHINES].objects.values() if unnamed else ():
             if text(vm, "status", "node") == self._place.name and (pod := text(vm, "status", "podName")):
-                found = await self._pod(ObjectName(name_of(vm).namespace, pod))
-                tap = tap_name(uid_of(found or {}))
-                if found is not None and tap in unnamed and (address := rightful_address(found, self._objects())):
+                holder = await self._pod(ObjectName(name_of(vm).namespace, pod))
+                tap = tap_name(uid_of(holder or {}))
+                if holder is not None and tap in unnamed and (address := rightful_address(holder, self._objects())):
                     lines += named(tap, address)
         if lines:
             await run("ip", "-batch", "-", lines=lines)
@@ -201,6 +206,7 @@ class NodeNetwork:
             return await self._deps.client.get(PODS, name)
         except KubeApiError as error:
             if error.kind is RefusalKind.NOT_FOUND:
+                # The pod is gone; a kubelet may still report its place for a while.
                 return None
             raise NetworkError(str(error)) from error
         except ApiUnavailableError as error:
@@ -219,6 +225,8 @@ class NodeNetwork:
             await self._deps.clock.sleep(_AGAIN)
 
     async def _serve(self, place: str, connection: socket.socket) -> bool:
+        # The kubelet has given the place to one pod alone, so it proves who calls. The address is the API server's
+        # word.
         holder = await self._deps.holder(place)
         pod = await self._pod(holder) if holder is not None else None
         address = rightful_address(pod, self._objects()) if pod is not None else ""
@@ -233,10 +241,12 @@ class NodeNetwork:
         name = tap_name(uid)
         descriptor = open_tap(name)
         try:
+            # The order matters: the tap gets its address and its rules first, and joins the bridge only then.
             await run("ip", "-batch", "-", lines=named(name, address))
             async with self._lock:
                 await self._fence(await _json("ip", "-j", "link"))
             await run("ip", "-batch", "-", lines=plugged_in(name, self._place.mtu))
+            # The runner holds the tap from here on, so this process may close its own descriptor.
             hand_over(connection, descriptor, TapOffer(address, self._place.mtu))
         finally:
             os.close(descriptor)
@@ -248,9 +258,9 @@ async def _json(*command: str) -> list[dict[str, object]]:
 
 async def place_of(name: str, address: str) -> OverlayNode:
     """This node as its interfaces say it. Raises ``NetworkError`` if ``address`` is on none of them."""
-    for each in await _json("ip", "-j", "address"):
-        addresses = each.get("addr_info")
-        mtu = each.get("mtu")
+    for link in await _json("ip", "-j", "address"):
+        addresses = link.get("addr_info")
+        mtu = link.get("mtu")
         if isinstance(addresses, list) and isinstance(mtu, int) and any(_is(one, address) for one in addresses):
             return OverlayNode(name, address, mtu)
     raise NetworkError(f"this node has no interface with the address {address}")

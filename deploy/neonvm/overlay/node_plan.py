@@ -1,4 +1,4 @@
-"""What a node's part of the flat network consists of, and what has to be changed for it (pure).
+"""The parts of the flat network on one node, and the changes that make them (pure).
 
 A bridge joins the taps of the node's VMs with one VXLAN device. Both learn, but only from frames that the fence has let
 through: a VM that moves is followed within the same instant, and nobody else can claim its place.
@@ -18,8 +18,11 @@ from protocol.kubernetes.objects import Json, items, name_of, text
 
 NETWORK_ID: Final = 4097
 
+# Bytes that VXLAN adds: outer IPv4 20, UDP 8, VXLAN 8, inner Ethernet 14.
 _OVERHEAD: Final = 50
+# The all-zero MAC is the kernel's entry for broadcasts and unknown receivers.
 _EVERYBODY: Final = "00:00:00:00:00:00"
+# IFNAMSIZ of the kernel, without the terminating zero.
 _LONGEST_NAME: Final = 15
 
 
@@ -42,6 +45,7 @@ def made_of(place: OverlayNode, existing: Iterable[str]) -> list[str]:
     there = set(existing)
     made: list[str] = []
     if BRIDGE not in there:
+        # Multicast snooping would drop groups that no querier has announced.
         made.append(f"link add {BRIDGE} type bridge mcast_snooping 0")
     if TUNNEL not in there:
         tunnel = f"type vxlan id {NETWORK_ID} dstport {PORT} local {place.address}"
@@ -49,9 +53,11 @@ def made_of(place: OverlayNode, existing: Iterable[str]) -> list[str]:
     return [
         *made,
         f"link set {TUNNEL} mtu {place.mtu} master {BRIDGE} addrgenmode none arp off",
+        # Frames for a MAC that the bridge lacks are not sent to every node.
         f"link set {TUNNEL} type bridge_slave flood off mcast_flood off",
         f"link set {TUNNEL} up",
         f"link set {BRIDGE} mtu {place.mtu} addrgenmode none arp off",
+        # Link-local frames are dropped by the fence, and must not teach the bridge either.
         f"link set {BRIDGE} type bridge no_linklocal_learn 1",
         f"link set {BRIDGE} up",
     ]
@@ -63,14 +69,16 @@ def named(tap: str, address: str) -> list[str]:
 
 
 def plugged_in(tap: str, mtu: int) -> list[str]:
-    """The lines that plug a tap into the bridge. An interface that is up already would get an IPv6 address."""
+    """The lines that plug a tap into the bridge."""
+    # Only then up: an interface that is up before `addrgenmode none` gets an IPv6 address.
     return [f"link set {tap} mtu {mtu} master {BRIDGE} addrgenmode none arp off", f"link set {tap} up"]
 
 
 def taps_in(links: Iterable[Mapping[str, object]]) -> dict[str, str]:
     """The address that is noted on each tap of this node; empty for one of an earlier version."""
-    found = {str(each.get("ifname")): str(each.get("ifalias", "")) for each in links}
-    return {name: alias for name, alias in found.items() if _is_tap(name)}
+    aliases = {str(link.get("ifname")): str(link.get("ifalias", "")) for link in links}
+    # Only names of the exact length are ours: others may begin with the same letters.
+    return {name: alias for name, alias in aliases.items() if _is_tap(name)}
 
 
 def _is_tap(name: str) -> bool:
@@ -87,8 +95,8 @@ def peers(nodes: Iterable[Json], here: str) -> dict[str, frozenset[str]]:
     return {
         name_of(node).name: frozenset(
             address
-            for each in items(node, "status", "addresses")
-            if _is_internal(each) and is_v4(address := text(each, "address"))
+            for entry in items(node, "status", "addresses")
+            if _is_internal(entry) and is_v4(address := text(entry, "address"))
         )
         for node in nodes
         if name_of(node).name != here
@@ -105,47 +113,48 @@ def forwarding(
     found: Iterable[Endpoint],
     here: str,
 ) -> list[str]:
-    """The lines for ``bridge -batch`` that lead frames to where ``found`` has their receivers.
-
-    - What is for everybody goes to all ``peers``.
-    - What the bridge and the tunnel have learned stays if the API agrees, so that a VM that moves is followed at once.
-    - Entries that are not learned yet are added; the bridge sends no frame into the tunnel for a MAC that it lacks.
-    """
+    """The lines for ``bridge -batch`` that lead frames to where ``found`` has their receivers."""
     tunnel, ports = _tables(present)
-    everybody = frozenset(address for each in peers.values() for address in each)
+    everybody = frozenset(address for addresses in peers.values() for address in addresses)
+    # Broadcasts go to all peers.
     lines = _flooding(tunnel.pop(_EVERYBODY, set()), everybody)
-    wanted = {flat_mac(each.address): each.nodes for each in found}
+    wanted = {flat_mac(endpoint.address): endpoint.nodes for endpoint in found}
     for mac in sorted(tunnel.keys() | wanted.keys()):
         nodes = wanted.get(mac, ())
         allowed = [address for node in nodes if node != here for address in sorted(peers.get(node, ()))]
         has = tunnel.get(mac, set())
-        lines += [f"fdb del {mac} dev {TUNNEL} dst {each} self" for each in sorted(has - {*allowed})]
+        # What was learned stays if the API agrees, so that a VM that moves is followed at once.
+        lines += [f"fdb del {mac} dev {TUNNEL} dst {stale} self" for stale in sorted(has - {*allowed})]
         if allowed and not has & {*allowed}:
+            # `dynamic` lets the tunnel replace the entry by what it learns when the VM moves.
             lines.append(f"fdb append {mac} dev {TUNNEL} dst {allowed[0]} self dynamic")
     for mac in sorted(ports.keys() | wanted.keys()):
         nodes = wanted.get(mac, ())
         if mac not in ports and nodes and nodes[0] in peers:
+            # The bridge sends no frame into the tunnel for a MAC that it lacks.
             lines.append(f"fdb add {mac} dev {TUNNEL} master static")
-        if ports.get(mac) == TUNNEL and not any(each != here for each in nodes):
+        if ports.get(mac) == TUNNEL and not any(node != here for node in nodes):
+            # The VM is gone, or here: frames for it must not leave the node.
             lines.append(f"fdb del {mac} dev {TUNNEL} master")
     return lines
 
 
 def _flooding(has: Set[str], wanted: Set[str]) -> list[str]:
     entry = f"fdb {{verb}} {_EVERYBODY} dev {TUNNEL} dst {{peer}} self"
-    added = [entry.format(verb="append", peer=each) for each in sorted(wanted - has)]
-    return [*added, *(entry.format(verb="del", peer=each) for each in sorted(has - wanted))]
+    added = [entry.format(verb="append", peer=peer) for peer in sorted(wanted - has)]
+    return [*added, *(entry.format(verb="del", peer=peer) for peer in sorted(has - wanted))]
 
 
 def _tables(present: Iterable[Mapping[str, object]]) -> tuple[dict[str, set[str]], dict[str, str]]:
     """The nodes behind each MAC in the tunnel, and the port of each MAC on the bridge that can be learned."""
     tunnel, ports = dict[str, set[str]](), dict[str, str]()
-    for each in present:
-        mac = str(each.get("mac"))
+    for entry in present:
+        mac = str(entry.get("mac"))
         if mac == RETURNED_MAC:
             continue  # nothing is sent to it
-        if "dst" in each:
-            tunnel.setdefault(mac, set()).add(str(each["dst"]))
-        elif each.get("master") == BRIDGE and each.get("state") != "permanent":
-            ports[mac] = str(each.get("ifname"))
+        if "dst" in entry:
+            tunnel.setdefault(mac, set()).add(str(entry["dst"]))
+        # Permanent entries are the interfaces' own MACs.
+        elif entry.get("master") == BRIDGE and entry.get("state") != "permanent":
+            ports[mac] = str(entry.get("ifname"))
     return tunnel, ports

@@ -13,10 +13,12 @@ from protocol.messages import ObjectName
 
 LIST: Final = "/v1.PodResourcesLister/List"
 SOCKET: Final = "kubelet.sock"
+# The request has no fields, so its serialized form is empty.
 LIST_REQUEST: Final = b""
 
 _MESSAGES: Final[dict[str, Fields]] = {
     "ListPodResourcesResponse": (("pod_resources", 1, "many PodResources"),),
+    # Fields that are not needed are left out: protobuf skips unknown ones.
     "PodResources": (("name", 1, "string"), ("namespace", 2, "string"), ("containers", 3, "many ContainerResources")),
     "ContainerResources": (("name", 1, "string"), ("devices", 2, "many ContainerDevices")),
     "ContainerDevices": (("resource_name", 1, "string"), ("device_ids", 2, "many string")),
@@ -53,14 +55,15 @@ class _Response(Protocol):
 
 def holders(response: bytes, resource: str, place: str) -> list[ObjectName]:
     """The pods that have ``place`` of ``resource``. Raises ``MalformedAnswerError``."""
-    found = cast("_Response", MESSAGES["ListPodResourcesResponse"]())
+    message = cast("_Response", MESSAGES["ListPodResourcesResponse"]())
     try:
-        found.ParseFromString(response)
+        message.ParseFromString(response)
     except DecodeError as error:
+        # A stale or foreign server at the socket must not end the program.
         raise MalformedAnswerError(f"expected a ListPodResourcesResponse: {error}") from None
     return [
         ObjectName(pod.namespace, pod.name)
-        for pod in found.pod_resources
+        for pod in message.pod_resources
         if any(
             devices.resource_name == resource and place in devices.device_ids
             for container in pod.containers

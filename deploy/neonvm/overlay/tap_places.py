@@ -17,14 +17,15 @@ from protocol.messages import ObjectName
 COUNT: Final = 1000
 """More than a node has pods."""
 
-_SECONDS: Final = 5.0
+_SECONDS: Final = 5.0  # for one call
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
 """Each call tries again: a shared pool would wait for long after a kubelet's restart."""
 
 
 def grants(sockets: TapSockets, places: list[list[str]]) -> list[Grant]:
     """A folder with a socket of its own for each container that takes a place. Raises ``OSError``."""
-    return [Grant(mounts={FLAT_MOUNT: str(sockets.make(each[0]))} if each else {}) for each in places]
+    # A container asks for one place at most, so the first id is the only one.
+    return [Grant(mounts={FLAT_MOUNT: str(sockets.make(ids[0]))} if ids else {}) for ids in places]
 
 
 class PlaceHolders:
@@ -39,10 +40,11 @@ class PlaceHolders:
         async with grpc.aio.insecure_channel(self._address, options=_OPTIONS) as channel:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(LIST)
             try:
-                found = holders(await call(LIST_REQUEST, timeout=_SECONDS), self._resource, place)
+                pods = holders(await call(LIST_REQUEST, timeout=_SECONDS), self._resource, place)
             except grpc.aio.AioRpcError as error:
                 story = f"{error.code().name}: {error.details()}"
                 raise NetworkError(f"the kubelet does not say which pod has {place}: {story}") from error
             except MalformedAnswerError as error:
                 raise NetworkError(str(error)) from error
-        return found[0] if len(found) == 1 else None
+        # A place that the kubelet has given to two pods at once, or to none yet, proves nothing.
+        return pods[0] if len(pods) == 1 else None

@@ -1,8 +1,8 @@
 """Taps of the node, and the sockets at which runner pods are handed theirs.
 
 Each place that the device plugin gives to a pod has a folder with a socket. The kubelet mounts it read-only into that
-pod alone, so a pod can leave nothing on the node, and is known by the socket at which it calls. A tap that nobody holds
-open any more is removed by the kernel.
+pod alone, so a pod can leave nothing on the node, and is known by the socket at which it calls. The kernel
+removes a tap that nobody holds open.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from deploy.neonvm.runner.flat_tap import SOCKET, TapOffer
 LOG: Final = logging.getLogger("neonvm.network")
 
 _TUN: Final = Path("/dev/net/tun")
+# TUNSETIFF and the flags of its `struct ifreq`, from linux/if_tun.h: IFF_TAP, IFF_NO_PI and IFF_VNET_HDR.
 _SET_INTERFACE: Final = 0x400454CA
 _TAP: Final = 0x0002
 _NO_INFORMATION: Final = 0x1000
 _OFFLOADS: Final = 0x4000
-_SECONDS: Final = 10.0
+_SECONDS: Final = 10.0  # for a pod to be served before the next one may call
 _PAUSE: Final = 0.5
 
 Serve = Callable[[str, socket.socket], Awaitable[None]]
@@ -40,6 +41,7 @@ Serve = Callable[[str, socket.socket], Awaitable[None]]
 
 def open_tap(name: str) -> int:
     """A new tap, open; it lives as long as a process holds it. Raises ``OSError``."""
+    # Close-on-exec: the tap leaves this process only by `hand_over`.
     descriptor = os.open(_TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.ioctl(
@@ -68,22 +70,21 @@ class TapSockets:
         """Listens again at the places that an earlier process has made. Raises ``OSError``."""
         self._root.mkdir(parents=True, exist_ok=True)
         self._root.chmod(0o755)  # an earlier version let everybody write here
-        for each in self._root.iterdir():
-            if is_place(each.name):
-                self._listen(each)
+        for folder in self._root.iterdir():
+            if is_place(folder.name):
+                self._listen(folder)
                 continue
             try:
-                _remove(each)  # of a version that let pods write here
+                _remove(folder)  # of a version that let pods write here
             except OSError as error:
-                LOG.warning("leftover folder of a pod not removed", extra={"folder": each.name, "reason": str(error)})
+                LOG.warning("leftover folder of a pod not removed", extra={"folder": folder.name, "reason": str(error)})
 
     def make(self, place: str) -> Path:
-        """A new folder for the pod that gets ``place``. Raises ``OSError``.
-
-        What an earlier pod there still holds, a connection or the folder itself, leads nowhere from now on.
-        """
+        """A new folder for the pod that gets ``place``. Raises ``OSError``."""
+        # What an earlier pod still holds of this place, a connection or the folder itself, leads nowhere from now on.
         if (task := self._listening.pop(place, None)) is not None:
             task.cancel()
+        # The name comes from the kubelet, and becomes a path that is deleted.
         if not is_place(place):
             raise OSError(f"not the name of a place: {place}")
         folder = self._root / place
@@ -93,17 +94,20 @@ class TapSockets:
         return folder
 
     def _listen(self, folder: Path) -> None:
+        # SEQPACKET keeps the offer and its descriptor in one message.
         path, listener = folder / SOCKET, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             path.unlink(missing_ok=True)
             listener.setblocking(False)
             listener.bind(str(path))
+            # The pod's user is not root and not known; only this pod sees the socket at all.
             path.chmod(0o666)
             listener.listen(1)
         except BaseException:
             listener.close()
             raise
         task = asyncio.ensure_future(self._accept(folder.name, listener))
+        # The task may be cancelled before it first runs, so it cannot close the listener itself.
         task.add_done_callback(lambda _: listener.close())
         self._listening[folder.name] = task
 
@@ -125,6 +129,7 @@ class TapSockets:
 
 def _remove(path: Path) -> None:
     """Removes whatever is there, and follows no link. Raises ``OSError``."""
+    # A pod of an earlier version could leave a link to any folder of the node.
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -21,6 +21,7 @@ class OverlayTelemetry:
             "1 while the node's part of the network is made and its frames are filtered",
             registry=self.registry,
         )
+        # Asked at each scrape, so that the metric cannot lag behind the state.
         up.set_function(lambda: float(is_up()))
         self._registrations = Counter(
             "autoscale_network_registrations",
@@ -36,18 +37,19 @@ class OverlayTelemetry:
             registry=self.registry,
         )
         self._seen = dict.fromkeys(COUNTERS, 0)
-        for each in COUNTERS:
-            self._dropped.labels(each)
+        for reason in COUNTERS:
+            self._dropped.labels(reason)
 
     def registered(self, outcome: str) -> None:
         """A registration has ended, as ``done`` or ``failed``."""
         self._registrations.labels(outcome).inc()
 
     def dropped(self, counts: dict[str, int]) -> None:
-        """The kernel's counters now; they begin at zero whenever the rules are loaded."""
-        for reason, seen in self._seen.items():
-            now = counts.get(reason, seen)
-            self._dropped.labels(reason).inc(now - seen if now >= seen else now)
+        """The kernel's counters now."""
+        for reason, before in self._seen.items():
+            now = counts.get(reason, before)
+            # The kernel's counters begin at zero whenever the rules are loaded.
+            self._dropped.labels(reason).inc(now - before if now >= before else now)
             self._seen[reason] = now
 
     def page(self) -> bytes:

@@ -1,4 +1,4 @@
-"""How a guest runs here: on KVM where a guest boots on it, in software emulation everywhere else.
+"""Chooses how guests run here: on KVM if a guest boots on it, otherwise in software emulation.
 
 ``/dev/kvm`` may open, make a VM and a virtual CPU, and still not run an ordinary kernel (nested virtualisation). So KVM
 is used only where a trial boot has shown that it works; a missing device or permission is known without one.
@@ -22,6 +22,7 @@ MACHINE: Final = "pc-q35-7.2"
 
 KVM_DEVICE: Final = Path("/dev/kvm")
 
+# Longer than on KVM: each time wakes QEMU, and takes the host's CPU from a guest that is emulated.
 _EMULATED_FRAMES_HELD: Final = Seconds(0.02)
 
 
@@ -30,8 +31,7 @@ class Accelerator:
     """One way to run a guest: its QEMU arguments, what its kernel should know, and why it was chosen.
 
     ``is_emulated``: a guest that moves is sent in one pass (``TransferLimits.in_one_pass``). Frames for a guest that
-    moves are held for ``frames_held`` at most; each time wakes QEMU, and takes the host's CPU from a guest that is
-    emulated just when it should not lose it.
+    moves are held for ``frames_held`` at most.
     """
 
     name: str
@@ -49,6 +49,7 @@ def kvm(reason: str) -> Accelerator:
 
 def emulation(reason: str) -> Accelerator:
     """Emulation: a small code cache per guest, and an emulated clock that the kernel need not calibrate."""
+    # The code cache is 1 GiB by default, which each guest would take from the node.
     arguments = ("-accel", "tcg,thread=multi,tb-size=64", "-cpu", "max")
     kernel = "no_timer_check tsc=reliable clocksource=tsc"
     return Accelerator("tcg", arguments, kernel, reason, is_emulated=True, frames_held=_EMULATED_FRAMES_HELD)
@@ -61,11 +62,13 @@ async def choose_accelerator(
 
     Raises ``GuestError`` if QEMU itself is missing.
     """
+    # First of all: without it every other reason would mislead.
     if shutil.which(QEMU) is None:
         raise GuestError(
             f"{QEMU} is not installed; on Debian: sudo apt-get install --no-install-recommends "
             f"qemu-system-x86 qemu-utils (or choose --guests simulated, which needs no QEMU)"
         )
+    # A missing device or permission is known without a trial, and has a remedy of its own.
     if fault := _device_fault(device):
         return emulation(f"software emulation: {fault}")
     if fault := await boot_fault(kvm("a trial")):

@@ -1,9 +1,6 @@
-"""Whether an accelerator boots a guest: tried with the kernel and the initrd that guests get, and remembered.
+"""Boot trials of accelerators, made with the kernel and the initrd that guests get, and remembered.
 
-- A device that opens proves nothing, nor does a virtual CPU that was made: only the first line of the guest's own
-  first program counts. The trial is over with that line, with QEMU's first sign of failure, or after a few seconds.
-- A verdict holds for this boot of this host, this QEMU, kernel and initrd. One that only a time-out gave is tried
-  again after an hour, because a busy host gives the same.
+A verdict holds for this boot of this host, this QEMU, kernel and initrd.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Hypervisor
 from vm_image.build import FIRST_LINE, GuestImage
 
+# Seconds of a trial, of the pause between two looks at its console, and until a time-out is tried again.
 _LIMIT: Final = 5.0
 _LOOK: Final = 0.02
 _RETRY_AFTER: Final = 3600.0
@@ -42,6 +40,8 @@ class BootVerdict(msgspec.Struct, frozen=True):
 
     def holds(self, now: float) -> bool:
         """Return True if it need not be tried again."""
+        # A busy host gives a time-out as well, so that one is tried again. A negative age means that the clock was
+        # set back.
         return not self.is_timeout or 0 <= now - self.tried_at < _RETRY_AFTER
 
 
@@ -74,9 +74,11 @@ class BootTrial:
             host = _host()
         except OSError as error:
             raise GuestError(f"the guest image cannot be read: {error}") from error
+        # With a fixed descriptor and path, which change with each trial and decide nothing.
         arguments = [word for word in command(0, Path("console")) if word]
         digest = hashlib.sha256()
         for part in (*contents, *host, await _version(arguments), *arguments):
+            # With the length, so that two lists of parts cannot run into the same bytes.
             digest.update(len(part).to_bytes(8, "big") + part.encode())
         return digest.hexdigest()[:24]
 
@@ -87,15 +89,19 @@ class BootTrial:
             try:
                 machine = await self.hypervisor.launch("trial", lambda fd: command(fd, console), folder / "qemu.log")
             except (GuestError, OSError) as error:
+                # QEMU's own complaint is the reason; the rest of the message only says that it did not start.
                 return BootVerdict(_short(str(error).partition("it said: ")[2] or str(error)), False, self.wall())
             failed = asyncio.ensure_future(machine.failed())
             booted = asyncio.ensure_future(_has_booted(console))
             try:
+                # Over with the first program's line, with QEMU's first sign of failure, or after the limit.
                 await asyncio.wait((failed, booted), timeout=self.limit, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 failed.cancel()
                 booted.cancel()
                 await machine.kill()
+            # A device that opens proves nothing, nor does a virtual CPU: only the first line of the guest's own first
+            # program.
             if _said(console):
                 return BootVerdict("", False, self.wall())
             if failed.done() and not failed.cancelled():
@@ -129,6 +135,7 @@ def _host() -> list[str]:
     files = (Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id"))
     names = [file.read_text().strip() for file in files if file.exists()]
     cpu = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    # A new kernel or microcode may change what KVM can do.
     return [platform.release(), *names, *(line for line in cpu if line.startswith(("model name", "flags")))]
 
 
@@ -138,13 +145,14 @@ async def _version(arguments: Sequence[str]) -> str:
     process = await asyncio.create_subprocess_exec(
         program, "--version", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await process.communicate()
-    return said.decode(errors="replace").partition("\n")[0]
+    output, _ = await process.communicate()
+    return output.decode(errors="replace").partition("\n")[0]
 
 
 def _remembered(file: Path) -> BootVerdict | None:
     try:
         return msgspec.json.decode(file.read_bytes(), type=BootVerdict)
+    # A verdict that an older release wrote differently is as good as none.
     except (OSError, msgspec.DecodeError):
         return None
 
@@ -153,6 +161,7 @@ def _remember(file: Path, verdict: BootVerdict) -> None:
     """Keeps the verdict; a cache that cannot be written costs a trial next time."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed when complete: another process may read the cache at any moment.
         half = Path(tempfile.mkstemp(dir=file.parent, suffix=".new")[1])
         half.write_bytes(msgspec.json.encode(verdict))
         half.replace(file)

@@ -44,6 +44,7 @@ async def _exchange(connection: socket.socket, request: bytes) -> bytes:
         writer.write(request)
         await writer.drain()
         answer = b""
+        # The guest is not trusted: an answer without end must not fill the memory.
         while len(answer) < _LARGEST_ANSWER and (part := await reader.read(_LARGEST_ANSWER)):
             answer += part
         return answer
@@ -53,6 +54,7 @@ async def _exchange(connection: socket.socket, request: bytes) -> bytes:
 
 def _request(method: str, path: str, body: str) -> bytes:
     head = (
+        # The daemon closes after each answer, which is how its end is found.
         f"{method} {path} HTTP/1.1\r\nHost: guest\r\nContent-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n"
     )
     return (head + body).encode()

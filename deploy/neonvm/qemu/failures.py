@@ -1,4 +1,4 @@
-"""When a machine's guest cannot go on, read from what QEMU says (pure).
+"""Reads from QEMU's events and states that a guest cannot go on (pure).
 
 A guest cannot go on once it was shut down, reset or has panicked, or stands still for a reason that no order of ours
 lifts. A guest that stands still because it is being moved, or that we end ourselves, has not failed.
@@ -23,6 +23,7 @@ _SHUTDOWNS: Final[Mapping[str, str]] = {
 """QEMU's reasons for ``SHUTDOWN``; the empty ones are ours."""
 
 _STANDSTILLS: Final[Mapping[str, str]] = {
+    # What KVM reports for an instruction that it cannot emulate.
     "internal-error": "internal-error: the CPU did something that this machine cannot run",
     "io-error": "io-error: its disk cannot be read or written",
     "guest-panicked": "its kernel panicked",
@@ -39,6 +40,7 @@ def failure_in_event(event: str, data: object) -> str:
             return "its machine was reset"
         case "SHUTDOWN":
             reason = str(data.get("reason", "")) if isinstance(data, Mapping) else ""
+            # A reason that a newer QEMU adds still ends the guest.
             return _SHUTDOWNS.get(reason, f"it was shut down ({reason or 'for an unknown reason'})")
     return ""
 

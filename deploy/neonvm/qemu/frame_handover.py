@@ -29,6 +29,7 @@ SOCKET: Final = "handed"
 _PAUSE: Final = Seconds(0.02)
 _LOOKS: Final = 50
 
+# In QEMU's words "tx" is towards the guest.
 _FILTER: Final[Mapping[str, object]] = {"netdev": FLAT_NETDEV, "queue": "tx"}
 _REDIRECTOR: Final[Mapping[str, object]] = {"qom-type": "filter-redirector", "vnet_hdr_support": True, **_FILTER}
 _OURS: Final = (DEAF, HAND, HOLD, TAKE)
@@ -72,6 +73,7 @@ class SourceFilters:
 
     def __init__(self, machine: Machine, held_for: Seconds) -> None:
         self._machine = machine
+        # In microseconds.
         self._interval = round(held_for * 1e6)
 
     async def prepare(self, end: socket.socket) -> None:
@@ -80,8 +82,9 @@ class SourceFilters:
         await _clear(machine)
         try:
             await _connected(machine, end)
-            held = {"qom-type": "filter-buffer", "id": HOLD, "interval": self._interval}
-            await machine.call("object-add", {**held, **_FILTER})
+            buffer = {"qom-type": "filter-buffer", "id": HOLD, "interval": self._interval}
+            await machine.call("object-add", {**buffer, **_FILTER})
+            # Switched off until the guest stops: until then it reads its frames itself.
             await machine.call("object-add", {**_REDIRECTOR, "id": HAND, "outdev": SOCKET, "status": "off"})
         except GuestError:
             with suppress(GuestError):
@@ -89,9 +92,11 @@ class SourceFilters:
             raise
 
     async def divert(self) -> None:
-        """The guest has stopped. Both orders are given before the first is answered: every moment counts."""
+        """The guest has stopped: its frames go to the target from now on."""
         on = {"path": f"/objects/{HAND}", "property": "status", "value": "on"}
+        # First `hand` goes on, and only then does `hold` let go of what it has, which so goes to the target.
         orders = (self._machine.call("qom-set", on), self._machine.call("object-del", {"id": HOLD}))
+        # Both orders are given before the first is answered: every moment counts.
         await asyncio.gather(*orders, return_exceptions=True)
 
     async def end(self) -> None:
@@ -118,6 +123,7 @@ class DirectHandover:
         with ours, theirs, suppress(GuestError):
             await _connected(self._target, theirs)
             await self._target.call("object-add", {**_REDIRECTOR, "id": TAKE, "indev": SOCKET})
+            # From here on something has to be removed, even if the source's part fails.
             self._is_prepared = True
             await self._source.prepare(ours)
 
@@ -126,6 +132,7 @@ class DirectHandover:
         if self._is_prepared:
             await self._source.divert()
         with suppress(GuestError):
+            # Only a target on a hub has it.
             await self._target.call("object-del", {"id": DEAF})
             await self._source.end()  # only on a hub, where the target gets all that is sent from here on
 
@@ -155,6 +162,7 @@ async def _connected(machine: Machine, end: socket.socket) -> None:
 
 async def _clear(machine: Machine) -> None:
     """Raises ``GuestError``."""
+    # QEMU has no /objects before the first object is added, and refuses to list it.
     has_any = "objects" in _named(await machine.call("qom-list", {"path": "/"}), "name")
     objects = _named(await machine.call("qom-list", {"path": "/objects"}), "name") if has_any else {}
     for name in _OURS:
@@ -165,11 +173,12 @@ async def _clear(machine: Machine) -> None:
 
 
 def _named(answer: object, key: str) -> dict[str, Mapping[str, object]]:
-    found = answer if isinstance(answer, list) else []
-    return {str(each.get(key)): each for each in found if isinstance(each, Mapping)}
+    entries = answer if isinstance(answer, list) else []
+    return {str(entry.get(key)): entry for entry in entries if isinstance(entry, Mapping)}
 
 
 def _has_read_all(chardevs: object) -> bool:
-    """A socket whose other end is gone counts as disconnected once nothing is left to be read."""
+    """Return True if the target has nothing more to read."""
     ours = _named(chardevs, "label").get(SOCKET)
+    # A socket whose other end is gone counts as disconnected once nothing is left to be read.
     return ours is None or str(ours.get("filename", "")).startswith("disconnected")

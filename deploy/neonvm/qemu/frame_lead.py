@@ -1,4 +1,4 @@
-"""Where the frames of a guest that moves are led: to the source, or from its stop on to the target (S4.12)."""
+"""Leads the frames of a guest that moves: to the source, or from its stop on to the target (S4.12)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class FrameLead:
         """The guest has stopped: in this instant, and once."""
         if not self._is_away:
             self._is_away = True
+            # Synchronously, before anything is awaited: each lost frame costs its sender a fifth of a second.
             self._to_target()
             self._diverting = asyncio.ensure_future(self._frames.divert())
 
@@ -38,4 +39,5 @@ class FrameLead:
     async def settled(self) -> None:
         """Returns once all frames that the source had are on their way."""
         if self._diverting is not None:
+            # `wait` does not cancel the task: frames may still follow after the time-out.
             await asyncio.wait((self._diverting,), timeout=_SETTLED_WITHIN)

@@ -1,4 +1,4 @@
-"""Who may run while a guest moves between two machines. Pure.
+"""Decides who may run while a guest moves between two machines (pure).
 
 The disk is one, so at no instant may both run, and a machine that once ran behind the other's back must never be
 continued. QEMU alone cannot promise that: a source whose target dies in the instant after it began to run goes on by
@@ -95,6 +95,7 @@ _SENDING: Final[Mapping[TargetSays, HandoverStep]] = {
     TargetSays.SILENT: HandoverStep.WAIT,
 }
 
+# Rows of the table above for a target that was not released; RUNS is decided before.
 _HELD: Final[Mapping[SourceSays, Mapping[TargetSays, HandoverStep]]] = {
     SourceSays.SENDING: _SENDING,
     SourceSays.SILENT: _SENDING,
@@ -107,15 +108,17 @@ _HELD: Final[Mapping[SourceSays, Mapping[TargetSays, HandoverStep]]] = {
 def next_step(view: MoveView) -> HandoverStep:
     """The step that follows from the states of both ends, by the table above."""
     if view.is_released or view.target is TargetSays.RUNS:
+        # A target that runs without having been released was released by another process: the source must not go on.
         step = _RELEASED[view.target]
         return HandoverStep.GIVE_UP if step is HandoverStep.WAIT and view.is_hopeless else step
     if view.is_called_off:
+        # The target has not run, so the source may go on, unless it is gone.
         return HandoverStep.GIVE_UP if view.source is SourceSays.GONE else HandoverStep.TAKE_BACK
     return _HELD[view.source][view.target]
 
 
 class Resumption(StrEnum):
-    """How a source resumes once its target is gone for good."""
+    """The way in which a source resumes once its target is gone for good."""
 
     DONE = "done"
     CONTINUE = "continue"
@@ -131,6 +134,7 @@ def source_says(status: str) -> SourceSays:
     match status:
         case "completed":
             return SourceSays.SENT
+        # QEMU has given the move up; the source still has the guest.
         case "failed" | "cancelled":
             return SourceSays.KEPT
         case _:
@@ -142,6 +146,7 @@ def target_says(run_state: str) -> TargetSays:
     match run_state:
         case "inmigrate":
             return TargetSays.FILLING
+        # QEMUs differ in how they call a machine that has everything and was launched with -S.
         case "paused" | "prelaunch":
             return TargetSays.READY
         case _:
@@ -152,4 +157,5 @@ def resumption(source: SourceSays, run_state: str) -> Resumption:
     """The way to resume a source in this run state; one that was paused for its own reasons stays paused."""
     if run_state not in HELD_BY_THE_MOVE:
         return Resumption.DONE
+    # A move that has not ended yet still holds the guest.
     return Resumption.WAIT if source in {SourceSays.SENDING, SourceSays.SILENT} else Resumption.CONTINUE

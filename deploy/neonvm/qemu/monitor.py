@@ -43,8 +43,9 @@ class Hearings:
 
     def tell(self, message: Message) -> bool:
         """Tells who waits for it. Always true: as a filter of events it lets all pass."""
-        for heard in [heard for event, heard in self._all if event == message["event"]]:
-            heard()
+        # A copy, because a listener may stop listening when it is called.
+        for listener in [listener for event, listener in self._all if event == message["event"]]:
+            listener()
         return True
 
 
@@ -55,6 +56,7 @@ class Monitor:
         self._who = who
         self._client = QMPClient(who)
         self._listener = EventListener(_EVENTS, hearings.tell)
+        # A queue of its own, or one reader would take the other's events.
         self._failures = EventListener(FAILURE_EVENTS)
         self._client.register_listener(self._listener)
         self._client.register_listener(self._failures)
@@ -83,6 +85,7 @@ class Monitor:
     async def give(self, name: str, end: socket.socket) -> None:
         """Passes a socket on to QEMU, which knows it by ``name`` from now on. Raises ``GuestError``."""
         try:
+            # The descriptor goes ahead of the command that gives it its name.
             self._client.send_fd_scm(end.fileno())
         except (QMPError, OSError) as error:
             raise GuestError(f"{self._who}: QEMU cannot be given the socket {name}: {_said(error)}") from error
@@ -103,6 +106,7 @@ class Monitor:
 
     def event_time(self, event: str) -> float | None:
         """The time when ``event`` last happened, in seconds since 1970 by QEMU; None if never or unknown."""
+        # The last one counts: a guest may stop and resume several times.
         for message in reversed(self._listener.history):
             if message["event"] == event:
                 return parse_timestamp(message.get("timestamp"))
@@ -130,6 +134,7 @@ class Monitor:
         try:
             async with asyncio.timeout(_CALL_SECONDS):
                 await self._client.disconnect()
+        # The client raises here what broke its reader before.
         except (QMPError, OSError, EOFError, TimeoutError, ValueError, RecursionError):
             return  # nothing is left to hang up on, or what it said last could not be read
 

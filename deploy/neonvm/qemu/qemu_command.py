@@ -1,8 +1,6 @@
 """The command line of one QEMU guest (pure).
 
-- What must be equal on both ends of a migration comes from the VM alone, never from the pod: its address gives its MAC.
-- All CPUs are plugged in from the start and switched inside the guest: hot-plugging them crashes an emulated machine.
-- Memory above the minimum is one virtio-mem device.
+What must be equal on both ends of a migration comes from the VM alone, never from the pod: its address gives its MAC.
 """
 
 from __future__ import annotations
@@ -48,6 +46,7 @@ Such movable memory can always be unplugged, but cannot hold kernel data: page t
 memory that describes its pages. If all of it were movable, a guest that grows far beyond its boot memory would run out
 of kernel memory and kill its database.
 """
+# `panic=-1` and `reboot=t` turn a panic into an end of QEMU, which is launched with -no-reboot.
 _KERNEL: Final = (
     "console=ttyS0 quiet loglevel=3 mitigations=off nokaslr oops=panic panic=-1 reboot=t psi=1 "
     "memhp_default_state=online memory_hotplug.online_policy=auto-movable "
@@ -81,9 +80,9 @@ class Files:
         return cls(folder / "disk.qcow2", folder / "console.log", folder / f"qemu-{spec.pod.name}.log")
 
     def console_said(self) -> str:
-        """The console's last lines as one; "nothing" where there are none."""
-        said = self.console.read_bytes()[-400:].decode(errors="replace") if self.console.exists() else ""
-        return " / ".join(line.strip() for line in said.splitlines()[-3:] if line.strip()) or "nothing"
+        """The console's last lines as one; "nothing" if there are none."""
+        output = self.console.read_bytes()[-400:].decode(errors="replace") if self.console.exists() else ""
+        return " / ".join(line.strip() for line in output.splitlines()[-3:] if line.strip()) or "nothing"
 
     def begin_console(self) -> None:
         """Keep the previous console: it shows why the guest ended. Raises ``OSError``."""
@@ -102,11 +101,9 @@ _DROPPED: Final = (
 
 
 def receiving(spec: GuestSpec) -> Sequence[str]:
-    """Extra arguments of a process that receives a guest: it waits to be filled, then for the order to run.
-
-    A hub sends it every frame from the beginning. It drops what its guest reads elsewhere, until the guest comes.
-    """
-    is_on_hub = any(each.startswith("unix:") for each in spec.network.attachments)
+    """Extra arguments of a process that receives a guest: it waits to be filled, then for the order to run."""
+    # A hub sends it every frame from the beginning; it must drop what its guest reads elsewhere.
+    is_on_hub = any(attachment.startswith("unix:") for attachment in spec.network.attachments)
     return (*_RECEIVING, *_DROPPED) if is_on_hub else _RECEIVING
 
 
@@ -118,6 +115,8 @@ def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, m
     files = Files.of(spec)
     return [
         *_machine(f"guest={spec.vm.namespace}.{spec.vm.name}", accelerator),
+        # All CPUs are there from the start and are switched inside the guest: hot-plugging them crashes an emulated
+        # machine.
         "-smp", str(spec.cpu_max.whole_cpus),
         *_memory(spec),
         *_kernel(image, _kernel_line(spec, accelerator)),
@@ -158,7 +157,8 @@ def _channels(console: Path, monitor_fd: int) -> Iterator[str]:
 
 
 def _token(spec: GuestSpec) -> Iterator[str]:
-    """The daemon's token, in the machine's tables: every user of the machine can read a command line."""
+    """The daemon's token."""
+    # In the machine's SMBIOS tables, because every user of the machine can read a command line.
     if spec.network.token is not None:
         yield from ("-smbios", f"type=11,path={_escaped(str(spec.network.token.file))}")
 
@@ -177,19 +177,24 @@ def plugged(spec: GuestSpec, use: Bytes) -> Bytes:
     """
     if not spec.mem_min <= use <= spec.mem_max:
         raise GuestError(f"{spec.vm}: memory must be between {spec.mem_min} and {spec.mem_max}, not {use}")
+    # Down, so that the guest never gets more than was ordered for it.
     return (use - spec.mem_min).down_to(MEMORY_BLOCK)
 
 
 def _memory(spec: GuestSpec) -> Iterator[str]:
     if not spec.mem_min.is_multiple_of(MEMORY_BLOCK):
         raise GuestError(f"{spec.vm}: the least memory must be a multiple of {MEMORY_BLOCK}, not {spec.mem_min}")
+    # Linux plugs whole blocks; a device that ends within one could not be used up.
     most = (spec.mem_max - spec.mem_min).up_to(_LINUX_BLOCK)
     initial = plugged(spec, spec.mem_use)
+    # QEMU refuses a memory device of size zero.
     if not most:
         yield from ("-m", f"{spec.mem_min.value}B")
         return
     yield from ("-m", f"{spec.mem_min.value}B,slots=8,maxmem={(spec.mem_min + most).value}B")
+    # `reserve=off`: the host need not have the maximum, which most guests never use.
     yield from ("-object", f"memory-backend-ram,id={MEMORY_DEVICE}-ram,size={most.value}B,reserve=off")
+    # One virtio-mem device has all memory above the minimum.
     yield "-device"
     yield (
         f"virtio-mem-pci,id={MEMORY_DEVICE},memdev={MEMORY_DEVICE}-ram,node=0,"
@@ -198,14 +203,13 @@ def _memory(spec: GuestSpec) -> Iterator[str]:
 
 
 def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
-    """Kernel command line. ``maxcpus`` keeps a booting guest from having more than it may use.
-
-    Of two words of one name the later one counts: ours stand after the VM's own.
-    """
+    """Kernel command line."""
     words = [
         _KERNEL,
         accelerator.kernel,
+        # Of two words of one name the later one counts, so the VM's own come before those that size it.
         *own_words(spec.kernel_arguments),
+        # Keeps a booting guest from having more than it may use: its daemon switches CPUs only later.
         f"maxcpus={spec.cpu_use.whole_cpus}",
         f"autoscale.name={spec.vm.name}",
         f"autoscale.cpu={spec.cpu_use.value}",
@@ -214,7 +218,7 @@ def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
         words.append(f"autoscale.flat={spec.address}/{FLAT_PREFIX}")
     if spec.address and len(spec.network.attachments) > 1:
         words.append(f"autoscale.link={LINK_GUEST}/{LINK_PREFIX}")
-    if spec.address and any(each.startswith("ports:") for each in spec.network.attachments):
+    if spec.address and any(attachment.startswith("ports:") for attachment in spec.network.attachments):
         words.append(f"autoscale.back={LINK_POD}")
     return " ".join(word for word in words if word)
 
@@ -222,34 +226,39 @@ def _kernel_line(spec: GuestSpec, accelerator: Accelerator) -> str:
 def own_words(text: str) -> list[str]:
     """The words that a VM may add to its guest's kernel command line; what it may not is left out.
 
-    The kernel reads no further than ``--``, takes an open quote to the end of the line, and cuts a line that is too
-    long: each would take our words away.
-
     >>> own_words("quiet maxcpus=64 autoscale.cpu=64000 autoscale.primary=10.100.128.0 -- init=/bin/sh")
     ['quiet', 'autoscale.primary=10.100.128.0', 'init=/bin/sh']
     """
-    kept: list[str] = []
+    accepted: list[str] = []
     left = LONGEST_OWN_WORDS
     for word in text.split():
         left -= len(word) + 1
+        # The kernel cuts a line that is too long, and our words stand at its end.
         if left < 0:
             break
+        # No quotes: the kernel takes an open one to the end of the line. "--" is refused too, because it reads no
+        # further.
         if _WORD.fullmatch(word) and not _is_ours(word.partition("=")[0].replace("-", "_")):
-            kept.append(word)
-    return kept
+            accepted.append(word)
+    return accepted
 
 
 def _is_ours(name: str) -> bool:
+    # The kernel takes "-" and "_" in names for the same, so the caller has replaced one of them.
     return name in _OUR_NAMES or (name.startswith("autoscale.") and name not in _NAMES_FOR_VMS)
 
 
 def _interfaces(spec: GuestSpec) -> Iterator[str]:
     """The flat network first, then the private link, each if there is one; so the guest sees them."""
     for number, attachment in enumerate(spec.network.attachments):
+        # Without an address the first attachment is the private link.
         is_flat = number == 0 and bool(spec.address)
         mac = flat_mac(spec.address) if is_flat else _LINK_MAC
+        # The guest's driver takes it over, so nothing in the guest has to know the overlay.
         mtu = f",host_mtu={spec.network.mtu}" if is_flat and spec.network.mtu else ""
         yield from ("-netdev", f"{_netdev(attachment)},id=net{number}")
+        # Without an option ROM, which a directly booted guest does not need and which would have to be equal on both
+        # ends.
         yield from ("-device", f"virtio-net-pci,netdev=net{number},mac={mac},romfile={mtu}")
 
 
@@ -267,26 +276,28 @@ def _netdev(attachment: str) -> str:
         case "fd":
             return f"tap,fd={place}"
         case "unix":
+            # The hub listens; a guest that starts connects to its cable.
             return f"stream,server=off,addr.type=unix,addr.path={_escaped(place)}"
         case "forward":
             address, *outside = place.split(":")
             ports = zip(outside, (METRICS_PORT, DAEMON_PORT), strict=True)
-            return _user_network((address, each, str(port)) for each, port in ports)
+            return _user_network((address, outer, str(port)) for outer, port in ports)
         case "ports":
             return _user_network(_forwards(place))
     raise GuestError(f"a guest cannot be plugged into {attachment!r}")
 
 
 def _forwards(listed: str) -> Iterator[tuple[str, str, str]]:
-    for each in listed.split(","):
-        address, _, ports = each.partition(":")
+    for forward in listed.split(","):
+        address, _, ports = forward.partition(":")
         outside, _, inside = ports.partition("=")
         yield address, outside, inside
 
 
 def _user_network(forwards: Iterable[tuple[str, str, str]]) -> str:
-    """Nothing in it leads out (``restrict``); a guest that asks for an address by DHCP gets its usual one."""
-    forwarded = ",".join(f"hostfwd=tcp:{address}:{each}-{LINK_GUEST}:{port}" for address, each, port in forwards)
+    """The backend of a private link."""
+    # `restrict`: nothing in it leads out. A guest that asks for an address by DHCP gets its usual one.
+    forwarded = ",".join(f"hostfwd=tcp:{address}:{outer}-{LINK_GUEST}:{port}" for address, outer, port in forwards)
     network = f"net={_FORWARD_NETWORK},host={LINK_POD},dhcpstart={LINK_GUEST}"
     return f"user,ipv6=off,restrict=on,{network},{forwarded}"
 
@@ -297,7 +308,8 @@ def _escaped(path: str) -> str:
 
 
 def in_container(enter: Sequence[str]) -> list[str]:
-    """The same in a container: its end is the end of all that runs in it."""
+    """The same in a container."""
+    # No order to die with its owner: the container's end is the end of all that runs in it.
     return list(enter)
 
 

@@ -1,8 +1,6 @@
 """A real postgres VM in QEMU behind the guest port (S4.2): CPUs switched in the guest, memory by virtio-mem.
 
-- What a guest has is asked of its kernel and of QEMU each time, and remembered only for when it stands still.
-- Every order may be repeated.
-- A guest that boots refuses CPU orders: it was started with exactly what it may use.
+Every order may be repeated.
 """
 
 from __future__ import annotations
@@ -132,12 +130,13 @@ class QemuGuest:
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
         """Moves the guest to another process by QEMU's migration. Raises ``GuestError`` and ``TransferError``."""
-        with ExitStack() as held:
+        with ExitStack() as announcements:
             try:
                 receiver = self._receiver(target)
-                transfer = self._transfer(receiver, limits, progress, held)
+                transfer = self._transfer(receiver, limits, progress, announcements)
             except GuestError:
                 if isinstance(target, QemuGuest) and target._receives and not target._is_moving:
+                    # A target whose move never began would wait for ever.
                     await target.stop()
                 raise
             return await carried_through(self._moved(transfer, receiver), transfer.call_off)
@@ -148,6 +147,7 @@ class QemuGuest:
         if machine is None:
             return GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
         if self._receives:
+            # Its kernel does not run, so nobody can be asked.
             return GuestState(GuestPhase.RECEIVING, self._spec.cpu_use, self._spec.mem_use)
         memory = await self._memory(machine)
         if not self._ready and not await self._has_booted():
@@ -185,12 +185,14 @@ class QemuGuest:
 
         A guest gives memory back only as far as it can spare it; ``state`` says how far it came.
         """
+        # Checked even if there is no memory device, so that a wrong size is refused either way.
         wanted, machine = plugged(self._spec, use), self.machine
         if self._spec.mem_max == self._spec.mem_min:
             return
         await machine.call("qom-set", {**_SIZE, "property": "requested-size", "value": wanted.value})
         clock = self._made_by.clock
         deadline = Instant(clock.now() + _MEMORY_SECONDS)
+        # A guest gives back only what it can spare, so the wait has an end.
         while await self._memory(machine) != self._spec.mem_min + wanted and clock.now() < deadline:
             await clock.sleep(_MEMORY_PAUSE)
 
@@ -220,13 +222,14 @@ class QemuGuest:
         return f"{reason}; QEMU said {machine.last_words()}; its console said {Files.of(self._spec).console_said()}"
 
     async def arrived(self) -> bool:
-        """Return True if a guest that received runs by now, because another process told it to.
+        """Return True if a guest that received runs, because another process told it to.
 
         Raises ``GuestError``.
         """
         machine = self._alive()
         if machine is not None and self._receives and not self._is_moving:
             answer = await machine.call("query-status")
+            # Another process may have told it to run: the controller does, for a guest in a pod.
             self._receives = target_says(parse_run_state(answer)) is not TargetSays.RUNS
         return machine is not None and not self._receives
 
@@ -257,6 +260,7 @@ class QemuGuest:
             await self._machine.end()
             self._machine = None
             log = Files.of(self._spec).log
+            # An empty log explains nothing, and there is one for each pod that the VM ever had.
             if log.exists() and not log.stat().st_size:
                 log.unlink()
 
@@ -269,6 +273,7 @@ class QemuGuest:
         try:
             spec.state_dir.mkdir(parents=True, exist_ok=True)
             if not more:
+                # A receiving process appends to the console that the source still writes.
                 files.begin_console()
             if not files.disk.exists():
                 await made_by.hypervisor.make_disk(files.disk, made_by.image.disk)
@@ -288,6 +293,7 @@ class QemuGuest:
             raise GuestError(f"{self._spec.vm}: the guest is on its way already")
         if not isinstance(target, QemuGuest) or not target._receives:
             raise self._refused("the other end does not receive")
+        # Both ends must share the disk, or the guest would find another one under its feet.
         if (target._spec.vm, target._spec.state_dir) != (self._spec.vm, self._spec.state_dir):
             raise self._refused(f"the other end is {target._spec.vm}'s")
         return target
@@ -303,7 +309,8 @@ class QemuGuest:
             story = f"{self._spec.vm}: the other end is gone"
             raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, story)
         try:
-            here, there = (held.enter_context(each._announcing()) for each in (self, target))
+            # Opened before the move, because at the stop of the guest there is no time for it.
+            here, there = (held.enter_context(guest._announcing()) for guest in (self, target))
         except NetworkError as error:
             raise self._refused(str(error)) from error
         if self._made_by.accelerator.is_emulated:
@@ -315,9 +322,11 @@ class QemuGuest:
 
     async def _moved(self, transfer: Transfer, target: QemuGuest) -> TransferInfo:
         """Runs the move to its end; afterwards both guests know who they are."""
+        # Until the move ends, nobody else may conclude from a run state that the guest has arrived.
         self._is_moving = target._is_moving = True
         try:
             info = await transfer.run()
+            # The guest has booted already, wherever it was.
             target._receives, target._ready = False, self._ready
         finally:
             self._is_moving = target._is_moving = False
@@ -333,9 +342,10 @@ class QemuGuest:
         return self._machine if self._machine is not None and self._machine.alive else None
 
     async def _memory(self, machine: Machine) -> Bytes:
-        """The memory the guest was started with and what virtio-mem has plugged; the event for it is rate-limited."""
+        """The memory that the guest was started with, and what virtio-mem has plugged."""
         if self._spec.mem_max == self._spec.mem_min:
             return self._spec.mem_min
+        # Asked each time: QEMU's event for a change is rate-limited.
         size = await machine.call("qom-get", _SIZE)
         if not isinstance(size, int):
             raise GuestError(f"{self._spec.vm}: QEMU's memory device has the size {size!r}")
@@ -352,15 +362,17 @@ class QemuGuest:
 
     async def _cpu(self) -> MilliCpu:
         answer = await self._ask("GET", "/cpu")
-        said = self._said(answer) if answer.status == 200 else None
-        if said is None:
+        cpu = self._said(answer) if answer.status == 200 else None
+        if cpu is None:
             raise GuestError(f"{self._spec.vm}: the guest cannot say its CPU: {answer.text}")
-        return said
+        return cpu
 
     def _said(self, answer: DaemonResponse) -> MilliCpu | None:
         """The CPU of which the guest's daemon speaks, if it does."""
+        # `isdigit` alone accepts digits of other scripts.
         if not (answer.text.isascii() and answer.text.isdigit()):
             return None
+        # Remembered only for when the guest stands still and cannot be asked.
         self._cpu_had = MilliCpu(int(answer.text))
         return self._cpu_had
 
@@ -369,6 +381,7 @@ class QemuGuest:
         if self._alive() is None:
             raise GuestError(f"{self._spec.vm}: the guest has stopped")
         try:
+            # From inside the pod, because the private link is not reachable from elsewhere.
             return await ask(self._dial, method, self._spec.network.asked(path), body, seconds)
         except NetworkError as error:
             raise GuestError(f"{self._spec.vm}: {error}") from error

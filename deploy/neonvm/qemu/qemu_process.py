@@ -1,8 +1,6 @@
 """The process around one guest: launched with its monitor on a socket pair, watched, and never outliving its owner.
 
-- The kernel kills QEMU when the thread that launched it ends (PDEATHSIG), so the event loop belongs on the main thread.
-- QEMU gets its own session: Ctrl-C reaches the owner alone, which then ends its guests in order.
-- One task watches the monitor and the process from launch to end, so a failure is known at once and stays known.
+The kernel kills QEMU when the thread that launched it ends (PDEATHSIG), so the event loop belongs on the main thread.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ class Qemu:
         self._inherit = tuple(inherit)
 
     async def make_disk(self, disk: Path, base: Path) -> None:
-        """An overlay of a ``.raw`` or ``.qcow2`` file. It takes its name last: an interrupted call leaves no half.
+        """An overlay of a ``.raw`` or ``.qcow2`` file.
 
         Raises ``GuestError``.
         """
@@ -46,6 +44,7 @@ class Qemu:
         _, complaint = await process.communicate()
         if process.returncode:
             raise GuestError(f"the disk {disk} cannot be made: {complaint.decode(errors='replace').strip()}")
+        # The disk takes its name last: an interrupted call leaves no half.
         half.rename(disk)
 
     async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
@@ -62,6 +61,7 @@ class QemuProcess:
         self._monitor = Monitor(who, self._hearings)
         self._log = log
         self._is_ending = False
+        # One task from launch to end, so a failure is known at once and stays known.
         self._watch = asyncio.create_task(self._watched())
 
     @classmethod
@@ -70,7 +70,7 @@ class QemuProcess:
     ) -> QemuProcess:
         """Starts ``command``, with the number of its monitor's socket; its errors go to ``log``.
 
-        Raises ``GuestError`` with the end of the log where QEMU does not come up.
+        Raises ``GuestError`` with the end of the log if QEMU does not come up.
         """
         ours, theirs = socket.socketpair()
         with theirs, log.open("wb") as complaints:
@@ -81,6 +81,7 @@ class QemuProcess:
                     stdout=complaints,
                     stderr=complaints,
                     pass_fds=(theirs.fileno(), *inherit),
+                    # Ctrl-C reaches the owner alone, which then ends its guests in order.
                     start_new_session=True,
                 )
             except BaseException:
@@ -128,20 +129,22 @@ class QemuProcess:
 
     async def failed(self) -> str:
         """Returns once the guest cannot go on or QEMU has ended, and says why in a few words."""
+        # A caller that is cancelled must not end the watch of all others.
         return await asyncio.shield(self._watch)
 
     async def _watched(self) -> str:
         """The first reason for which the guest cannot go on; that the process has ended is the last resort."""
         gone = asyncio.ensure_future(self._process.wait())
-        said = asyncio.ensure_future(self._monitor.failure())
+        failure = asyncio.ensure_future(self._monitor.failure())
         try:
-            await asyncio.wait((gone, said), return_when=asyncio.FIRST_COMPLETED)
-            if not said.done():
-                await asyncio.wait((said,), timeout=0 if self._is_ending else _LAST_EVENT_SECONDS)
-            return said.result() if said.done() else self._exit()
+            await asyncio.wait((gone, failure), return_when=asyncio.FIRST_COMPLETED)
+            if not failure.done():
+                # The monitor's last event may still be on its way, and says more than the end of the process.
+                await asyncio.wait((failure,), timeout=0 if self._is_ending else _LAST_EVENT_SECONDS)
+            return failure.result() if failure.done() else self._exit()
         finally:
             gone.cancel()
-            said.cancel()
+            failure.cancel()
 
     def _exit(self) -> str:
         """Exit status of the process, in words."""
@@ -149,10 +152,12 @@ class QemuProcess:
         return f"QEMU was ended by {signal.Signals(-code).name}" if code < 0 else f"QEMU ended with exit code {code}"
 
     def last_words(self) -> str:
-        """The end of what QEMU has complained about; "nothing" where it has not."""
-        said = self._log.read_text(errors="replace") if self._log.exists() else ""
-        words = " ".join(said.split("\n")[-6:]).strip()[-500:]
+        """The end of what QEMU has complained about; "nothing" if it has not."""
+        complaints = self._log.read_text(errors="replace") if self._log.exists() else ""
+        # The last lines: QEMU says the cause of its end last.
+        words = " ".join(complaints.split("\n")[-6:]).strip()[-500:]
         code = self._process.returncode
+        # SIGKILL is ours.
         if code is not None and code < 0 and code != -signal.SIGKILL:
             words = f"QEMU ended by {signal.Signals(-code).name}{words and ': '}{words}"
         return words or "nothing"
@@ -161,14 +166,16 @@ class QemuProcess:
         """Ends QEMU at once; what its guest has not written is lost."""
         self._is_ending = True
         if self._process.returncode is None:
+            # It may have ended, and not been reaped yet.
             with suppress(ProcessLookupError):
                 self._process.kill()
         await self._process.wait()
         await asyncio.wait((self._watch,))
+        # Last: the watch reads the monitor until the process is gone.
         await self._monitor.close()
 
     async def end(self) -> None:
-        """Ends QEMU: it is asked to quit, and killed where it does not. Nothing is lost, its disk is written through
+        """Ends QEMU: it is asked to quit, and killed if it does not. Nothing is lost, its disk is written through
         the host's cache.
         """
         self._is_ending = True
@@ -179,8 +186,9 @@ class QemuProcess:
             await self.kill()
 
     async def _quit(self) -> None:
-        """Asks QEMU to quit. One whose guest has failed gets little time: what waits for its end is to know soon."""
+        """Asks QEMU to quit."""
         try:
+            # A guest that has failed is waited for by those who start it again, so it gets little time.
             async with asyncio.timeout(_FAILED_QUIT_SECONDS if self._watch.done() else _QUIT_SECONDS):
                 await self._monitor.call("quit")
                 await self._process.wait()

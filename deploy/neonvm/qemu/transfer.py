@@ -1,10 +1,7 @@
 """Carries out the transfer of a guest between two QEMU processes, as ``handover`` decides (S4.12).
 
-- Both ends are asked again and again, and only what they say now decides the next step; nothing is concluded from the
-  answer to an order. An end that does not answer is silent, which is neither alive nor dead.
-- A transfer always ends with it being known which end runs. Cancelling only asks for that end to be the source.
-- A move that another process began is taken up where it is: what both ends say, and what was decided, is all there is
-  to know.
+Both ends are asked again and again, and only what they say now decides the next step. A transfer always ends with it
+being known which end runs; cancelling only asks for that end to be the source.
 """
 
 from __future__ import annotations
@@ -145,11 +142,13 @@ class Transfer:
     async def _begin(self) -> None:
         """Prepares both ends and tells them to start. Raises ``GuestError`` if one will not."""
         source, target, limits = self._endpoints.source, self._endpoints.target, self._limits
+        # `late-block-activate`: the target does not touch the disk before it is told to run.
         await target.call("migrate-set-capabilities", _capabilities("events", "return-path", "late-block-activate"))
         brake = ("auto-converge",) if limits.auto_converge else ()
         await source.call("migrate-set-capabilities", _capabilities("events", "return-path", *brake))
         rates = {**_stands_still(self._downtime), "max-bandwidth": limits.bandwidth.value}
         await source.call("migrate-set-parameters", rates)
+        # Before the move starts: the guest may stop at any moment after it.
         await self._endpoints.frames.prepare()
         route = await self._endpoints.wire.open(source, target)
         # A target takes one frame before it knows its guest's features, and spoils it: let it be this one.
@@ -159,6 +158,7 @@ class Transfer:
 
     async def _taken_up(self) -> bool:
         """Return True if the move was begun by another process before. Raises ``GuestError``."""
+        # What was decided, and what both ends say, is all there is to know of a move that another process began.
         decided = await self._endpoints.arbiter.decided()
         if decided is Decided.GIVEN:
             await self._release()
@@ -173,7 +173,7 @@ class Transfer:
         return status in _UNDER_WAY
 
     async def _relax(self) -> None:
-        """Lets the guest stand still for longer where it has not come to its end for long, or is sent in one pass."""
+        """Lets the guest stand still for longer if the move has lasted for long, or is made in one pass."""
         span = Seconds(self._endpoints.clock.now() - self._began)
         downtime = self._limits.downtime_after(span, self._report.is_sent_once)
         if downtime != self._downtime:
@@ -182,6 +182,7 @@ class Transfer:
 
     def _resumed(self) -> None:
         """The source goes on. Where the target was told to run, the end of the move decides and not this."""
+        # After the release the source's QEMU may go on by itself; it is ended then.
         if self._released is None:
             self._lead.back()
 
@@ -207,6 +208,7 @@ class Transfer:
         try:
             self._report = parse_report(await source.call("query-migrate"))
         except GuestError:
+            # An end that does not answer is silent, which is neither alive nor dead.
             return SourceSays.SILENT if source.alive else SourceSays.GONE
         now = self._endpoints.clock.now()
         if now - self._reported >= _REPORT:
@@ -228,6 +230,7 @@ class Transfer:
         self._lead.away()
         self._released = self._endpoints.clock.now()
         await self._lead.settled()
+        # Nothing is concluded from the answer: whether the target runs is seen by looking.
         await _tried(self._endpoints.target, "cont")
         await _tried(self._endpoints.target, "announce-self", _ANNOUNCE)
         self._released = self._endpoints.clock.now()  # it may be silent from now on, however long the orders took
@@ -238,14 +241,11 @@ class Transfer:
             decided = await self._endpoints.arbiter.give()
         except GuestError:
             return False  # asked again with the next look
-        self._is_called_off = self._is_called_off or decided is Decided.KEPT
+        self._is_called_off = self._is_called_off or decided is Decided.KEPT  # another process took it back
         return decided is Decided.GIVEN
 
     async def _keeps(self) -> bool:
-        """Return True if the source may go on.
-
-        Where the target has been given the guest, the order to run is repeated.
-        """
+        """Return True if the source may go on."""
         try:
             decided = await self._endpoints.arbiter.keep()
         except GuestError:
@@ -253,13 +253,14 @@ class Transfer:
             return False
         if decided is Decided.GIVEN:
             self._refusals += 1
-            await self._release()
+            await self._release()  # the target was given the guest: the order to run is repeated
         return decided is not Decided.GIVEN
 
     async def _finish(self) -> TransferInfo:
         await self._lead.settled()
         await self._endpoints.source.end()
         await self._endpoints.frames.finish()
+        # QEMU's own figure for the downtime ends before the order to run.
         stopped, resumed = self._endpoints.source.event_time("STOP"), self._endpoints.target.event_time("RESUME")
         stood = Seconds(resumed - stopped) if stopped is not None and resumed is not None else None
         info = completed_info(self._report, stood)
@@ -270,7 +271,7 @@ class Transfer:
         """Ends the target for good, and then sees that the source runs."""
         source, target, clock = self._endpoints.source, self._endpoints.target, self._endpoints.clock
         await self._lead.settled()
-        await target.kill()
+        await target.kill()  # only once it cannot run any more may the source go on
         self._lead.back()
         await _tried(source, "migrate_cancel")
         deadline = clock.now() + _PATIENCE
@@ -282,10 +283,11 @@ class Transfer:
         return TransferError(fault, Survivor.NEITHER, f"{self._endpoints.vm}: {story}; and its source did not go on")
 
     async def _runs_again(self) -> bool:
-        """Continues the source where it needs that; whether it runs."""
+        """Continues the source if it needs that. Return True if it runs."""
         source = self._endpoints.source
         says = await self._source()
         try:
+            # Before the guest runs: filters that stay would keep its frames from it.
             await self._endpoints.frames.restore()
             needs = resumption(says, parse_run_state(await source.call("query-status")))
         except GuestError:
@@ -296,7 +298,7 @@ class Transfer:
 
     async def _given_up(self, view: MoveView) -> TransferError:
         source, target = self._endpoints.source, self._endpoints.target
-        await target.kill()
+        await target.kill()  # both, so that nothing else has the disk when the VM starts again
         await source.kill()
         if view.source is SourceSays.GONE and not view.is_released:
             fault, story = TransferFault.SOURCE_LOST, f"its source ended on the way: {source.last_words()}"
@@ -307,8 +309,8 @@ class Transfer:
     def _blame(self, view: MoveView) -> tuple[TransferFault, str]:
         """The reason why the guest stays where it is."""
         if view.target is TargetSays.GONE or view.source is SourceSays.KEPT:
-            said = [self._endpoints.target.last_words(), self._report.error_desc]
-            return TransferFault.TARGET_LOST, f"its target failed: {'; '.join(filter(None, said))}"
+            reasons = [self._endpoints.target.last_words(), self._report.error_desc]
+            return TransferFault.TARGET_LOST, f"its target failed: {'; '.join(filter(None, reasons))}"
         if view.is_released:
             return TransferFault.TARGET_LOST, "its target had everything and would not run"
         if self._is_called_off:
@@ -324,6 +326,7 @@ async def carried_through(work: Coroutine[object, object, _Result], call_off: Ca
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError as error:
+            # Noted and passed on at the end: the move must not be left half done.
             cancelled = error
             call_off()
     if cancelled is not None and (task.exception() is None or isinstance(task.exception(), GuestError)):
@@ -332,7 +335,7 @@ async def carried_through(work: Coroutine[object, object, _Result], call_off: Ca
 
 
 def _stands_still(downtime: Seconds) -> dict[str, int]:
-    return {"downtime-limit": round(downtime * 1000)}
+    return {"downtime-limit": round(downtime * 1000)}  # milliseconds
 
 
 def _capabilities(*names: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What QEMU says about a migration and about its machine, as the port's figures. Pure."""
+"""Reads what QEMU says about a migration and about its machine, as the port's figures (pure)."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class TransferReport(msgspec.Struct, rename="kebab"):
     @property
     def is_sent_once(self) -> bool:
         """True if all of memory and disk has been sent, whatever has changed since."""
+        # The total is zero before the first pass begins.
         return self.ram.total > 0 and self.ram.remaining == self.disk.remaining == 0
 
 
@@ -99,9 +100,11 @@ def transfer_info(report: TransferReport) -> TransferInfo:
     """The port's figures of a migration under way."""
     ram = report.ram
     return TransferInfo(
+        # Before the first migration QEMU names no status at all.
         status=TransferStatus.SETUP if report.status in {"", "none", "setup"} else TransferStatus.ACTIVE,
         total=Seconds(report.total_time / 1000),
         setup=Seconds(report.setup_time / 1000),
+        # Zero until the move is completed; then only the expected one is there.
         downtime=Seconds((report.downtime or report.expected_downtime) / 1000),
         ram=TransferRam(
             total=Bytes(ram.total),
@@ -117,12 +120,13 @@ def transfer_info(report: TransferReport) -> TransferInfo:
 
 
 def completed_info(report: TransferReport, standstill: Seconds | None) -> TransferInfo:
-    """The figures of a move that is over. ``standstill`` is how long the guest really did not run, where that is
+    """The figures of a move that is over. ``standstill`` is how long the guest really did not run, if that is
     known: QEMU's own figure ends before the order to run.
     """
     info = replace(transfer_info(report), status=TransferStatus.COMPLETED)
     if standstill is None:
         return info
+    # What QEMU's figure misses was part of the move as well.
     late = max(0.0, standstill - info.downtime)
     return replace(info, downtime=standstill, total=Seconds(info.total + late))
 

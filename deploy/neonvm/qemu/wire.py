@@ -1,7 +1,7 @@
-"""What is between the two machines of a move: the way of the bytes, and the one place that decides who goes on.
+"""The link between the two machines of a move: the way of the bytes, and the one place that decides who goes on.
 
-- A target gets the order to run only after ``give`` has said yes, and a source is continued only after ``keep`` has.
-  The first of the two that is asked holds for ever, however often it is asked.
+A target gets the order to run only after ``give`` has said yes, and a source is continued only after ``keep`` has.
+The first of the two that is asked holds for ever, however often it is asked.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class SocketPair:
     async def open(self, source: Machine, target: Machine) -> Route:
         """Gives each process one end. Raises ``GuestError``."""
         ours, theirs = socket.socketpair()
+        # Each QEMU has a duplicate, so the ends of this process are closed.
         with ours, theirs:
             await target.give(_ENDS, theirs)
             await source.give(_ENDS, ours)
@@ -72,6 +73,7 @@ class OwnDecision:
 
     async def decided(self) -> Decided:
         """Nothing: each move begins and ends in this process."""
+        # Nothing can be left over from an earlier process, so there is nothing to take up.
         return Decided.OPEN
 
     async def give(self) -> Decided:

@@ -1,11 +1,6 @@
-"""Which address of the flat network a VM gets (pure).
+"""Chooses addresses of the flat network for VMs (pure).
 
-- A claim is an object whose name is the address, so the API server itself never lets two VMs have one.
-- A VM keeps the address in its status as long as it is one of ours and no other has a claim of it: its guest may use it
-  without one, from before claims were made. For the same reason no VM gets an address that another has in its status.
-- Of several claims of one VM, which two controllers may have made at once, the oldest is the VM's if its status has
-  none of them; the others go with the VM.
-- Where a VM begins to look is scattered, so that an address that was given back is not soon another VM's.
+A claim is an object whose name is the address, so the API server itself never lets two VMs have one.
 """
 
 from __future__ import annotations
@@ -39,10 +34,10 @@ class AddressRange:
         256
         """
         first, _, last = written.partition("-")
-        found = cls(IPv4Address(first), IPv4Address(last))
-        if found.first > found.last:
+        addresses = cls(IPv4Address(first), IPv4Address(last))
+        if addresses.first > addresses.last:
             raise ValueError(f"the first address comes after the last one: {written}")
-        return found
+        return addresses
 
     def __contains__(self, address: str) -> bool:
         return self.first <= IPv4Address(address) <= self.last
@@ -55,11 +50,12 @@ class AddressRange:
 
 def own_address(vm: Json, claims: Iterable[Json]) -> str:
     """The address that the VM has by its claims; empty if it has none."""
-    own = [each for each in claims if labels_of(each).get(LABEL_CLAIM) == uid_of(vm)]
-    said = text(vm, "status", "extraNetIP")
-    if any(name_of(each).name == said for each in own):
-        return said
-    own.sort(key=lambda each: (text(each, "metadata", "creationTimestamp"), name_of(each).name))
+    own = [candidate for candidate in claims if labels_of(candidate).get(LABEL_CLAIM) == uid_of(vm)]
+    current = text(vm, "status", "extraNetIP")
+    if any(name_of(candidate).name == current for candidate in own):
+        return current
+    # Two controllers may have made claims at once: the oldest is the VM's, the others go with the VM.
+    own.sort(key=lambda candidate: (text(candidate, "metadata", "creationTimestamp"), name_of(candidate).name))
     return name_of(own[0]).name if own else ""
 
 
@@ -69,9 +65,12 @@ def free_addresses(
     """The addresses that the VM may have, in the order in which it tries them: the one that it has, and then those that
     are neither ``claimed`` nor ``used`` by another VM.
     """
-    if (said := _address_of(vm)) and said not in claimed and said in within:
-        yield said
-    taken = {*claimed, *used, said}
+    # The guest may use the address in its status without a claim, from before claims were made.
+    if (current := _address_of(vm)) and current not in claimed and current in within:
+        yield current
+    # For the same reason nobody gets an address that is in another VM's status.
+    taken = {*claimed, *used, current}
+    # Scattered, so that an address that was given back is not soon another VM's.
     start = zlib.crc32(uid_of(vm).encode()) % within.size
     for step in range(within.size):
         address = str(within.first + (start + step) % within.size)
@@ -81,13 +80,14 @@ def free_addresses(
 
 def used_addresses(vms: Iterable[Json]) -> set[str]:
     """The addresses in the status of ``vms``."""
-    return {found for each in vms if (found := _address_of(each))}
+    return {address for vm in vms if (address := _address_of(vm))}
 
 
 def _address_of(vm: Json) -> str:
-    said = text(vm, "status", "extraNetIP")
+    written = text(vm, "status", "extraNetIP")
     try:
-        return str(IPv4Address(said))
+        # In canonical form: it is compared with names of objects.
+        return str(IPv4Address(written))
     except ValueError:
         return ""
 

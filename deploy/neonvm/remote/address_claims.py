@@ -1,7 +1,6 @@
 """Claims of addresses on the flat network, kept as IPAddress objects.
 
-They survive every restart, and a VM's are deleted before its finalizer goes. What a VM that vanished without that has
-left is swept after a look at the API itself.
+They survive every restart, and a VM's are deleted before its finalizer goes.
 """
 
 from __future__ import annotations
@@ -51,9 +50,10 @@ class AddressClaims:
         """
         if not is_on_flat_network(vm):
             return ""
+        # A cache that is not filled yet would show every address as free.
         await self._claims.synced.wait()
-        known = own_address(vm, self._of(uid_of(vm)).values()) or self._made.get(uid_of(vm), "")
-        return known or await self._claimed(vm)
+        address = own_address(vm, self._of(uid_of(vm)).values()) or self._made.get(uid_of(vm), "")
+        return address or await self._claimed(vm)
 
     def _of(self, uid: str) -> Mapping[ObjectName, Json]:
         return self._by_vm.get(uid, {})
@@ -73,6 +73,7 @@ class AddressClaims:
             try:
                 await self._client.create(IP_ADDRESSES, "", claim(vm, address))
             except KubeApiError as error:
+                # Another controller, or a request of ours that was not answered, has taken it.
                 if error.kind is not RefusalKind.ALREADY_EXISTS:
                     raise
                 if not await self._is_of(vm, address):
@@ -84,17 +85,18 @@ class AddressClaims:
     async def _is_of(self, vm: Json, address: str) -> bool:
         """Return True if the claim is this VM's: one whose creation was not answered."""
         try:
-            found = await self._client.get(IP_ADDRESSES, ObjectName("", address))
+            existing = await self._client.get(IP_ADDRESSES, ObjectName("", address))
         except KubeApiError as error:
             if error.kind is RefusalKind.NOT_FOUND:
                 return False
             raise
-        return owner_of(found)[1] == uid_of(vm)
+        return owner_of(existing)[1] == uid_of(vm)
 
     async def release(self, vm: ObjectName, uid: str) -> None:
         """Gives back all that the VM has. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
         await self._claims.synced.wait()
-        own = {name.name for name, each in self._of(uid).items() if owner_of(each)[0] == vm}
+        # Only if the claim names this very VM: a label is written by whoever may write the object.
+        own = {name.name for name, own_claim in self._of(uid).items() if owner_of(own_claim)[0] == vm}
         if uid in self._made:
             own.add(self._made[uid])
         for address in sorted(own):
@@ -104,9 +106,10 @@ class AddressClaims:
     async def _delete(self, address: str, uid: str) -> None:
         name = ObjectName("", address)
         try:
-            found = await self._client.get(IP_ADDRESSES, name)
-            if owner_of(found)[1] == uid:
-                await self._client.delete(IP_ADDRESSES, name, uid_of(found))
+            existing = await self._client.get(IP_ADDRESSES, name)
+            if owner_of(existing)[1] == uid:
+                # With the uid: the address may have passed to another VM since it was read.
+                await self._client.delete(IP_ADDRESSES, name, uid_of(existing))
         except KubeApiError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
@@ -122,14 +125,15 @@ class AddressClaims:
 
     async def sweep(self) -> None:
         """Gives back what VMs have left that are gone. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
-        for each in list(self._claims.objects.values()):
-            vm, uid = owner_of(each)
+        for address_claim in list(self._claims.objects.values()):
+            vm, uid = owner_of(address_claim)
+            # The cache may lag, so the API itself is asked before anything is given back.
             if uid and not self._has(vm, uid) and await self._is_gone(vm, uid):
-                await self._delete(name_of(each).name, uid)
+                await self._delete(name_of(address_claim).name, uid)
 
     def _has(self, vm: ObjectName, uid: str) -> bool:
-        found = self._vms.get(vm)
-        return found is not None and uid_of(found) == uid
+        current = self._vms.get(vm)
+        return current is not None and uid_of(current) == uid
 
     async def _is_gone(self, vm: ObjectName, uid: str) -> bool:
         try:

@@ -23,10 +23,12 @@ class Looks:
     @asynccontextmanager
     async def turn(self, who: str) -> AsyncIterator[None]:
         """The turn of that pod. A ``GuestError`` in it means that the pod was silent."""
+        # A pod that was silent may be so again until its time-out, so it takes none of the others' turns.
         async with self._for_silent if who in self._silent else self._turns:
             try:
                 yield
             except GuestError:
+                # Remembered until it answers: the next turn waits with the other silent ones.
                 self._silent.add(who)
                 raise
             self._silent.discard(who)

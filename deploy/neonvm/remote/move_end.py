@@ -23,7 +23,7 @@ from deploy.neonvm.runner.resizer import Resizer
 
 @dataclass(frozen=True, slots=True)
 class MoveEnd:
-    """One end. ``uid`` is its pod's; ``guest`` and ``resizer`` are there where the pod is followed."""
+    """One end. ``uid`` is its pod's; ``guest`` and ``resizer`` are there if the pod is followed."""
 
     uid: str
     runner: RunnerClient
@@ -43,10 +43,11 @@ class MoveEnd:
             self.resizer.leave()
 
     def arrive(self, source: MoveEnd) -> None:
-        """The guest runs here, with what it had in ``source``; where that was not known it is looked at."""
+        """The guest runs here, with what it had in ``source``; if that was not known it is looked at."""
         if self.guest is None or self.resizer is None:
             return
         if source.guest is not None and source.resizer is not None and source.guest.is_known:
+            # The size moves with the guest, so it need not be asked.
             self.guest.is_known, had = True, source.resizer.state
             self.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
         self.resizer.look_again()
@@ -65,6 +66,7 @@ async def moved(
     except TransferError:
         there.leave()
         raise
+    # First the arrival, which takes the size that the source had until now.
     there.arrive(here)
     here.leave()
     return info
@@ -72,8 +74,10 @@ async def moved(
 
 def are_emulated(*ends: MoveEnd) -> bool:
     """Return True if guests are emulated there. Raises ``TransferError`` if the two ends cannot exchange a guest."""
-    said = [each.acceleration for each in ends]
-    if len({each.is_on for each in said if each is not None}) > 1:
+    accelerations = [end.acceleration for end in ends]
+    # The guest's CPU differs between the two. An end of which it is not known does not hinder.
+    if len({acceleration.is_on for acceleration in accelerations if acceleration is not None}) > 1:
         why = "one of the nodes has an accelerator that works and the other emulates its guests"
         raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, why)
-    return not all(each is not None and each.is_on for each in said)
+    # An end of which it is not known counts as emulated: the careful way works for both.
+    return not all(acceleration is not None and acceleration.is_on for acceleration in accelerations)

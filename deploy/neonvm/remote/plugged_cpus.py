@@ -1,9 +1,6 @@
 """CPUs that come and go in the slots of a QEMU, as runners of NeonVM's have it with ``cpuScalingMode: QmpScaling``.
 
-- Such a runner only records the CPU it is ordered; the guest has the slots that are filled.
-- CPUs are plugged in from the first slot on and out from the last, under NeonVM's own names, so that its controller
-  finds its way about when it is back. Those with which the machine booted stay.
-- A guest releases a CPU when it likes: that is waited for, and a fault where it does not.
+Such a runner only records the CPU that is ordered; the guest has the slots that are filled.
 """
 
 from __future__ import annotations
@@ -42,14 +39,18 @@ async def count_plugged(machine: _Machine, who: str) -> int:
 
 async def plug(machine: _Machine, who: str, wanted: int, clock: Clock) -> None:
     """Gives the guest of ``who`` this many CPUs. Raises ``GuestError``."""
+    # From the first slot on and out from the last: QEMU does not promise an order.
     slots = sorted(await _slots(machine, who), key=lambda slot: slot.core)
-    plugged, empty = ([each for each in slots if (each.qom_path is None) is is_empty] for is_empty in (False, True))
+    plugged, empty = ([cpu for cpu in slots if (cpu.qom_path is None) is is_empty] for is_empty in (False, True))
     for slot in empty[: max(0, wanted - len(plugged))]:
+        # Under NeonVM's own names, so that its controller finds them when it is back.
         await machine.call("device_add", {"driver": slot.type, "id": f"cpu{slot.core}", **slot.props})
-    loose = [each.qom_path for each in reversed(plugged) if each.qom_path and each.qom_path.startswith(_PLUGGED)]
+    # CPUs with which the machine booted have no name of this kind, and cannot be unplugged.
+    loose = [cpu.qom_path for cpu in reversed(plugged) if cpu.qom_path and cpu.qom_path.startswith(_PLUGGED)]
     for path in loose[: max(0, len(plugged) - wanted)]:
         await machine.call("device_del", {"id": path})
     deadline = Instant(clock.now() + _SECONDS)
+    # A guest releases a CPU when it likes, so the order's answer says nothing.
     while (count := await count_plugged(machine, who)) != wanted:
         if clock.now() >= deadline:
             raise GuestError(f"{who}: {wanted} CPUs were to be plugged in, and {count} are")

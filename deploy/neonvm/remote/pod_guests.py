@@ -1,9 +1,7 @@
 """The guests of a real cluster, by their runner pods: the ``GuestHost`` of the controllers there.
 
-- A guest is followed from the moment that its pod runs until the pod has ended, as the API server says; nothing else is
-  concluded from a runner that does not answer.
-- A move outlives this process: the QEMUs go on, and another leader takes it up where it is. So a process that ends does
-  not call its moves off.
+A guest is followed from the moment that its pod runs until the pod has ended, as the API server says; nothing else is
+concluded from a runner that does not answer.
 """
 
 from __future__ import annotations
@@ -109,32 +107,37 @@ class PodGuests:
 
     def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
         """The guest of that very pod; None if it is not known, or only receives."""
-        found = self._of(pod, uid)
-        if found is None or not found.guest.is_known or found.resizer.state.phase is GuestPhase.RECEIVING:
+        followed = self._of(pod, uid)
+        if followed is None or not followed.guest.is_known or followed.resizer.state.phase is GuestPhase.RECEIVING:
             return None
-        return found.resizer
+        return followed.resizer
 
     def is_known(self, pod: ObjectName, uid: str) -> bool:
         """Return True if that pod's guest has been looked at."""
-        found = self._of(pod, uid)
-        return found is not None and found.guest.is_known
+        followed = self._of(pod, uid)
+        return followed is not None and followed.guest.is_known
 
     def role(self, pod: ObjectName, uid: str) -> PodRole:
         """Role of that pod's guest, if it was queried."""
-        found = self._of(pod, uid)
+        followed = self._of(pod, uid)
+        # The API server's word counts before what was last seen of the guest.
         if not self._lives(pod, uid):
             return PodRole.EMPTY
-        return _ROLES[found.resizer.state.phase] if found is not None and found.guest.is_known else PodRole.UNKNOWN
+        return (
+            _ROLES[followed.resizer.state.phase]
+            if followed is not None and followed.guest.is_known
+            else PodRole.UNKNOWN
+        )
 
     def hindrance(self, pod: ObjectName, uid: str) -> str:
         """The reason why that pod's guest cannot be moved: any program may stand at the address of an open pod."""
-        found = self._deps.pods.get(pod)
-        return OPEN if found is not None and uid_of(found) == uid and is_open(found) else ""
+        current = self._deps.pods.get(pod)
+        return OPEN if current is not None and uid_of(current) == uid and is_open(current) else ""
 
     def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
         """Speed class of that pod's guest."""
-        found = self._of(pod, uid)
-        return found.guest.acceleration if found is not None else None
+        followed = self._of(pod, uid)
+        return followed.guest.acceleration if followed is not None else None
 
     async def vm_address(self, vm: Json) -> str:
         """The VM's address on the flat network; empty if it is not on it. Raises as ``AddressClaims.take``."""
@@ -160,14 +163,18 @@ class PodGuests:
 
     def _end(self, name: ObjectName) -> MoveEnd:
         """One end of a move, followed or not: what another leader has begun is not left open."""
-        found = self._followed.get(name)
-        if found is not None:
-            return MoveEnd(found.uid, found.guest.runner, found.guest.machine, found.guest, found.resizer)
+        followed = self._followed.get(name)
+        if followed is not None:
+            return MoveEnd(
+                followed.uid, followed.guest.runner, followed.guest.machine, followed.guest, followed.resizer
+            )
+        # The pod may have ended: the move is carried to its end all the same.
         pod = self._deps.pods.get(name) or {}
         return MoveEnd(uid_of(pod) or str(name), *self._reached(name, pod))
 
     def _stop(self, transfer: Transfer) -> None:
         if self.is_ending:
+            # The move outlives this process: the QEMUs go on, and the next leader takes it up where it is.
             transfer.leave()
         else:
             transfer.call_off()
@@ -184,6 +191,7 @@ class PodGuests:
             clock=clock,
             lead_to_source=functools.partial(self._lead_to, ends[0]),
             lead_to_target=functools.partial(self._lead_to, ends[1]),
+            # The pods hand over frames themselves, without the controller.
             frames=NoHandover(),
             wire=TlsWire(*ends, move, clock.wall()),
             arbiter=SourceDecides(ends[0], move),
@@ -192,6 +200,7 @@ class PodGuests:
     def _lead_to(self, runner: RunnerClient) -> None:
         """Has the pod announce itself; QEMU announces the guest once more when it runs."""
         task = asyncio.ensure_future(_announced(runner))
+        # Announcing must not delay the move, so it is a task; the event loop holds tasks weakly.
         self._led.add(task)
         task.add_done_callback(self._led.discard)
 
@@ -204,16 +213,17 @@ class PodGuests:
                 tasks.create_task(looks)
 
     async def _sync(self, name: ObjectName, tasks: asyncio.TaskGroup) -> None:
-        pod, found = self._deps.pods.get(name), self._followed.get(name)
-        if found is not None and (pod is None or uid_of(pod) != found.uid or is_over(pod)):
+        pod, followed = self._deps.pods.get(name), self._followed.get(name)
+        # A pod of the same name with another uid is another pod.
+        if followed is not None and (pod is None or uid_of(pod) != followed.uid or is_over(pod)):
             del self._followed[name]
-            found.resizer.leave()
+            followed.resizer.leave()
             self._looks.forget(str(name))
-            self._deps.ended(found.uid)
-            if found.task is not None:
-                found.task.cancel()
-            found = None
-        if pod is not None and found is None and _has_guest(pod):
+            self._deps.ended(followed.uid)
+            if followed.task is not None:
+                followed.task.cancel()
+            followed = None
+        if pod is not None and followed is None and _has_guest(pod):
             self._follow(name, pod, tasks)
 
     def _follow(self, name: ObjectName, pod: Json, tasks: asyncio.TaskGroup) -> None:
@@ -226,13 +236,15 @@ class PodGuests:
             self._deps.changed(vm_name)
 
         guest, uid = RemoteGuest(runner, opened, made, self._deps.clock, changed), uid_of(pod)
+        # A pod that belongs to a migration is its target, and boots nothing.
         phase = GuestPhase.RECEIVING if migration_of(pod) else GuestPhase.BOOTING
+        # Not known yet; the first look replaces it.
         starting = Resources(MilliCpu(0), made.machine.mem_min)
         resizer = Resizer(guest, starting, self._deps.clock, changed, phase)
         resizer.pace = PACE
         resizer.hold()  # until a size is asked for: the one that it starts with is not what it should have
-        self._followed[name] = found = _Followed(uid, guest, resizer)
-        found.task = tasks.create_task(self._followed_on(name, resizer))
+        self._followed[name] = followed = _Followed(uid, guest, resizer)
+        followed.task = tasks.create_task(self._followed_on(name, resizer))
 
     async def _followed_on(self, name: ObjectName, resizer: Resizer) -> None:
         """Follows one guest, also after a fault of ours: what its pod says is up to that pod."""
@@ -241,6 +253,7 @@ class PodGuests:
                 await resizer.run()
             except* Exception as faults:  # noqa: BLE001 - one guest must not end the controller of all others
                 _log.exception("a guest could not be followed", extra={"object": str(name)})
+                # Shown on the VM, because its size may be out of date until the guest is followed again.
                 resizer.has_failed(f"a fault of the controller: {faults.exceptions[0]!r}"[:_SHOWN])
             await self._deps.clock.sleep(_AGAIN)
 
@@ -248,6 +261,7 @@ class PodGuests:
         """Addresses of the pod's runner and its QEMU: the ports with which they were started."""
         address, uid, made = text(pod, "status", "podIP"), uid_of(pod), booted(pod)
         ports = (RUNNER_PORT, QMP_PORT) if made is None else (made.runner_port, made.qmp_port)
+        # A pod that is gone is not open: nobody must be believed at its address.
         place = RunnerPlace(str(name), uid, address, *ports, is_open=bool(pod) and is_open(pod))
 
         def opened() -> RemoteMachine:
@@ -260,14 +274,15 @@ class PodGuests:
         return pod is not None and uid_of(pod) == uid and not is_over(pod)
 
     def _of(self, pod: ObjectName, uid: str) -> _Followed | None:
-        found = self._followed.get(pod)
-        return found if found is not None and found.uid == uid else None
+        followed = self._followed.get(pod)
+        return followed if followed is not None and followed.uid == uid else None
 
     def _pod_changed(self, change: ObjectChange) -> None:
-        if any(each is not None and LABEL_VM_NAME in labels_of(each) for each in (change.old, change.new)):
+        if any(version is not None and LABEL_VM_NAME in labels_of(version) for version in (change.old, change.new)):
             self._queue.add(change.name)
-            if (found := self._followed.get(change.name)) is not None and _signs(change.old) != _signs(change.new):
-                found.resizer.look_again()
+            # Our own patches of the pod are no reason to ask its guest.
+            if (followed := self._followed.get(change.name)) is not None and _signs(change.old) != _signs(change.new):
+                followed.resizer.look_again()
 
 
 def _has_guest(pod: Json) -> bool:
@@ -279,8 +294,12 @@ def _signs(pod: Json | None) -> object:
     if pod is None:
         return None
     status = child(pod, "status")
-    ready = [text(each, "status") for each in items(pod, "status", "conditions") if text(each, "type") == "Ready"]
-    started = [child(each, "state") for each in items(pod, "status", "containerStatuses")]
+    ready = [
+        text(condition, "status")
+        for condition in items(pod, "status", "conditions")
+        if text(condition, "type") == "Ready"
+    ]
+    started = [child(container_status, "state") for container_status in items(pod, "status", "containerStatuses")]
     return uid_of(pod), pod_phase(pod), text(status, "podIP"), migration_of(pod), ready, started
 
 

@@ -1,4 +1,4 @@
-"""What is between the QEMUs of two pods: TLS over the pods' network, and the decision that the source's pod keeps."""
+"""The link between the QEMUs of two pods: TLS over the pods' network, and the decision that the source's pod keeps."""
 
 from __future__ import annotations
 
@@ -28,16 +28,20 @@ class TlsWire:
         """Gives both ends their certificates, without which neither sends or takes a guest. What the disk has beyond
         its image goes along. Raises ``GuestError``, also for an open pod: any program could be at its address.
         """
+        # Any program could be at the address of an open pod, and would be sent the guest's memory.
         for end in (self.source, self.target):
             if end.place.is_open:
                 raise GuestError(f"{end.who}: {OPEN}")
         authority = MigrationAuthority(self.move, self.wall)
+        # The target first: the source's certificate makes its pod prepare for the move.
         for client, name in ((self.target, TARGET_NAME), (self.source, _SOURCE_NAME)):
             signed = authority.signed(await client.signing_request(self.move), name)
             await client.use_certificate(self.move, signed, authority.certificate)
         address = self.target.place.address
+        # The target listens on all its addresses, of the family by which the source reaches it.
         host, anywhere = (f"[{address}]", "[::]") if ":" in address else (address, "0.0.0.0")
         uri = f"tcp:{host}:{MIGRATION_PORT}"
+        # `inc` sends along what the disk has beyond its image.
         return Route(f"tcp:{anywhere}:{MIGRATION_PORT}", {"uri": uri, "inc": True})
 
 

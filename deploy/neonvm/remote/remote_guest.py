@@ -94,6 +94,7 @@ class RemoteGuest:
         return state
 
     def _read(self, status: RunnerStatus) -> GuestState:
+        # Cut, because the pod's words go into a status.
         self.acceleration = Acceleration(status.accelerator == "kvm", status.reason[:_SHOWN])
         try:
             return GuestState(GuestPhase(status.phase), MilliCpu(status.cpu), Bytes(status.memory))
@@ -103,12 +104,14 @@ class RemoteGuest:
     async def _of_neonvms_runner(self) -> GuestState:
         phase = GuestPhase.RUNNING if await self.runner.is_ready() else GuestPhase.BOOTING
         async with self._shared() as machine:
+            # A readiness probe cannot tell a guest that boots from one that waits to be sent.
             if target_says(parse_run_state(await machine.call("query-status"))) is TargetSays.FILLING:
                 phase = GuestPhase.RECEIVING
             memory = parse_memory(await machine.call("query-memory-size-summary"))
             plugged = await count_plugged(machine, self.runner.who) if self._booted.plugs_cpus else None
         cpu = await self.runner.cpu()
         if plugged is not None and plugged != cpu.whole_cpus:
+            # Such a runner repeats what it was ordered; QEMU knows what there is.
             cpu = MilliCpu(1000 * plugged)
         return GuestState(phase, cpu, memory)
 
@@ -116,6 +119,7 @@ class RemoteGuest:
         """Gives the guest this much CPU; what it then has, where its runner says so. Raises ``GuestError``."""
         if self.is_open and self._booted.plugs_cpus:
             async with self._shared() as machine:
+                # QEMU first: the runner only notes the order, as if it had been carried out.
                 await plug(machine, self.runner.who, use.whole_cpus, self._clock)
         return await self.runner.set_cpu(use)
 
@@ -133,7 +137,9 @@ class RemoteGuest:
 
     @asynccontextmanager
     async def _shared(self) -> AsyncIterator[RemoteMachine]:
-        """One connection for all that is asked at once: QEMU under a runner of NeonVM's serves one client at a time."""
+        """One connection to QEMU for all that is asked at once."""
+        # QEMU under a runner of NeonVM's serves one client at a time, so all that is asked at once shares a
+        # connection.
         if self._machine is None:
             self._machine = self.machine()
             await self._machine.__aenter__()

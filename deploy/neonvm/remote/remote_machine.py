@@ -1,7 +1,6 @@
 """The QEMU of a runner pod as a ``Machine``, through the monitor that its pod offers.
 
-- A connection that broke is made again with the next call: the request may have been carried out.
-- Whether the machine lives is what the API server says of its pod; one that does not answer may well live.
+Whether the machine lives is what the API server says of its pod; one that does not answer may well live.
 """
 
 from __future__ import annotations
@@ -55,10 +54,12 @@ class RemoteMachine:
         return await (await self._connected()).call(command, arguments)
 
     async def _connected(self) -> Monitor:
+        # Two calls at once must not open two connections.
         async with self._connecting:
             if self._monitor is not None and self._monitor.is_up:
                 return self._monitor
             if self._monitor is not None:
+                # Made again with the next call. The broken call is not repeated: it may have been carried out.
                 broken, self._monitor = self._monitor, None
                 await broken.close()
             if not self.alive:
@@ -82,6 +83,7 @@ class RemoteMachine:
         if self._monitor is not None and self._monitor.is_up:
             await self._monitor.wait_for_event(seconds)
         else:
+            # Without a connection there are no events; the caller looks again after the same time.
             await asyncio.sleep(seconds)
 
     def hearing(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
@@ -90,9 +92,10 @@ class RemoteMachine:
 
     def event_time(self, event: str) -> float | None:
         """The time when QEMU last reported ``event`` on any connection, in seconds since 1970; None if never."""
-        heard = self._monitor.event_time(event) if self._monitor is not None else None
-        if heard is not None:
-            self._times[event] = heard
+        latest = self._monitor.event_time(event) if self._monitor is not None else None
+        if latest is not None:
+            # A new connection has no history, so the last time is kept here.
+            self._times[event] = latest
         return self._times.get(event)
 
     async def failed(self) -> str:

@@ -93,11 +93,13 @@ class RunnerClient:
         try:
             return CpuChange.read(answer)
         except (ValueError, RecursionError):
+            # NeonVM's runner answers an order with an empty body.
             return None
 
     async def decide(self, move: str, wanted: Decided) -> Decided:
         """Owner of the guest after ``move``. Raises ``GuestError``: a ``TransferError`` if that is never decided."""
         answer = await self._ask("POST", "/handover", Handover(move, wanted))
+        # An older release, or NeonVM's own runner: asking again never helps.
         if answer.status == _UNKNOWN_PATH:
             raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self.who}: its runner lets no guest go")
         try:
@@ -111,8 +113,8 @@ class RunnerClient:
 
     async def use_certificate(self, move: str, certificate: bytes, authority: bytes) -> None:
         """Has QEMU show this certificate. Raises ``GuestError``."""
-        given = Certificate(move, certificate.decode(), authority.decode())
-        self._good(await self._ask("PUT", "/tls/certificate", given))
+        body = Certificate(move, certificate.decode(), authority.decode())
+        self._good(await self._ask("PUT", "/tls/certificate", body))
 
     async def announce(self) -> None:
         """Leads the VM's frames to this pod. Raises ``GuestError``."""
@@ -121,12 +123,13 @@ class RunnerClient:
     async def _ask(
         self, method: str, path: str, body: msgspec.Struct | None = None, seconds: float = _ORDER_SECONDS
     ) -> _RunnerResponse:
+        # IPv6 in a URL is in brackets.
         host = f"[{self.place.address}]" if ":" in self.place.address else self.place.address
         content = msgspec.json.encode(body) if body is not None else None
         url, to = f"http://{host}:{self.place.api}{path}", {PLACE: self.place}
-        asked = self.http.stream(method, url, content=content, headers=_PLAIN, extensions=to)
+        request = self.http.stream(method, url, content=content, headers=_PLAIN, extensions=to)
         try:
-            async with asyncio.timeout(seconds), asked as answer:
+            async with asyncio.timeout(seconds), request as answer:
                 return _RunnerResponse(path, answer.status_code, await self._read(answer, path))
         except TimeoutError:
             raise GuestError(f"{self.who}: its runner does not answer") from None
@@ -134,12 +137,14 @@ class RunnerClient:
             raise GuestError(f"{self.who}: its runner cannot be reached: {error!r}") from error
 
     async def _read(self, answer: httpx.Response, path: str) -> bytes:
-        """The body. One that is packed would be unpacked at any size, and was not asked for."""
+        """The body."""
+        # It was not asked for, and a small body could unpack to any size.
         if "Content-Encoding" in answer.headers:
             raise GuestError(f"{self.who}: its runner packs what it says at {path}")
         content = b""
         async for part in answer.aiter_bytes():
             content += part
+            # Read in parts, because a length in a header is only a claim.
             if len(content) > _MOST_BYTES:
                 raise GuestError(f"{self.who}: its runner says too much at {path}")
         return content
@@ -147,5 +152,6 @@ class RunnerClient:
     def _good(self, answer: _RunnerResponse) -> bytes:
         if answer.is_good:
             return answer.content
-        said = answer.content[:_SHOWN].decode(errors="replace").strip()
-        raise GuestError(f"{self.who}: its runner refused {answer.path}: {said}")
+        # It goes into messages and a status.
+        complaint = answer.content[:_SHOWN].decode(errors="replace").strip()
+        raise GuestError(f"{self.who}: its runner refused {answer.path}: {complaint}")

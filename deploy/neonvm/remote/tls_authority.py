@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deploy.neonvm.ports import GuestError
 
-_SKEW: Final = timedelta(hours=1)
+_SKEW: Final = timedelta(hours=1)  # clocks of nodes differ
 _VALID: Final = timedelta(hours=24)
 _USES: Final = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
@@ -23,8 +23,10 @@ class MigrationAuthority:
 
     def __init__(self, move: str, wall: float) -> None:
         self._now = datetime.fromtimestamp(wall, UTC)
+        # It lives in this object alone and is gone with the move.
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"migration {move}"[:64])])
+        # No authorities below this one.
         constraints = x509.BasicConstraints(ca=True, path_length=0)
         made = self._builder(self._subject, self._key.public_key()).add_extension(constraints, critical=True)
         self._certificate = made.add_extension(_usage(signs=True), critical=True).sign(self._key, hashes.SHA256())
@@ -41,6 +43,7 @@ class MigrationAuthority:
         made = (
             self._builder(subject, key)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            # QEMU compares the host name with this, not with the common name.
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
             .add_extension(x509.ExtendedKeyUsage(_USES), critical=False)
             .add_extension(_usage(signs=False), critical=True)
@@ -62,10 +65,11 @@ class MigrationAuthority:
 def _requesting(request: bytes) -> ec.EllipticCurvePublicKey:
     """The key that ``request`` is for. Raises ``GuestError``."""
     try:
-        asked = x509.load_pem_x509_csr(request)
-        is_signed, key = asked.is_signature_valid, asked.public_key()
+        csr = x509.load_pem_x509_csr(request)
+        is_signed, key = csr.is_signature_valid, csr.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise GuestError(f"a signing request that cannot be read: {error}") from error
+    # Proof that the pod holds the key.
     if not is_signed:
         raise GuestError("a signing request that its own key has not signed")
     if not isinstance(key, ec.EllipticCurvePublicKey):

@@ -1,1 +1,1 @@
-"""What runs beside one guest: it keeps the guest at the size that its VM asks for."""
+"""The program beside one guest, which keeps it at the size that its VM asks for."""

@@ -15,14 +15,14 @@ from protocol.vm_arguments import ArgumentsError
 
 
 def main() -> int:
-    """Runs until the guest has ended; the exit code is 0 if that was ordered, or where it has moved."""
+    """Runs until the guest has ended; the exit code is 0 if that was ordered, or if the guest has moved."""
     log_as_json()
     logging.getLogger("qemu").setLevel(logging.CRITICAL)  # what its QEMU did is said with more sense here
     try:
-        told = parse_arguments(sys.argv[1:], os.environ)
+        options = parse_arguments(sys.argv[1:], os.environ)
     except ArgumentsError as error:
         return end(Ending(2, str(error)), os.environ)
-    return end(asyncio.run(lived(told, os.environ)), os.environ)
+    return end(asyncio.run(lived(options, os.environ)), os.environ)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the guest says on its console becomes the pod's log; its last words are also kept in a file.
+"""Copies the guest's console to the pod's log; the end of it is also kept in a file.
 
 A thread of its own copies them, because the log may be slower than the guest; QEMU drops what the pipe does not hold.
 """
@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
-_CHUNK: Final = 4096
-_KEPT: Final = 256 * 1024
+_CHUNK: Final = 4096  # bytes
+_KEPT: Final = 256 * 1024  # bytes of the file, after which it begins again
 
 
 class ConsoleCopy:
@@ -24,6 +24,7 @@ class ConsoleCopy:
 
     def start(self) -> None:
         """Makes the pipe and begins. Raises ``OSError``."""
+        # A restarted container finds the pipe of its predecessor.
         self._pipe.unlink(missing_ok=True)
         os.mkfifo(self._pipe, 0o600)
         # For writing as well: the pipe has no end of file between two QEMUs.
@@ -31,15 +32,17 @@ class ConsoleCopy:
         threading.Thread(target=self._copy, args=(descriptor,), name="console", daemon=True).start()
 
     def _copy(self, descriptor: int) -> None:
-        with self._kept.open("wb", buffering=0) as kept:
+        with self._kept.open("wb", buffering=0) as log:
             while part := os.read(descriptor, _CHUNK):
-                if kept.tell() > _KEPT:
-                    kept.seek(0)
-                    kept.truncate()
-                kept.write(part)
+                if log.tell() > _KEPT:
+                    # Truncated instead of rotated: only the last words matter, and one file bounds the disk it takes.
+                    log.seek(0)
+                    log.truncate()
+                log.write(part)
                 _write_all(self._output, part)
 
 
 def _write_all(descriptor: int, part: bytes) -> None:
     while part:
+        # A pipe or terminal may take less than it is given.
         part = part[os.write(descriptor, part) :]

@@ -1,8 +1,6 @@
-"""Whose the guest is after a move: decided once for each move, in the pod that it leaves (pure).
+"""Decides whose the guest is after a move: once for each move, in the pod that it leaves (pure).
 
-However many controllers ask, and whatever they last knew, the first decision about a move holds. A guest that was given
-away is gone for good: no later move of this pod is decided otherwise. A move that another one follows has ended without
-the guest, and a late order about it is answered so.
+However many controllers ask, and whatever they last knew, the first decision about a move holds.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ class Decisions:
     @property
     def open_move(self) -> str:
         """The present move, if nothing was decided about it; empty if there is none."""
-        move, held = next(reversed(self._held.items()), ("", Decided.KEPT))
-        return move if held is Decided.OPEN else ""
+        move, decision = next(reversed(self._held.items()), ("", Decided.KEPT))
+        return move if decision is Decided.OPEN else ""
 
     def is_present(self, move: str) -> bool:
         """Return True if no other move has followed that one."""
@@ -42,15 +40,19 @@ class Decisions:
         if move not in self._held:
             self._follow_with(move)
         if self._held[move] is Decided.OPEN:
+            # Only an open move can be decided: a controller that comes late gets the decision that was made.
             self._held[move] = wanted
             self._is_given = wanted is Decided.GIVEN
         return self._held[move]
 
     def _follow_with(self, move: str) -> None:
         """All earlier moves are over."""
-        for earlier, held in self._held.items():
-            if held is Decided.OPEN:
+        for earlier, decision in self._held.items():
+            # A move that another one follows has ended without the guest; a late order about it is answered so.
+            if decision is Decided.OPEN:
                 self._held[earlier] = Decided.KEPT
+        # A guest that was given away is gone for good: no later move of this pod is decided otherwise.
         self._held[move] = Decided.GIVEN if self._is_given else Decided.OPEN
         if len(self._held) > _MOST:
+            # Dicts keep their order, so the first is the oldest.
             del self._held[next(iter(self._held))]

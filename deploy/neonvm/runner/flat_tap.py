@@ -22,8 +22,9 @@ from deploy.neonvm.network.announcement import announcement
 from deploy.neonvm.ports import NetworkError
 
 SOCKET: Final = "tap.sock"
+# TUNGETVNETHDRSZ of linux/if_tun.h.
 _GET_HEADER_SIZE: Final = 0x800454D7
-_LONGEST: Final = 4096
+_LONGEST: Final = 4096  # bytes of an offer
 _PAUSE: Final = 0.2
 
 
@@ -43,10 +44,13 @@ class FlatTap:
     mtu: int
 
     def announce(self) -> None:
-        """Leads what is sent to the VM to this pod; the guest's own announcement follows where this one is lost."""
+        """Leads what is sent to the VM to this pod; the guest's own announcement follows in any case."""
+        # Each frame on the tap starts with a virtio-net header, whose size QEMU may have changed from the default of
+        # 10.
         size = array.array("i", [10])
         try:
             fcntl.ioctl(self.descriptor, _GET_HEADER_SIZE, size)
+            # A header of zeros: no offload.
             os.write(self.descriptor, bytes(size[0]) + announcement(flat_mac(self.address)))
         except OSError:
             return
@@ -63,6 +67,7 @@ async def handed_over(folder: Path, seconds: float) -> FlatTap:
             while True:
                 try:
                     return await _taken(folder / SOCKET)
+                # The program may be restarting, or may not know the pod yet.
                 except (FileNotFoundError, ConnectionError) as error:
                     reason = str(error)
                 await asyncio.sleep(_PAUSE)
@@ -79,14 +84,15 @@ async def _taken(path: Path) -> FlatTap:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.setblocking(False)
         await loop.sock_connect(connection, str(path))
-        said, descriptors = b"", list[int]()
+        message, descriptors = b"", list[int]()
         while not descriptors:
             try:
-                said, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 1)
+                message, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, 1)
             except BlockingIOError:
+                # asyncio has no recvmsg with descriptors, so the socket is polled.
                 await asyncio.sleep(0.02)
                 continue
-            if not said:
+            if not message:
                 raise ConnectionError("the node's network program hung up")
-        offer = msgspec.json.decode(said, type=TapOffer)
+        offer = msgspec.json.decode(message, type=TapOffer)
         return FlatTap(descriptors[0], offer.address, offer.mtu)

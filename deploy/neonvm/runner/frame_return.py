@@ -42,6 +42,7 @@ class FrameReturn:
         await self.restore()
         ours, theirs = socket.socketpair()
         filters = SourceFilters(machine, self._held_for)
+        # QEMU gets a duplicate of this end, so ours is closed in any case.
         with theirs:
             try:
                 await filters.prepare(theirs)
@@ -50,6 +51,7 @@ class FrameReturn:
                 return
         self._filters = filters
         self._read(ours)
+        # Only now: a stop before the filters exist would divert nothing.
         self._held.enter_context(machine.hearing("STOP", self._stopped))
         self._held.enter_context(machine.hearing("RESUME", self.keep))
 
@@ -61,13 +63,14 @@ class FrameReturn:
                 if not (part := end.recv(_CHUNK)):
                     loop.remove_reader(end)
                 for header, frame in stream.read(part):
-                    for each in frames.take(header, frame):
-                        self._give(each)
+                    for ready in frames.take(header, frame):
+                        self._give(ready)
 
         loop = asyncio.get_running_loop()
         end.setblocking(False)
         self._held.callback(end.close)
         loop.add_reader(end, hear)
+        # The stack runs backwards: the reader is removed before its socket is closed.
         self._held.callback(loop.remove_reader, end)
 
     def _give(self, frame: bytes) -> None:
@@ -88,6 +91,7 @@ class FrameReturn:
             try:
                 await self.restore()
             except GuestError:
+                # A guest whose frames stay diverted is deaf, so this is tried until it works or QEMU ends.
                 await asyncio.sleep(_AGAIN)
             else:
                 return
@@ -101,6 +105,7 @@ class FrameReturn:
 
     def _begin(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.ensure_future(work)
+        # The event loop holds tasks weakly; without a reference they may be collected.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -16,7 +16,7 @@ from deploy.neonvm.ports import GuestError
 from deploy.neonvm.runner.qmp_gate import WHILE_MOVING, GateState, refusal
 
 _CHUNK: Final = 16 * 1024
-_LONGEST: Final = 64 * 1024
+_LONGEST: Final = 64 * 1024  # bytes of one command
 _DECODER: Final = json.JSONDecoder()
 
 
@@ -43,6 +43,7 @@ class GateServer:
         """Speaks with the client ``who`` until either side hangs up, if it may use a monitor."""
         if not may_use_monitor(who):
             return
+        # QEMU serves one client for each monitor socket.
         path = await self._free.get()
         try:
             from_qemu, to_qemu = await asyncio.open_unix_connection(path)
@@ -63,6 +64,7 @@ class GateServer:
         answers = asyncio.create_task(_copy(from_qemu, writer))
         orders = asyncio.create_task(self._pass_on(reader, writer, to_qemu))
         try:
+            # When either side hangs up, the other direction has nobody to talk to.
             await asyncio.wait((answers, orders), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (answers, orders):
@@ -72,16 +74,20 @@ class GateServer:
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_qemu: asyncio.StreamWriter
     ) -> None:
-        said = ""
+        rest = ""
         while part := await reader.read(_CHUNK):
-            messages, said = split(said + part.decode(errors="replace"))
+            messages, rest = split(rest + part.decode(errors="replace"))
             for message in messages:
                 why = await self._refusal(message)
                 if why:
+                    # QEMU never sees the command, so the answer is made here.
                     writer.write(_refused(message, why))
                 else:
+                    # Written again from what was parsed, so that QEMU cannot read something else than the gate has
+                    # judged.
                     to_qemu.write(json.dumps(message).encode() + b"\r\n")
-            if len(said) > _LONGEST:
+            # No complete command in so much input: this is not QMP.
+            if len(rest) > _LONGEST:
                 return
             await to_qemu.drain()
             await writer.drain()
@@ -89,6 +95,7 @@ class GateServer:
     async def _refusal(self, message: object) -> str:
         command = message.get("execute") if isinstance(message, dict) else None
         if not (isinstance(command, str) and command in WHILE_MOVING):
+            # QEMU is asked for its state only if the command's answer depends on it.
             return refusal(message, self._pod.known_standing())
         try:
             return refusal(message, await self._pod.standing())
@@ -98,21 +105,23 @@ class GateServer:
 
 def split(said: str) -> tuple[list[object], str]:
     """The whole JSON values at the beginning of ``said``, and the rest. Clients send values without a line's end."""
-    found: list[object] = []
+    values: list[object] = []
     rest = said.lstrip()
     while rest:
         try:
             value, end = _DECODER.raw_decode(rest)
+        # Either the value is incomplete, and its rest follows, or it is nested too deeply to be one.
         except (ValueError, RecursionError):
             break
-        found.append(value)
+        values.append(value)
         rest = rest[end:].lstrip()
-    return found, rest
+    return values, rest
 
 
 def _refused(message: object, why: str) -> bytes:
     answer: dict[str, object] = {"error": {"class": "CommandNotFound", "desc": why}}
     if isinstance(message, dict) and "id" in message:
+        # Clients match answers to commands by it.
         answer["id"] = message["id"]
     return json.dumps(answer).encode() + b"\r\n"
 

@@ -25,6 +25,7 @@ def guest_of_vm(  # noqa: PLR0913 - what a pod has for its guest
     return GuestSpec(
         vm=vm.name,
         pod=pod,
+        # Bounds are fixed for the guest's life; the uses are only what it starts with.
         cpu_max=vm.bounds.max.cpu,
         cpu_use=vm.use.cpu,
         mem_min=vm.bounds.min.mem,

@@ -37,6 +37,7 @@ def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, 
         machine = machine_of(told.as_object)
     except InvalidObjectError as error:
         raise ArgumentsError(str(error)) from error
+    # The flat interface comes before the private link: the guest knows them as eth0 and eth1.
     flat = () if tap is None else (f"fd:{tap}",)
     network = PodNetwork(
         address=told.address,
@@ -59,20 +60,21 @@ def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, 
 
 
 def _forwards(spec: Json) -> str:
-    """Forwards from the pod's ports to the guest; the runner's own ports are not the guest's.
-
-    Its monitor is reached by an agent in the pod alone, unless the VM names that port: then by all who reach the pod.
-    """
+    """Forwards from the pod's ports to the guest; the runner's own ports are not the guest's."""
     own = {*own_ports(spec), whole(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT}
     wanted = [METRICS_PORT]
-    for each in items(spec, "guest", "ports"):
-        port = whole(each, "port")
+    for entry in items(spec, "guest", "ports"):
+        port = whole(entry, "port")
         if port in own:
             raise ArgumentsError(f"spec.guest.ports: {port} is a port of the runner")
-        if text(each, "protocol") in {"", "TCP"}:
+        # An empty protocol is TCP by the API's default; other ones are not forwarded.
+        if text(entry, "protocol") in {"", "TCP"}:
             wanted.append(port)
+    # The VM may name a port twice, or the metrics port; QEMU refuses a second forward of one port.
     forwards = [f"0.0.0.0:{port}={port}" for port in dict.fromkeys(wanted)]
     for_the_pod = [f"127.0.0.1:{GUEST_DAEMON_PORT}={DAEMON_PORT}"]
+    # The guest's monitor is for an agent in the pod alone, unless the VM names that port: then it is open to all who
+    # reach the pod.
     if MONITOR_PORT not in {*wanted, *own}:
         for_the_pod.append(f"127.0.0.1:{MONITOR_PORT}={MONITOR_PORT}")
     return ",".join([*forwards, *for_the_pod])

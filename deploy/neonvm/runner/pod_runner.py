@@ -1,7 +1,6 @@
 """One guest in its pod, and what others may ask of it: the work behind the pod's API.
 
-- The guest is started, or waits to be sent, exactly once; when it has ended the pod ends, and says why.
-- Orders come from the controller alone (``deploy.neonvm.access``). A guest that was given away takes none.
+Orders come from the controller alone (``deploy.neonvm.access``).
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Ending:
 
 
 class PodRunner:
-    """One guest. ``flat`` is its place on the flat network, where it has one; ``accelerator`` is its name and why."""
+    """One guest. ``flat`` is its place on the flat network, if it has one; ``accelerator`` is its name and why."""
 
     def __init__(
         self,
@@ -91,6 +90,7 @@ class PodRunner:
 
     async def run(self, stop: asyncio.Event, grace: Seconds) -> Ending:
         """Runs the guest to its end, or until ``stop`` and then ``grace`` to end in order. Raises ``GuestError``."""
+        # Exactly once: a guest that has ended is never started again here. The pod ends with it, and says why.
         await (self._guest.receive() if self._receives else self._guest.start())
         ended = asyncio.ensure_future(self._guest.ended())
         stopped = asyncio.ensure_future(stop.wait())
@@ -101,6 +101,7 @@ class PodRunner:
                 return Ending(0, MOVED_AWAY if self.decisions.is_given else "the pod was told to end")
             if self.decisions.is_given:
                 return Ending(0, MOVED_AWAY)
+            # The guest switched itself off or broke: the pod is Failed, and the VM's restart policy applies.
             return Ending(1, f"the guest has ended: {ended.result()}")
         finally:
             for task in (ended, stopped):
@@ -111,11 +112,14 @@ class PodRunner:
 
     async def _shut_down(self, ended: asyncio.Future[str], grace: Seconds) -> None:
         """A guest that is ours writes what it has and switches itself off; one that is elsewhere is just ended."""
+        # A guest that was given away, or never arrived, has nothing to write here.
         if self.decisions.is_given or not await self._is_here():
             return
         try:
             async with asyncio.timeout(grace):
                 if not await self._tells_daemon():
+                    # The daemon shuts the database down in order; ACPI's button is the way for guests without the
+                    # daemon.
                     await self._guest.command("system_powerdown")
                 await asyncio.wait((ended,))
         except (GuestError, TimeoutError):
@@ -134,14 +138,13 @@ class PodRunner:
             return False
 
     async def status(self) -> RunnerStatus:
-        """The guest's size; for one that is paused in a move, its last size. Raises ``GuestError``.
-
-        A controller must know such a guest, or a move whose leader has died is never taken up.
-        """
+        """The guest's size; for one that is paused in a move, its last size. Raises ``GuestError``."""
         await self._guest.arrived()
-        found = await self._guest.standing() or await self._guest.state()
+        # A controller must know of a guest that is paused in a move, or a move whose leader has died is never taken
+        # up.
+        size = await self._guest.standing() or await self._guest.state()
         name, why = self._accelerator
-        return RunnerStatus(found.phase.value, found.cpu.value, found.mem.value, name, why, self.decisions.is_given)
+        return RunnerStatus(size.phase.value, size.cpu.value, size.mem.value, name, why, self.decisions.is_given)
 
     async def state(self) -> GuestState:
         """The guest's size. Raises ``GuestError``."""
@@ -165,6 +168,7 @@ class PodRunner:
         Raises ``GuestError``.
         """
         has_arrived = await self._guest.arrived()
+        # A guest that was sent is paused after its move, and so has a last size.
         has_sent = has_arrived and await self._guest.standing() is not None
         receives, move, named = self._receives and not has_arrived, self.decisions.open_move, self._has_credentials_for
         return GateState(
@@ -179,6 +183,7 @@ class PodRunner:
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Gives the guest so much CPU; what it then says that it has. Raises ``GuestError``."""
         if self.decisions.is_given:
+            # QEMU may still be there for a moment, and would take the order.
             raise GuestError(MOVED_AWAY)
         return await self._guest.set_cpu(use)
 
@@ -197,10 +202,11 @@ class PodRunner:
 
     def decide(self, move: str, wanted: Decided) -> Decided:
         """Owner of the guest after ``move``."""
-        held = self.decisions.decide(move, wanted)
-        if held is Decided.KEPT and self._flat is not None and self.decisions.is_present(move):
+        decision = self.decisions.decide(move, wanted)
+        # A late order about an earlier move must not undo what the present one has prepared.
+        if decision is Decided.KEPT and self._flat is not None and self.decisions.is_present(move):
             self._flat.keep()
-        return held
+        return decision
 
     def signing_request(self, move: str) -> str:
         """A request for the certificate of ``move``, PEM."""
@@ -212,6 +218,7 @@ class PodRunner:
         place = self._tls.files(move, certificate, authority, is_server=is_server)
         try:
             if self._has_credentials_for:
+                # QEMU refuses a second object with the same id.
                 await self._guest.command("object-del", {"id": CREDENTIALS})
                 self._has_credentials_for = ""
             endpoint = "server" if is_server else "client"
@@ -224,6 +231,8 @@ class PodRunner:
             await self._guest.command("migrate-set-parameters", route)
             self._has_credentials_for = move
             if not is_server and self._flat is not None:
+                # The certificate of the source is the last step before the move itself.
                 await self._flat.prepare(self._guest.machine)
         finally:
+            # QEMU has read the files into memory; the key must not stay on disk, even after a failure.
             self._tls.forget(place)

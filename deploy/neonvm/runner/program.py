@@ -44,7 +44,7 @@ from vm_image.build import GuestImage
 
 LOG: Final = logging.getLogger("neonvm.runner")
 
-_TAP_SECONDS: Final = 60.0
+_TAP_SECONDS: Final = 60.0  # the node's program may be starting too
 _SPARE: Final = 2
 """Seconds of the grace period that are left for ending QEMU itself."""
 
@@ -96,11 +96,13 @@ async def run(told: RunnerArguments, environment: Mapping[str, str]) -> Ending:
     folders, stop = Folders.of(environment), _stop_on_signals()
     tap = await handed_over(folders.flat, _TAP_SECONDS) if told.address else None
     if tap is not None and tap.address != told.address:
+        # Started with another address, the guest would be fenced off from everybody.
         raise NetworkError(f"the node's network program has {tap.address} for this VM, which is to have {told.address}")
     image = _image(told, folders)
     accelerator = await _accelerator(told, image)
     LOG.info("the guest is started", extra={"vm": str(told.vm), "accelerator": accelerator.reason})
     runner, spec = _assembled(told, folders, image, accelerator, tap)
+    # Before QEMU starts, which opens the pipe as its console.
     ConsoleCopy(folders.run / "console", folders.images / "console.log").start()
     api_port, qmp_port = own_ports(told.spec)
     identity, tls = _identity(told, folders)
@@ -109,7 +111,9 @@ async def run(told: RunnerArguments, environment: Mapping[str, str]) -> Ending:
         for port, serve in ((api_port, RunnerApi(runner, identity).serve), (qmp_port, gate.serve)):
             _open(open_ports, port, serve, tls)
         passing = asyncio.create_task(keep_password(runner, partial(from_file, folders.password), SystemClock()))
+        # The stack runs backwards: passwords stop first, then the doors are closed.
         open_ports.callback(passing.cancel)
+        # The kubelet kills the pod after the grace period; QEMU has to be gone before.
         return await runner.run(stop, Seconds(max(1, told.grace - _SPARE)))
 
 
@@ -147,11 +151,13 @@ def _image(told: RunnerArguments, folders: Folders) -> GuestImage:
     for file in (kernel, disk):
         if not file.exists():
             raise ArgumentsError(f"there is no {file}")
+    # The kernel and the initrd come with the runner's image, the disk with the VM's.
     return GuestImage(kernel, kernel.with_name("initrd"), disk)
 
 
 async def _accelerator(told: RunnerArguments, image: GuestImage) -> Accelerator:
     if told.spec.get("enableAcceleration") is False:
+        # Only an explicit false opts out; the API's default is to accelerate.
         return emulation("software emulation: the VM asks for it")
     return await proven_accelerator(image, in_container)
 
@@ -167,7 +173,9 @@ def end(ending: Ending, environment: Mapping[str, str]) -> int:
     """Says how the pod has ended, where the kubelet looks for it; returns the exit code."""
     LOG.info("the pod ends", extra={"reason": ending.story})
     message = Path(environment.get("TERMINATION_LOG", "/dev/termination-log"))
+    # Outside Kubernetes there is no such file, and it must not be made in /dev.
     if message.exists() and os.access(message, os.W_OK):
+        # The kubelet reads 4096 bytes at most.
         message.write_text(ending.story[:4000])
     return ending.code
 

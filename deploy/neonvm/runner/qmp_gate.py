@@ -1,4 +1,4 @@
-"""Which commands of QEMU's monitor a runner pod passes on, and which it refuses (pure).
+"""Decides which commands of QEMU's monitor a runner pod passes on (pure).
 
 QEMU's monitor runs programs and opens files for all that may speak to it. The controller needs a few of its commands,
 with a few arguments, and only these are offered; some of them only while a move is under way in this pod.
@@ -48,11 +48,14 @@ _ASKING: Final = frozenset(
         "query-version",
     }
 )
+# Both ways in which clients name the virtio-mem device.
 _DEVICES: Final = frozenset({"vm0", "/machine/peripheral/vm0"})
 _CAPABILITIES: Final = frozenset({"auto-converge", "events", "late-block-activate", "return-path"})
 _PARAMETERS: Final = frozenset({"downtime-limit", "max-bandwidth"})
 _PAUSES: Final = frozenset({"initial", "max", "rounds", "step"})
+# Milliseconds, or rounds, of `announce-self`.
 _LONGEST_PAUSE: Final = 1000
+# QEMU's own numbers are signed 64 bits.
 _MOST: Final = 2**62
 _ELSEWHERE: Final = "the guest was given away and never runs here again"
 _UNDECIDED: Final = "a move has begun, and nothing is decided about it"
@@ -61,6 +64,7 @@ _RUNS: Final = "the guest runs here and was not given away"
 
 
 def _is_whole(value: object, most: int) -> bool:
+    # In Python, True is an int.
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
@@ -69,7 +73,8 @@ def _nothing(arguments: Arguments, _: GateState) -> bool:
 
 
 def _extensions(arguments: Arguments, _: GateState) -> bool:
-    """QEMU's usual client asks for what it is offered; commands out of band are no commands here."""
+    """Accept the capabilities of the handshake."""
+    # QEMU's usual client enables what it is offered. Out-of-band commands are refused all the same (see `refusal`).
     return arguments in ({}, {"enable": []}, {"enable": ["oob"]})
 
 
@@ -79,6 +84,7 @@ def _memory(arguments: Arguments, _: GateState) -> bool:
 
 def _requested_memory(arguments: Arguments, now: GateState) -> bool:
     wanted = arguments.get("value")
+    # virtio-mem plugs whole blocks only.
     is_fit = _is_whole(wanted, now.most_plugged) and isinstance(wanted, int) and not wanted % MEMORY_BLOCK.value
     is_of_memory = _is_memory(arguments, {"requested-size"})
     return is_fit and is_of_memory and arguments.keys() == {"path", "property", "value"}
@@ -90,6 +96,7 @@ def _is_memory(arguments: Arguments, properties: set[str]) -> bool:
 
 
 def _to_a_pod(arguments: Arguments, _: GateState) -> bool:
+    # `inc` sends along what the disk has beyond its image.
     return arguments.keys() <= {"uri", "inc"} and arguments.get("inc") in (None, True) and _is_pod(arguments.get("uri"))
 
 
@@ -104,6 +111,7 @@ def _is_pod(uri: object) -> bool:
         ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
         return False
+    # No zone (`%eth0`): it would pick an interface of the pod. `exec:` and `fd:` run programs or use open files.
     return isinstance(uri, str) and scheme == "tcp" and port == str(MIGRATION_PORT) and "%" not in host
 
 
@@ -120,11 +128,11 @@ def _is_capability(each: object) -> bool:
 
 
 def _parameters(arguments: Arguments, _: GateState) -> bool:
-    return arguments.keys() <= _PARAMETERS and all(_is_whole(each, _MOST) for each in arguments.values())
+    return arguments.keys() <= _PARAMETERS and all(_is_whole(amount, _MOST) for amount in arguments.values())
 
 
 def _pauses(arguments: Arguments, _: GateState) -> bool:
-    return arguments.keys() <= _PAUSES and all(_is_whole(each, _LONGEST_PAUSE) for each in arguments.values())
+    return arguments.keys() <= _PAUSES and all(_is_whole(amount, _LONGEST_PAUSE) for amount in arguments.values())
 
 
 _FITS: Final[Mapping[str, Callable[[Arguments, GateState], bool]]] = {
@@ -149,6 +157,7 @@ WHILE_MOVING: Final = frozenset({"cont", "migrate", "migrate-incoming", "quit"})
 
 def refusal(message: object, now: GateState) -> str:
     """The reason why ``message`` is not passed on to QEMU; empty if it is."""
+    # Unknown keys are refused as well: `exec-oob` is a command by another name.
     if not isinstance(message, Mapping) or not message.keys() <= {"execute", "arguments", "id"}:
         return "this is no command"
     command, arguments = message.get("execute"), message.get("arguments", {})
@@ -165,14 +174,17 @@ def refusal(message: object, now: GateState) -> str:
 def _too_early(command: str, now: GateState) -> str:
     """The reason why ``command`` is refused at this moment; empty if it is not."""
     match command:
+        # Two running copies of a guest would destroy the disk.
         case "cont" if now.is_given:
             return _ELSEWHERE
+        # The target may run already, or may be about to.
         case "cont" if now.is_open:
             return _UNDECIDED
         case "migrate" if not (now.is_open and now.has_certificate):
             return _NO_MOVE
         case "migrate-incoming" if not (now.receives and now.has_certificate):
             return _NO_MOVE
+        # A running guest ends with its pod, in order.
         case "quit" if not (now.is_given or now.receives or now.has_sent):
             return _RUNS
     return ""

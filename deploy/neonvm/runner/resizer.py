@@ -1,13 +1,6 @@
 """Brings one running guest to its desired size, and keeps reporting what it has.
 
-- CPU and memory are resized independently: memory that comes off slowly never delays a CPU.
-- A guest that boots is left alone. A resize that was refused, or stopped part of the way, is tried again after 1 s,
-  doubled up to 10 s, and at once when another size is asked for.
-- A guest that is held for a migration is not resized until a size is asked for again.
-- A resource that differs from the order and has not changed for a minute is ``stalled``, whatever the order was.
-- What the guest has is asked of it at its ``Pace``, after a resize whose answer did not say it, and when there is a
-  sign that it has changed.
-- When the guest has ended, all of this ends with its reason.
+CPU and memory are followed by a task each. A third one asks the guest what it has, at its ``Pace``.
 """
 
 from __future__ import annotations
@@ -22,6 +15,7 @@ from protocol.backoff import Backoff
 from protocol.runtime.clock import Clock
 from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
 
+# Seconds before a resize that was refused, or stopped part of the way, is tried again; doubled each time.
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 10.0
 STALLED_AFTER: Final = Seconds(60.0)
@@ -95,7 +89,8 @@ class Resizer:
         return "; ".join(self._faults.values())
 
     def want(self, size: Resources) -> None:
-        """From now on the guest should have ``size``; it is held no more."""
+        """From now on the guest should have ``size``, and is no longer held."""
+        # A guest that is held for a migration is not resized until a size is asked for again, even if it is the same.
         if size != self._wanted or self._is_held:
             self._wanted = size
             self._is_held = False
@@ -127,11 +122,13 @@ class Resizer:
     async def run(self) -> str:
         """Works until the guest has ended, then returns the reason."""
         async with asyncio.TaskGroup() as tasks:
-            workers = [tasks.create_task(self._follow(each)) for each in self._followed]
+            # A task for each resource: memory that comes off slowly never delays a CPU.
+            workers = [tasks.create_task(self._follow(followed)) for followed in self._followed]
             workers.append(tasks.create_task(self._poll()))
             reason = await self._guest.ended()
             for worker in workers:
                 worker.cancel()
+        # A guest that was sent away has left already.
         if self.state.phase is not GuestPhase.STOPPED:
             self.leave()
         return reason
@@ -147,6 +144,7 @@ class Resizer:
     async def _poll(self) -> None:
         booting = silent = 0
         while True:
+            # Before the look: a sign during it leads to another one.
             self._sign.clear()
             silent = 0 if await self._look() else silent + 1
             booting = booting + 1 if self.state.phase is GuestPhase.BOOTING else 0
@@ -171,10 +169,13 @@ class Resizer:
             return False
         self._say("state", "")
         if orders != self._orders:
+            # An order was answered while this look was on its way: what the look says of the CPU is older.
             state = replace(state, cpu=self.state.cpu)
+        # If the turn has changed, the guest has arrived or left in the meantime, and this answer is out of date.
         if state != self.state and turns == self._turns:
             booted = self.state.phase is GuestPhase.BOOTING
             self.state = state
+            # Orders that came while it booted were left alone.
             if booted:
                 self._wake()
             self._note_progress()
@@ -196,6 +197,7 @@ class Resizer:
             if self.is_quiet:
                 self._on_change()
             woken = await self._woken(followed.wake, Seconds(pause))
+            # Another size is tried at once, and has not failed yet.
             pause = _FIRST_PAUSE if woken else min(pause * 2, _LONGEST_PAUSE)
 
     async def _woken(self, wake: asyncio.Event, pause: Seconds) -> bool:
@@ -213,6 +215,7 @@ class Resizer:
 
     @property
     def _may_step(self) -> bool:
+        # A guest that boots is left alone: it was started with exactly what it may use.
         return self.state.phase is GuestPhase.RUNNING and not self._is_held
 
     async def _step_cpu(self) -> None:
@@ -220,6 +223,7 @@ class Resizer:
         if self._may_step and self.state.cpu != wanted:
             turns = self._turns
             has = await self._guest.set_cpu(wanted)
+            # Its answer did not say, so it is asked.
             if has is None:
                 await self._look()
             elif turns == self._turns:
@@ -237,16 +241,19 @@ class Resizer:
     async def _step_memory(self) -> None:
         wanted: Bytes = self._wanted.mem
         if self._may_step and self.state.mem != wanted:
+            # Memory comes and goes block by block, so the guest is asked how far it got.
             await self._guest.set_memory(wanted)
             await self._look()
 
     def _note_progress(self) -> None:
         """Finds out what has not come nearer to its order for a minute."""
         has, now = {CPU: self.state.cpu, MEMORY: self.state.mem}, self._clock.now()
+        # A guest that may not be resized cannot be late with it.
         wanted = {CPU: self._wanted.cpu, MEMORY: self._wanted.mem} if self._may_step else has
         for name, amount in has.items():
             if amount == wanted[name]:
                 self._unchanged.pop(name, None)
+            # Any change counts as progress, whatever the order was: the minute begins again.
             elif name not in self._unchanged or self._unchanged[name][0] != amount:
                 self._unchanged[name] = amount, now
         stalled = frozenset(name for name, (_, since) in self._unchanged.items() if now - since >= STALLED_AFTER)
@@ -255,6 +262,7 @@ class Resizer:
             self._on_change()
 
     def _say(self, about: str, fault: str) -> None:
+        # Listeners write to the API server, so they are called for changes only.
         if fault == self._faults.get(about, ""):
             return
         if fault:

@@ -1,8 +1,6 @@
 """Frames that reached a guest's old place after it had stopped there, and are given back to the network (pure).
 
-They are held until the guest's own announcement comes by. Only its new place can have sent it, so the network takes
-them there from then on. They go back under a hardware address that no other sender has: no bridge is to look for their
-senders here.
+They are held until the guest's own announcement comes by.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from typing import Final
 from deploy.neonvm.addressing import RETURNED_MAC, flat_mac
 from deploy.neonvm.network.announcement import is_announcement
 
+# Big-endian: QEMU writes both lengths with htonl.
 _HEAD: Final = struct.Struct("!II")
 _MAC: Final = 6
 _MOST: Final = 4096
@@ -26,17 +25,18 @@ class FrameStream:
         self._rest = b""
 
     def read(self, part: bytes) -> list[tuple[bytes, bytes]]:
-        """The offload header and the frame of each that is complete by now."""
-        found, said, at = list[tuple[bytes, bytes]](), self._rest + part, 0
-        while len(said) >= at + _HEAD.size:
-            length, header = _HEAD.unpack_from(said, at)
+        """The offload header and the frame of each that is now complete."""
+        frames, stream, at = list[tuple[bytes, bytes]](), self._rest + part, 0
+        while len(stream) >= at + _HEAD.size:
+            length, header = _HEAD.unpack_from(stream, at)
             start, end = at + _HEAD.size, at + _HEAD.size + length
-            if len(said) < end:
+            # The rest of this frame is in a later read.
+            if len(stream) < end:
                 break
-            found.append((said[start : start + header], said[start + header : end]))
+            frames.append((stream[start : start + header], stream[start + header : end]))
             at = end
-        self._rest = said[at:]
-        return found
+        self._rest = stream[at:]
+        return frames
 
 
 class ReturnedFrames:
@@ -49,13 +49,16 @@ class ReturnedFrames:
     def take(self, header: bytes, frame: bytes) -> list[bytes]:
         """The frames to return to the network now, in order. Broadcasts reach the guest without us."""
         if is_announcement(frame, self._mac):
+            # Only the guest's new place can have sent this, so the network leads its frames there from now on.
             ready, self._held = self._held or [], None
             return ready
         if frame[:_MAC] != self._mac:
             return []
+        # Under a source MAC that no machine has: with the original one, bridges would learn that its sender is here.
         returned = header + frame[:_MAC] + _bytes(RETURNED_MAC) + frame[2 * _MAC :]
         if self._held is None:
             return [returned]
+        # Senders repeat what is dropped.
         if len(self._held) < _MOST:
             self._held.append(returned)
         return []

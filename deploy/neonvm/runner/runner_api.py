@@ -49,8 +49,10 @@ class CpuChange(msgspec.Struct):
     @classmethod
     def read(cls, body: bytes) -> MilliCpu:
         """The CPU that ``body`` says. Raises ``msgspec.DecodeError``, or ``QuantityError`` for what is no amount."""
-        said = {name.lower(): value for name, value in _FIELDS.decode(body).items()}
-        amount = msgspec.convert(said, cls).vcpus
+        # Go's decoder ignores the case of names, so NeonVM's clients differ in it.
+        fields = {name.lower(): value for name, value in _FIELDS.decode(body).items()}
+        amount = msgspec.convert(fields, cls).vcpus
+        # A quantity may be a number or text; a float is parsed as text to keep it exact.
         return MilliCpu.parse(amount if isinstance(amount, (int, str)) else str(amount))
 
 
@@ -84,6 +86,7 @@ class RunnerApi:
     def __init__(self, runner: PodRunner, identity: PodIdentity | None = None) -> None:
         self._runner = runner
         self._identity = identity
+        # In the past, so that the first probe asks the guest.
         self._probed = -_PROBE_KEPT, Reply(_UNAVAILABLE, "")
         self._probing = asyncio.Lock()
 
@@ -91,6 +94,7 @@ class RunnerApi:
         """Answers requests of ``who`` until that hangs up or says something that is not HTTP; a probe's only one."""
         while (request := await read_request(reader, _LARGEST_BODY)) is not None:
             await write_reply(writer, await self.answer(who, *request))
+            # A probe needs no more, and must not hold a connection that the controller may need.
             if who == NOBODY:
                 return
 
@@ -103,16 +107,18 @@ class RunnerApi:
             return await self._probe()
         route = _ROUTES.get((method, path))
         if route is None:
-            known = any(each == path for _, each in _ROUTES)
-            return Reply("405 Method Not Allowed" if known else "404 Not Found", f"there is no {method} {path}\n")
+            is_path = any(route_path == path for _, route_path in _ROUTES)
+            return Reply("405 Method Not Allowed" if is_path else "404 Not Found", f"there is no {method} {path}\n")
         try:
             return await route(self, body)
+        # The caller's mistake; only a guest that cannot do it is worth a retry (503).
         except (msgspec.DecodeError, QuantityError, ValueError) as error:
             return Reply(_BAD, f"{error}\n")
         except GuestError as error:
             return Reply(_UNAVAILABLE, f"{error}\n")
 
     async def _probe(self) -> Reply:
+        # Probes that come together share one question to the guest.
         async with self._probing:
             now = asyncio.get_running_loop().time()
             if now - self._probed[0] >= _PROBE_KEPT:
@@ -120,7 +126,8 @@ class RunnerApi:
             return self._probed[1]
 
     async def cpu(self, _: bytes) -> Reply:
-        """The CPU as a bare number: its reader takes no line's end."""
+        """The CPU as a bare number."""
+        # The reader parses the body as a number and takes no line break.
         return Reply(_OK, str((await self._runner.state()).cpu.value))
 
     async def put_cpu(self, body: bytes) -> Reply:
@@ -133,14 +140,13 @@ class RunnerApi:
         return _json({"vcpus": cpu_to_wire((await self._runner.state()).cpu)})
 
     async def cpu_change(self, body: bytes) -> Reply:
-        """Gives the guest the CPU that NeonVM's controller asks for, and tells what it then has where the guest has
-        said so: to ask it would keep a load in an emulated guest waiting for a tenth of a second and more.
-        """
+        """Gives the guest the CPU that NeonVM's controller asks for, and tells what it then has if it said so."""
         has = await self._runner.set_cpu(CpuChange.read(body))
+        # The guest is not asked again: in an emulated one that stalls the load for a tenth of a second and more.
         return Reply(_OK, "") if has is None else _json({"vcpus": cpu_to_wire(has)})
 
     async def ready(self, _: bytes) -> Reply:
-        """Return True if the guest's database answers."""
+        """200 if the guest's database answers."""
         return Reply(_OK, "ready\n") if await self._runner.is_ready() else Reply(_UNAVAILABLE, "the guest boots\n")
 
     async def healthz(self, _: bytes) -> Reply:
@@ -158,19 +164,19 @@ class RunnerApi:
 
     async def introduce(self, body: bytes) -> Reply:
         """Trusts the authorities, and shows the pod's token."""
-        asked = msgspec.json.decode(body, type=Introduction)
+        introduction = msgspec.json.decode(body, type=Introduction)
         if self._identity is None:
             return Reply(_UNAVAILABLE, "this pod was given no identity\n")
         try:
-            return _json(Introduced(self._identity.introduce(asked.authorities)))
+            return _json(Introduced(self._identity.introduce(introduction.authorities)))
         except OSError as error:
             return Reply(_UNAVAILABLE, f"the pod's token cannot be read: {error}\n")
 
     async def handover(self, body: bytes) -> Reply:
         """Decides about a move, or says what was decided."""
-        asked = msgspec.json.decode(body, type=Handover)
-        held = self._runner.decide(asked.move, asked.decision)
-        return Reply(_OK, msgspec.json.encode(Handover(asked.move, held)).decode())
+        request = msgspec.json.decode(body, type=Handover)
+        decision = self._runner.decide(request.move, request.decision)
+        return Reply(_OK, msgspec.json.encode(Handover(request.move, decision)).decode())
 
     async def tls_request(self, body: bytes) -> Reply:
         """A signing request."""
@@ -178,8 +184,8 @@ class RunnerApi:
 
     async def tls_certificate(self, body: bytes) -> Reply:
         """Has QEMU use a certificate."""
-        given = msgspec.json.decode(body, type=Certificate)
-        await self._runner.use_certificate(given.move, given.certificate, given.authority)
+        request = msgspec.json.decode(body, type=Certificate)
+        await self._runner.use_certificate(request.move, request.certificate, request.authority)
         return Reply(_OK, "")
 
     async def put_announce(self, _: bytes) -> Reply:

@@ -18,7 +18,7 @@ from protocol.names import RUNNER_AUTHORITIES
 from protocol.vm_arguments import ArgumentsError, decode_dump
 
 _DEFAULT_GRACE: Final = 30
-_KERNEL: Final = "/vm/kernel/vmlinuz"
+_KERNEL: Final = "/vm/kernel/vmlinuz"  # in NeonVM's runner image
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class RunnerArguments:
     @property
     def grace(self) -> int:
         """Seconds that the pod has to end."""
+        # Kubernetes' own default for pods.
         return whole(self.spec, "terminationGracePeriodSeconds") or _DEFAULT_GRACE
 
     @property
@@ -64,7 +65,10 @@ def parse_arguments(given: Sequence[str], environment: Mapping[str, str]) -> Run
     pod = environment.get("K8S_POD_NAME", "")
     if not pod:
         raise ArgumentsError("the environment does not name the pod (K8S_POD_NAME)")
+    # NeonVM's controller passes neither the namespace nor the VM's name: the pod is called after the VM, with a
+    # random end.
     namespace = environment.get("VM_NAMESPACE", "default")
+    # The VM's own words replace the controller's.
     more = text(spec, "guest", "appendKernelCmdline") or flags.append
     return RunnerArguments(
         vm=ObjectName(namespace, environment.get("VM_NAME") or pod.rpartition("-")[0] or pod),
@@ -81,16 +85,17 @@ def parse_arguments(given: Sequence[str], environment: Mapping[str, str]) -> Run
 
 def _parser() -> argparse.ArgumentParser:
     """The flags of NeonVM's runner; those that say how its own QEMU is started are taken and not used."""
-    found = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="neonvm-runner", description="Runs the guest of one VirtualMachine in its pod."
     )
-    found.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
-    found.add_argument("-vmspec", required=True, metavar="DUMP", help="the VM's spec: JSON, gzip, base64")
-    found.add_argument("-vmstatus", default="", metavar="DUMP", help="the VM's status, written alike")
-    found.add_argument("-kernelpath", dest="kernel", default=_KERNEL, help="the guest's kernel (default: %(default)s)")
-    found.add_argument("-appendKernelCmdline", dest="append", default="", help="words for the kernel command line")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
+    parser.add_argument("-vmspec", required=True, metavar="DUMP", help="the VM's spec: JSON, gzip, base64")
+    parser.add_argument("-vmstatus", default="", metavar="DUMP", help="the VM's status, written alike")
+    parser.add_argument("-kernelpath", dest="kernel", default=_KERNEL, help="the guest's kernel (default: %(default)s)")
+    parser.add_argument("-appendKernelCmdline", dest="append", default="", help="words for the kernel command line")
+    # NeonVM's controller passes them to every runner, so refusing them would stop the pod.
     for ignored in ("-qemu-disk-cache-settings", "-memhp-auto-movable-ratio", "-cpu-scaling-mode"):
-        found.add_argument(ignored, help=argparse.SUPPRESS)
+        parser.add_argument(ignored, help=argparse.SUPPRESS)
     for ignored in ("-skip-cgroup-management", "-use-virtio-console"):
-        found.add_argument(ignored, action="store_true", help=argparse.SUPPRESS)
-    return found
+        parser.add_argument(ignored, action="store_true", help=argparse.SUPPRESS)
+    return parser

@@ -30,7 +30,9 @@ class TlsIdentity:
     def request(self, move: str) -> str:
         """A signing request for the certificate of ``move``, PEM; a key of its own for each move."""
         if move != self._move:
+            # A repeated request of one move keeps its key, so that a certificate on its way still fits.
             self._key, self._move = ec.generate_private_key(ec.SECP256R1()), move
+        # X.509 limits a common name to 64 characters.
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._name[:64])])
         made = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(self._key, hashes.SHA256())
         return made.public_bytes(serialization.Encoding.PEM).decode()
@@ -38,10 +40,11 @@ class TlsIdentity:
     def files(self, move: str, certificate: str, authority: str, *, is_server: bool) -> Path:
         """A folder as QEMU's ``tls-creds-x509`` reads it. Raises ``GuestError`` for a certificate that does not fit."""
         try:
-            found = x509.load_pem_x509_certificate(certificate.encode())
+            parsed = x509.load_pem_x509_certificate(certificate.encode())
         except ValueError as error:
             raise GuestError(f"the certificate cannot be read: {error}") from error
-        if move != self._move or found.public_key() != self._key.public_key():
+        # A late answer for an earlier move would leave QEMU with a certificate that does not fit its key.
+        if move != self._move or parsed.public_key() != self._key.public_key():
             raise GuestError("the certificate is not for this pod's key")
         place = Path(tempfile.mkdtemp(prefix="tls-", dir=self._folder))
         role = "server" if is_server else "client"
@@ -50,6 +53,7 @@ class TlsIdentity:
         )
         (place / "ca-cert.pem").write_text(authority)
         (place / f"{role}-cert.pem").write_text(certificate)
+        # Made with its mode before the secret is written, so that nobody can open it in between.
         (place / f"{role}-key.pem").touch(mode=0o600)
         (place / f"{role}-key.pem").write_bytes(secret)
         return place

@@ -46,12 +46,13 @@ LOST: Final = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start, 3 where the Lease was lost."""
+    """Runs until SIGTERM or SIGINT; 0 then, 2 if it cannot start, 3 if the Lease was lost."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     status = 0
     try:
         status = run(NAME, _run(options))
+    # A group, because the service runs in task groups.
     except* LeadershipLostError:
         status = LOST
     return status
@@ -59,19 +60,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
-    found = credentials(options.kubeconfig, clock)
+    login = credentials(options.kubeconfig, clock)
     namespace, _, name = options.lease.partition("/")
+    # The host name alone would make a restarted container take its own old Lease for valid.
     identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-    async with http_client(found, CONNECTIONS, NAME) as for_lease:
-        plain = HttpApi(for_lease, found.token)
+    async with http_client(login, CONNECTIONS, NAME) as for_lease:
+        # The Lease is renewed over a client of its own: a fence that closes must not keep it from being renewed.
+        plain = HttpApi(for_lease, login.token)
         leadership = Leadership(plain, clock, LeaseTerms(ObjectName(namespace, name)), identity)
         authority = RunnerAuthority(plain, leadership, clock, namespace)
         connections = RunnerConnections(authority.showing, authority.pod_of)
-        inner = probed_transport(found.tls, CONNECTIONS)
+        inner = probed_transport(login.tls, CONNECTIONS)
         fenced = httpx.AsyncClient(
-            base_url=found.server,
+            base_url=login.server,
             headers={"User-Agent": NAME},
-            auth=BearerAuth(found),
+            auth=BearerAuth(login),
             timeout=_API_TIMEOUT,
             transport=FencedTransport(inner, lambda: leadership.remaining),
         )
@@ -100,6 +103,7 @@ async def _run(options: argparse.Namespace) -> None:
             async with asyncio.TaskGroup() as tasks:
                 background = tasks.create_task(service.run())
                 await serve([_listener(options, service)], stop)
+                # It runs until cancelled; cancelling it releases the Lease.
                 background.cancel()
 
 
@@ -119,6 +123,7 @@ def _listener(options: argparse.Namespace, service: ControllerService) -> Listen
 
 
 def _form(options: argparse.Namespace) -> RunnerForm:
+    # An installation without agents has no such file.
     has_sidecar = options.sidecar is not None and options.sidecar.is_file()
     part = yaml.safe_load(options.sidecar.read_text()) if has_sidecar else None
     return RunnerForm(

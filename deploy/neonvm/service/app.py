@@ -1,8 +1,6 @@
 """The one place where a ``neonvm-controller`` is put together. Nothing is made at import.
 
-- Every replica keeps its caches; the one that holds the Lease acts. One that loses it ends, and comes back as a
-  standby: so no state of an old term survives into a new one.
-- Writes are refused from the instant at which the Lease may have passed on.
+Every replica keeps its caches; the one that holds the Lease acts.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _KINDS: Final = (PODS, VIRTUAL_MACHINES, MIGRATIONS, IP_ADDRESSES)
 
 
 class LeadershipLostError(Exception):
-    """Another replica may act by now."""
+    """Another replica may have begun to act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,9 @@ class ControllerService:
             guest_host=self.guests,
             events=EventRecorder(deps.client, "neonvm-controller", deps.clock),
             clock=deps.clock,
+            # Five characters, as at the end of names that Kubernetes generates.
             suffix=lambda: "".join(random.choices(_LETTERS, k=5)),
+            # `RunnerForm` adds the agent itself, as a native sidecar.
             sidecars=False,
             form=self._pod,
         )
@@ -107,9 +107,11 @@ class ControllerService:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.deps.leadership.run())
                 for cache in self.caches.values():
+                    # A standby keeps its caches as well, so that it can act at once.
                     tasks.create_task(cache.run())
                 tasks.create_task(self._act())
         finally:
+            # The next leader need not wait for the Lease to run out.
             await self.deps.leadership.release()
 
     async def _act(self) -> None:
@@ -119,12 +121,14 @@ class ControllerService:
         try:
             await asyncio.wait((lost, acting), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # Moves that go on are left to the next leader, not called off.
             self.guests.is_ending = True
             for task in (lost, acting):
                 task.cancel()
             await asyncio.gather(lost, acting, return_exceptions=True)
         if acting.done() and not acting.cancelled() and (error := acting.exception()) is not None:
             raise error
+        # The process ends and comes back as a standby: no state of an old term survives into a new one.
         raise LeadershipLostError
 
     async def _controllers(self) -> None:
@@ -139,11 +143,13 @@ class ControllerService:
                 tasks.create_task(RunnerPolicies(self.deps.client, vms, pods, self.deps.clock, self.deps.home).run())
 
     def _pod(self, vm: Json, plain: Json) -> Json:
+        # The authorities change over time, so the form takes those of this moment.
         return replace(self.deps.form, authorities=self.deps.authority.authorities)(vm, plain)
 
     def _led(self, leads: bool) -> None:
         if leads:
             self._leads.set()
+        # A replica that never led has nothing to lose.
         elif self._leads.is_set():
             self._lost.set()
 

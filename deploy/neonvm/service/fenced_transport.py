@@ -19,12 +19,13 @@ class FencedTransport(httpx.AsyncBaseTransport):
         self._remaining = remaining
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """One request. Raises ``ConnectError`` for a write where the Lease is not held."""
+        """One request. Raises ``ConnectError`` for a write if the Lease is not held."""
         if request.method not in _READS:
             left = self._remaining()
             if left <= 0:
                 raise httpx.ConnectError("this process does not hold the Lease", request=request)
             limits = request.extensions.get("timeout", {})
+            # Cut to what is left of the Lease: nothing waits for longer than this process may write.
             request.extensions["timeout"] = {name: min(left, limits.get(name) or left) for name in _LIMITS}
         return await self._inner.handle_async_request(request)
 

@@ -16,8 +16,9 @@ DESCRIPTION: Final = "Runs VirtualMachines in pods, resizes them, and moves them
 
 def parser() -> argparse.ArgumentParser:
     """All flags, with their defaults."""
-    found = argparse.ArgumentParser(prog="neonvm-controller", description=DESCRIPTION)
+    flags = argparse.ArgumentParser(prog="neonvm-controller", description=DESCRIPTION)
     for flag, default, metavar, what in (
+        # The registry of a local kind cluster; the chart names a released image.
         ("--runner-image", "localhost:5001/neonvm-runner:dev", "IMAGE", "the image of runner pods"),
         ("--guest-resource", "", "NAME", "the resource that brings a pod its devices; empty: none is asked for"),
         (
@@ -29,45 +30,47 @@ def parser() -> argparse.ArgumentParser:
         ("--lease", "kube-system/neonvm-controller", "NAMESPACE/NAME", "the Lease that decides which replica acts"),
         ("--listen", "0.0.0.0:10293", "HOST:PORT", "where /metrics /healthz /readyz are"),
     ):
-        found.add_argument(flag, default=default, metavar=metavar, help=f"{what} (default: %(default)s)")
-    found.add_argument(
+        flags.add_argument(flag, default=default, metavar=metavar, help=f"{what} (default: %(default)s)")
+    flags.add_argument(
         "--sidecar",
         type=Path,
         default=None,
         metavar="FILE",
         help="a pod's part: the agent beside each VM (none where there is no such file)",
     )
-    found.add_argument(
+    flags.add_argument(
         "--network-policies",
+        # On unless it is switched off with --no-network-policies.
         action=argparse.BooleanOptionalAction,
         default=True,
         help="keep a NetworkPolicy around the ports of runner pods in each namespace that has VMs (default: yes)",
     )
-    found.add_argument(
+    flags.add_argument(
         "--pull-secret",
         action="append",
         default=[],
         metavar="NAME",
         help="a Secret in the namespaces of VMs with which their pods pull images (repeatable)",
     )
-    found.add_argument(
+    flags.add_argument(
         "--pod-security",
         type=_security,
         default=POD_SECURITY,
         metavar="JSON",
         help="the security context of runner pods (default: user and group 65532, RuntimeDefault)",
     )
-    add_kubeconfig(found)
-    add_log_level(found)
-    return found
+    add_kubeconfig(flags)
+    add_log_level(flags)
+    return flags
 
 
 def _security(typed: str) -> Json:
     """A security context as JSON. Raises ``ArgumentTypeError``."""
     try:
-        found = json.loads(typed)
+        parsed = json.loads(typed)
     except ValueError as error:
+        # argparse turns this error into a message about the flag; others would be a traceback.
         raise argparse.ArgumentTypeError(f"no JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise argparse.ArgumentTypeError("expected a JSON object")
-    return found
+    return parsed

@@ -39,6 +39,8 @@ OF_AGENTS: Final = f"{AUTHORITIES}-agent"
 """The certificate of agents of nodes, which their pods mount."""
 
 _DAY: Final = 86_400.0
+# Of an authority and of a certificate: years and months. Pods of VMs run for months with the authorities of their
+# start.
 LIVES: Final = Lives(Seconds(9 * 365 * _DAY), Seconds(90 * _DAY))
 _PAUSE: Final = Seconds(60.0)
 _RETRY: Final = Seconds(2.0)
@@ -63,6 +65,7 @@ class RunnerAuthority:
     def showing(self) -> Showing:
         """The certificates to show now; ``ready`` is set before. Raises ``OSError``."""
         if self._shown is None:
+            # OSError, because to callers it is a connection that cannot be made.
             raise OSError("there is no certificate for runner pods yet")
         return self._shown[1]
 
@@ -74,16 +77,18 @@ class RunnerAuthority:
     async def pod_of(self, token: str) -> str:
         """The uid of the pod that a runner's token is bound to; empty if it is not accepted. Raises ``OSError``."""
         try:
+            # Only the API server knows whether the pod of a token still exists.
             review = await TokenReviews(self._api).review(token, RUNNER_AUDIENCE)
         except ApiError as error:
             raise OSError(f"the API server does not review the pod's token: {error}") from error
-        found = identity_in(review, RUNNER_AUDIENCE)
-        return (found.pod_uid or "") if found is not None else ""
+        identity = identity_in(review, RUNNER_AUDIENCE)
+        return (identity.pod_uid or "") if identity is not None else ""
 
     async def run(self) -> None:
         """Keeps certificates while this process leads, until cancelled."""
         while True:
             trouble = await self._turn()
+            # Each reason is logged once, not with every retry.
             if trouble and trouble != self._trouble:
                 LOG.error("the certificates of runner pods cannot be kept", extra={"reason": trouble})
             self._trouble = trouble
@@ -93,14 +98,15 @@ class RunnerAuthority:
         """Run one round; the error, or empty if none."""
         try:
             bundle, trouble = await self._keeper.turn()
-            found = certificate_in(content(await read_secret(self._api, self._namespace, OWN) or {}))
+            own = certificate_in(content(await read_secret(self._api, self._namespace, OWN) or {}))
         except (ApiError, NotLeadingError, MissingSecretError) as error:
             return str(error) or type(error).__name__
-        if found is None:
+        if own is None:
             return trouble or f"there is no Secret {self._namespace}/{OWN}: apply the manifests"
-        mark = bundle + found.pair.certificate
+        # A new TLS context is built only when something changed: it costs more than the comparison.
+        mark = bundle + own.pair.certificate
         if self._shown is None or self._shown[0] != mark:
-            context = client_context(found.pair.certificate, found.pair.key)
+            context = client_context(own.pair.certificate, own.pair.key)
             self._shown = mark, Showing(context, bundle.decode())
             self.ready.set()
         return trouble

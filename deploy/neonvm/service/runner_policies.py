@@ -62,36 +62,40 @@ class RunnerPolicies:
     async def _turn(self) -> None:
         policies, closed = defaultdict[str, list[Json]](list), set[str]()
         async for page in self.client.pages(NETWORK_POLICIES, PAGE):
-            closed |= {each.name.namespace for each in page.unreadable}
-            for each in page.objects:
-                policies[name_of(each).namespace].append(deciding_part(each))
+            closed |= {unreadable.name.namespace for unreadable in page.unreadable}
+            for policy in page.objects:
+                # Only the deciding part is kept: the largest policies take megabytes.
+                policies[name_of(policy).namespace].append(deciding_part(policy))
         for kind in OF_NAMESPACES:
             closed |= await self._namespaces(kind)
+        # A list, because each kind has to be asked: an error there must not go unseen.
         is_closed_everywhere = any([await self._namespaces(kind) for kind in OF_CLUSTERS])
         vms = _by_namespace(self.vms.objects.values())
-        pods = _by_namespace(each for each in self.pods.objects.values() if LABEL_VM_NAME in labels_of(each))
-        ours = {namespace for namespace, found in policies.items() if any(map(is_ours, found))}
+        pods = _by_namespace(pod for pod in self.pods.objects.values() if LABEL_VM_NAME in labels_of(pod))
+        ours = {namespace for namespace, in_namespace in policies.items() if any(map(is_ours, in_namespace))}
         todos: dict[str, Todo] = {}
         for namespace in sorted(vms.keys() | ours):
             others = is_closed_everywhere or namespace in closed
             here, theirs = vms.get(namespace, []), policies.get(namespace, [])
             if todo := policy_todo(self.home, here, theirs, others, pods.get(namespace, [])):
                 todos[namespace] = todo
-        self._reasons = {each: reason for each, reason in self._reasons.items() if each in todos or not each}
+        # A namespace that needs nothing any more is forgotten; "" stands for the whole turn.
+        self._reasons = {key: reason for key, reason in self._reasons.items() if key in todos or not key}
         for namespace, todo in todos.items():
             await self._try(todo, namespace)
 
     async def _namespaces(self, kind: Resource) -> set[str]:
         """The namespaces with objects of a kind that the cluster may not have; empty for objects of the cluster."""
-        found = set[str]()
+        namespaces = set[str]()
         try:
             async for page in self.client.pages(kind, PAGE):
-                found |= {each.namespace for each in map(name_of, page.objects)}
-                found |= {each.name.namespace for each in page.unreadable}
+                namespaces |= {name.namespace for name in map(name_of, page.objects)}
+                namespaces |= {unreadable.name.namespace for unreadable in page.unreadable}
         except KubeApiError as error:
+            # Most clusters have none of these kinds: their API is not installed.
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
-        return found
+        return namespaces
 
     async def _try(self, todo: Todo, namespace: str) -> None:
         """One namespace; a refusal there (a quota, a webhook, a namespace that ends) holds up no other."""
@@ -121,7 +125,7 @@ class RunnerPolicies:
 
 
 def _by_namespace(objects: Iterable[Json]) -> dict[str, list[Json]]:
-    found = defaultdict[str, list[Json]](list)
-    for each in objects:
-        found[name_of(each).namespace].append(each)
-    return found
+    grouped = defaultdict[str, list[Json]](list)
+    for resource in objects:
+        grouped[name_of(resource).namespace].append(resource)
+    return grouped

@@ -1,4 +1,4 @@
-"""What ``neonvm-controller`` tells Prometheus. Labels are few fixed words, never names of VMs."""
+"""Metrics of ``neonvm-controller``. Labels are few fixed words, never names of VMs."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class VmControllerTelemetry:
         )
         for phase in ENDED:
             self._ended.labels(phase.lower())
+        # Counted at each scrape, so that no missed event leaves a wrong number.
         self.registry.register(_Phases(vms))
         vms.listen(self._changed)
 
@@ -45,7 +46,8 @@ class VmControllerTelemetry:
         return generate_latest(self.registry)
 
     def _changed(self, change: ObjectChange) -> None:
-        """A VM that is seen for the first time may have ended long ago."""
+        """Counts a guest that has just ended."""
+        # A VM that is seen for the first time may have ended long ago.
         if change.old is None or change.new is None or not self._leads():
             return
         before, after = _phase(change.old), _phase(change.new)
@@ -69,4 +71,5 @@ class _Phases(Collector):
 
 
 def _phase(vm: Json) -> str:
+    # A VM that no controller has seen yet has no phase.
     return text(vm, "status", "phase") or PENDING

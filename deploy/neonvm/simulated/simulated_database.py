@@ -1,4 +1,4 @@
-"""What a simulated guest says of the database that it does not have (pure).
+"""A simulated guest's answers about the database that it does not have (pure).
 
 One with a primary on its kernel command line is a standby that streams and is never behind. Tests and
 demonstrations put other answers there.

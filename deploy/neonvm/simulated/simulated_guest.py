@@ -1,8 +1,6 @@
 """Simulated guests behind the guest port: hundreds in one process, playing a load instead of a database (B.2).
 
-- Outside of the guest nothing differs: the agent scrapes the same paths, the runtime resizes by the same calls.
-- The model is exact for any time, so nothing ticks: a guest is computed when it is asked.
-- A guest that is moved keeps its kernel, so its counters and its place in the load go on.
+Outside of the guest nothing differs: the agent scrapes the same paths, the runtime resizes by the same calls.
 """
 
 from __future__ import annotations
@@ -94,9 +92,9 @@ class SimulatedGuest:
         await self.stop()  # one that has failed may still hold its ports
         size = Resources(self._spec.cpu_use, self._spec.mem_use)
         kernel = SimulatedKernel.booted(self._made_by.load_of(self._spec.vm), size, self._spec.cpu_max.whole_cpus)
-        with ExitStack() as held:
-            listeners = await self._listeners(held)
-            held.pop_all()
+        with ExitStack() as cleanup:
+            listeners = await self._listeners(cleanup)
+            cleanup.pop_all()
         database = SimulatedDatabase.told(self._spec.kernel_arguments)
         await self._run(_Running(self._made_by.clock.now(), time.time(), kernel, database, []), listeners)
 
@@ -116,6 +114,7 @@ class SimulatedGuest:
         try:
             return await self._moved(target, limits, progress)
         except BaseException:
+            # As in QEMU, a target whose move has failed is of no more use.
             if isinstance(target, SimulatedGuest) and target._receives:
                 await target.stop()
             raise
@@ -151,11 +150,13 @@ class SimulatedGuest:
         """Returns once the guest has stopped, moved, or was made to fail. Raises ``GuestError`` before its start."""
         if self._end is None:
             raise GuestError(f"{self._spec.vm}: the guest was not started")
+        # A caller that is cancelled must not end the future of all others.
         return await asyncio.shield(self._end)
 
     def fail(self, reason: str) -> None:
         """The guest cannot go on from this instant, as a real one whose machine stops for ``reason``."""
         self._receives = False
+        # Its ports stay open until it is stopped, as those of a machine that hangs.
         failed, self._running = self._running, None
         if failed is not None:
             self._servers = failed.servers
@@ -205,6 +206,7 @@ class SimulatedGuest:
             progress(info)
             if left <= 0:
                 break
+            # In steps, so that an end that is lost on the way is noticed.
             await clock.sleep(min(_REPORT, left))
         if course.end is None:
             story = f"{self._spec.vm}: it could not be sent within {limits.timeout:g} s"
@@ -221,13 +223,14 @@ class SimulatedGuest:
 
     async def _goes_on_at(self, target: SimulatedGuest) -> None:
         """From one instant to the next the target runs, and this one does not."""
-        with ExitStack() as held:
+        with ExitStack() as cleanup:
             try:
-                listeners = await target._listeners(held)
+                listeners = await target._listeners(cleanup)
             except GuestError as error:
                 raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, str(error)) from error
             self._both_are_there(target)
-            held.pop_all()
+            cleanup.pop_all()
+        # The kernel moves along, so counters and the place in the load go on.
         running, self._running = self._runs(), None
         old, running.servers = running.servers, []
         self._ends("it runs elsewhere now")
@@ -272,6 +275,7 @@ class SimulatedGuest:
     def _now(self) -> SimulatedKernel:
         """The guest at this moment. Raises ``GuestError`` if it does not run."""
         running = self._runs()
+        # The model is exact for any time, so nothing ticks: the guest is computed when it is asked.
         running.kernel = running.kernel.advanced(Seconds(self._made_by.clock.now() - running.since))
         return running.kernel
 

@@ -1,4 +1,4 @@
-"""What a simulated guest is asked to do over time (pure).
+"""The load of a simulated guest over time (pure).
 
 Demand is constant between two steps, so a model can be advanced to any time exactly. Before the first step, the demand
 of the first step holds.
@@ -48,6 +48,7 @@ class Load:
         times = [step.at for step in self.steps]
         if not times or any(later <= earlier for earlier, later in pairwise(times)):
             raise LoadError("a load needs at least one step, and each step must be later than the one before")
+        # The last step would never be reached.
         if self.period is not None and self.period <= times[-1]:
             raise LoadError(f"a load cannot start over after {self.period:g} s: its last step is at {times[-1]:g} s")
 
@@ -77,6 +78,7 @@ class Load:
 
 def _after(age: Seconds, span: float) -> Seconds:
     """``age + span``, later than ``age`` even where ``span`` is lost in rounding."""
+    # A step that does not advance would keep the model in an endless loop.
     return Seconds(max(age + span, nextafter(age, inf)))
 
 
@@ -95,6 +97,7 @@ def parse_recording(text: str, *, repeat: bool) -> Load:
         raise LoadError(f"line {rows.line_num} of the recording: {error}") from None
     if not repeat or len(steps) < 2:
         return Load(steps)
+    # The last line has no length of its own, so it gets that of the one before.
     return Load(steps, Seconds(2 * steps[-1].at - steps[-2].at))
 
 
@@ -103,6 +106,7 @@ def _step(line: int, row: dict[str, str]) -> LoadStep:
         step = LoadStep(Seconds(float(row["seconds"])), Demand(float(row["cpu"]), Bytes.parse(row["mem"])))
     except (TypeError, ValueError, QuantityError) as error:
         raise LoadError(f"line {line} of the recording: {error}") from error
+    # `float` also reads "nan" and "inf".
     if not (0 <= step.at < float("inf") and 0 <= step.demand.cpu < float("inf")):
         raise LoadError(f"line {line} of the recording: seconds and cpu must be zero or more")
     return step

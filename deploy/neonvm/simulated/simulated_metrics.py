@@ -24,12 +24,14 @@ def _metric(name: str, kind: str, what: str, samples: Mapping[str, float]) -> It
     yield f"# HELP {name} {what}"
     yield f"# TYPE {name} {kind}"
     for labels, value in samples.items():
+        # `repr` keeps every digit: counters are subtracted from each other later.
         yield f"{name}{labels} {value!r}"
 
 
 def _cpu(kernel: SimulatedKernel, _: float) -> Iterator[str]:
-    """Only CPUs that are online, as in /proc/stat."""
+    """Seconds of each online CPU by mode."""
     samples: dict[str, float] = {}
+    # Offline CPUs are missing, as in /proc/stat, and their counters go on later from where they were.
     for number in range(kernel.size.cpu.whole_cpus):
         busy, idle = kernel.counters.busy[number], kernel.counters.idle[number]
         parts = {
@@ -53,6 +55,7 @@ def _loadavg(kernel: SimulatedKernel, _: float) -> Iterator[str]:
 
 def _meminfo(kernel: SimulatedKernel, _: float) -> Iterator[str]:
     total, used = kernel.size.mem, kernel.mem_used
+    # Without a page cache, all that is not used is both free and available.
     fields = {"MemAvailable": total - used, "MemFree": total - used, "MemTotal": total}
     for field, amount in fields.items():
         what = f"Memory information field {field}_bytes."
@@ -83,7 +86,8 @@ def _time(kernel: SimulatedKernel, boot_time: float) -> Iterator[str]:
 
 
 def _vmstat(_: SimulatedKernel, __: float) -> Iterator[str]:
-    """Its programs read nothing from disk, so nothing is ever read again."""
+    """Zeros."""
+    # Simulated programs read nothing from disk, so nothing is ever read again.
     for field in ("pgpgin", "pgpgout", "workingset_refault_anon", "workingset_refault_file"):
         what = f"/proc/vmstat information field {field}."
         yield from _metric(f"node_vmstat_{field}", "untyped", what, {"": 0.0})

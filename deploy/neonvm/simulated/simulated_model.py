@@ -1,11 +1,4 @@
-"""The kernel of a simulated guest: its counters under a demand and a size, as Linux would have them (pure).
-
-- Busy CPU time grows by the demand, but never by more than the guest has.
-- Tasks that could run but have no CPU wait. The share of time in which at least one waits (PSI ``some``) grows with
-  what is missing, and is all of the time at twice the CPU; the same for memory.
-- The load average follows the number of tasks that could run, exponentially with 1, 5 and 15 minutes.
-- Memory is given back only as far as it is not in use; the rest follows when the use falls.
-"""
+"""The kernel of a simulated guest: its counters under a demand and a size, as Linux would have them (pure)."""
 
 from __future__ import annotations
 
@@ -61,6 +54,7 @@ class SimulatedKernel:
 
     def resized(self, asked: Resources) -> SimulatedKernel:
         """The same guest told to have another size; memory in use stays as it is."""
+        # Memory is given back only as far as it is not in use; the rest follows when the use falls.
         return replace(self, asked=asked, size=Resources(asked.cpu, max(asked.mem, self.mem_used)))
 
     def under(self, pressed: Demand | None) -> SimulatedKernel:
@@ -75,6 +69,7 @@ class SimulatedKernel:
             until = age if change is None else min(age, change)
             counters = _counted(kernel.counters, kernel.size, kernel.demand, until - kernel.age)
             kernel = replace(kernel, counters=counters, age=Seconds(until))
+            # Memory in use may have fallen with this step.
             kernel = kernel.resized(kernel.asked)
         return kernel
 
@@ -82,10 +77,11 @@ class SimulatedKernel:
 def _counted(before: Counters, size: Resources, demand: Demand, span: float) -> Counters:
     """The counters after ``span`` seconds of a constant size and demand."""
     cores, online = size.cpu.as_cores, size.cpu.whole_cpus
-    each = min(demand.cpu, cores) / online if online else 0.0
+    # Busy time grows by the demand, but never by more than the guest has.
+    share = min(demand.cpu, cores) / online if online else 0.0
     return Counters(
-        busy=tuple(spent + (each * span if number < online else 0.0) for number, spent in enumerate(before.busy)),
-        idle=tuple(rest + ((1 - each) * span if number < online else 0.0) for number, rest in enumerate(before.idle)),
+        busy=tuple(spent + (share * span if number < online else 0.0) for number, spent in enumerate(before.busy)),
+        idle=tuple(rest + ((1 - share) * span if number < online else 0.0) for number, rest in enumerate(before.idle)),
         load=_decayed(before.load, demand.cpu, span),
         cpu_waiting=before.cpu_waiting + _waiting(demand.cpu, cores) * span,
         mem_waiting=before.mem_waiting + _waiting(demand.mem.value, size.mem.value) * span,
@@ -96,11 +92,13 @@ def _waiting(wanted: float, have: float) -> float:
     """The share of time in which a task waits: the missing amount relative to the size, at most all."""
     if wanted <= have:
         return 0.0
+    # PSI's `some`: all of the time at twice the size.
     return min(1.0, (wanted - have) / have) if have else 1.0
 
 
 def _decayed(load: tuple[float, float, float], tasks: float, span: float) -> tuple[float, float, float]:
     one, five, fifteen = (
+        # As Linux computes load averages, which follow the number of tasks exponentially.
         average * exp(-span / (60 * minutes)) + tasks * (1 - exp(-span / (60 * minutes)))
         for average, minutes in zip(load, _MINUTES, strict=True)
     )

@@ -1,4 +1,4 @@
-"""What a simulated guest answers: the paths of a real one, a way to put load on it, and a way to make it fail.
+"""Answers of a simulated guest: the paths of a real one, a way to put load on it, and a way to make it fail.
 
     GET /metrics[?collect[]=NAME…]   node_exporter's page (port 9100)
     GET /cpu, GET /ready             what the daemon of a real guest answers (port 25183)
@@ -41,7 +41,7 @@ class WireDemand(msgspec.Struct, forbid_unknown_fields=True):
 class GuestServer:
     """HTTP access to a guest.
 
-    ``kernel`` looks at it now and raises ``GuestError`` where it cannot go on, ``press`` changes its demand,
+    ``kernel`` looks at it now and raises ``GuestError`` if it cannot go on, ``press`` changes its demand,
     ``database`` and ``tell`` read and set what it says of its database, and ``fail`` ends it for a reason.
     """
 
@@ -57,6 +57,7 @@ class GuestServer:
         while (request := await read_request(reader)) is not None:
             try:
                 reply = self.answer(*request)
+            # A guest that has stopped answers nothing: the connection is cut, as a real machine's would be.
             except GuestError:
                 return
             await write_reply(writer, reply, "text/plain; version=0.0.4")
@@ -99,6 +100,7 @@ class GuestServer:
             demand = Demand(wire.cpu, Bytes.parse(wire.mem))
         except (msgspec.DecodeError, QuantityError) as error:
             return Reply("400 Bad Request", f'expected {{"cpu": 1.5, "mem": "1Gi"}}: {error}\n')
+        # JSON has no NaN, but negative numbers.
         if demand.cpu < 0:
             return Reply("400 Bad Request", "cpu must be zero or more\n")
         self.press(demand)

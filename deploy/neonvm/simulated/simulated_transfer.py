@@ -1,10 +1,4 @@
-"""How long the transfer of a simulated guest takes: rounds, each of which sends what changed in the last (pure).
-
-- The first round sends all memory in use; pages of zeros are only counted.
-- Once the rest can be sent within the allowed downtime, the guest stands still until it has been sent.
-- A guest that changes its memory faster than it can be sent never converges, unless it may be slowed down: by 20 %
-  after the second round, and by 10 % more with every other.
-"""
+"""The transfer of a simulated guest: rounds, each of which sends what changed in the last (pure)."""
 
 from __future__ import annotations
 
@@ -66,12 +60,13 @@ class Course:
         last = rounds[-1]
         rest = last.size / rate
         end = last.since + rest + _SWITCH
+        # A guest that changes its memory faster than it can be sent never does, unless it is slowed down.
         converges = len(rounds) > 1 and rest <= limits.downtime_after(last.since) and end <= limits.timeout
         return cls(memory_load, rate, rounds, Seconds(end) if converges else None, Seconds(rest + _SWITCH))
 
     def at(self, elapsed: Seconds) -> TransferInfo:
         """Progress after ``elapsed`` seconds (>= 0), at most its end."""
-        number = max(0, bisect_right(self.rounds, elapsed, key=lambda each: each.since) - 1)
+        number = max(0, bisect_right(self.rounds, elapsed, key=lambda step: step.since) - 1)
         now = self.rounds[number]
         sent = min(now.size, max(0.0, elapsed - now.since) * self.rate)
         done = self.end is not None and elapsed >= self.end
@@ -99,17 +94,19 @@ class Course:
 
 def _rounds(memory_load: MemoryLoad, rate: float, limits: TransferLimits) -> Iterator[_Round]:
     """Every round up to the one that fits into the allowed downtime, or to the time-out."""
-    each = _Round(_SETUP, float(memory_load.used.value), 0.0)
+    # The first round sends all memory in use; pages of zeros are only counted.
+    current = _Round(_SETUP, float(memory_load.used.value), 0.0)
     number = 0
     while True:
-        yield each
+        yield current
         number += 1
-        span = each.size / rate
-        since = Seconds(each.since + span)
-        if (number > 1 and span <= limits.downtime_after(each.since)) or since >= limits.timeout:
+        span = current.size / rate
+        since = Seconds(current.since + span)
+        # Once the rest can be sent within the allowed downtime, the guest stands still until it has been sent.
+        if (number > 1 and span <= limits.downtime_after(current.since)) or since >= limits.timeout:
             return
         changed = _dirtied(memory_load, span) * (1 - (_brake(number) if limits.auto_converge else 0.0))
-        each = _Round(since, changed, each.sent + each.size)
+        current = _Round(since, changed, current.sent + current.size)
 
 
 def _dirtied(memory_load: MemoryLoad, span: float) -> float:
@@ -118,6 +115,7 @@ def _dirtied(memory_load: MemoryLoad, span: float) -> float:
 
 
 def _brake(rounds: int) -> float:
+    # As QEMU's auto-converge: 20 % slower after the second round, and 10 % more with every other.
     return 0.0 if rounds < 2 else min(_STRONGEST_BRAKE, _FIRST_BRAKE + _BRAKE * ((rounds - 2) // 2))
 
 
