@@ -128,7 +128,7 @@ def _add_events(app: FastAPI, doorman: SignIn, readers: Readers) -> None:
 
         last_id = request.headers.get("last-event-id", after)  # a browser that connects again by itself knows better
         frames = readers.frames(sees, last_id, session.person)
-        # A proxy that buffers would hold events back; nginx is told so by this header.
+        # A proxy that buffers would hold events back; nginx reads this header.
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 

@@ -117,7 +117,7 @@ class InjectorProgram:
             mounted = (self.folder / BUNDLE).read_bytes()
             bundle = await self.gathered.gather(mounted, await self.publisher.published())
             trouble = await self.publisher.publish(bundle) if bundle else NO_AUTHORITY
-        # Every replica serves the webhook, whether or not it leads.
+        # Every replica serves the webhook; leading does not matter.
         if makes:
             await self.own.fetch()
         return trouble

@@ -138,7 +138,7 @@ def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) ->
     return MigrationModel(
         name=str(found.name),
         vm=str(found.vm),
-        # Without facts the object has not been seen yet: what is known is how far its creation has come.
+        # Without facts the object has not been seen yet: only the progress of its creation is known.
         phase=found.phase.value if found.facts is not None else found.creation.value,
         source=found.source,
         target=found.goal,

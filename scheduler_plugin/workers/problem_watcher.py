@@ -38,7 +38,7 @@ class ProblemWatcher:
             current.add(key)
             if key not in self._told:
                 self._events.tell(event)
-        # Replaced, not extended: a problem that went away and comes back is told again.
+        # Replaced, not extended: a problem that went away and comes back is reported again.
         self._told = current
 
     async def _problems(self) -> AsyncIterator[EventRecord]:

@@ -93,7 +93,8 @@ class Judge:
     def _not_stored(self, machine: Machine) -> list[str]:
         if machine.is_tainted or self.fleet.node(machine) is None:
             return []
-        known = (self.fleet.stored(machine) or ZERO).at_least(self.fleet.use(machine))
+        stored = self.fleet.stored(machine) or ZERO
+        known = stored.at_least(self.fleet.use(machine)).at_least(self.fleet.reported(machine))
         return [
             f"{machine.name}: {self._who(agent)} holds {agent.hold}, stored is {self.fleet.stored(machine)}"
             for agent in machine.agents

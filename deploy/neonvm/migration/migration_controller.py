@@ -87,7 +87,7 @@ class MigrationController:
         fresh = [migration for migration in snapshot.migrations if not text(migration, "status", "phase")]
         for due in [*(migration for migration in snapshot.migrations if migration not in fresh), *fresh[:1]]:
             facts = self._facts(due, snapshot)
-            # A new leader knows nothing of guests yet; to decide now could end a move that goes well.
+            # A new leader has not seen any guest yet: a decision now could end a move that goes well.
             if dark := self._in_the_dark(facts):
                 self._queue.add(vm, _LATER)
                 # Said only after a while: most guests are looked at within seconds.

@@ -34,5 +34,5 @@ def has_remains(migration: Json) -> bool:
 def is_held(migration: Json) -> bool:
     """Return True if the migration still carries the runtime's finalizer."""
     finalizers = child(migration, "metadata").get("finalizers")
-    # The finalizer is taken off once nothing of the move is left.
+    # The finalizer is removed once the move has left nothing behind.
     return isinstance(finalizers, list) and FINALIZER in finalizers

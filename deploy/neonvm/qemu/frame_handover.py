@@ -94,7 +94,7 @@ class SourceFilters:
     async def divert(self) -> None:
         """The guest has stopped: its frames go to the target from now on."""
         on = {"path": f"/objects/{HAND}", "property": "status", "value": "on"}
-        # First `hand` goes on, and only then does `hold` let go of what it has, which so goes to the target.
+        # First `hand` goes on, and only then does `hold` release its frames, so that they reach the target.
         orders = (self._machine.call("qom-set", on), self._machine.call("object-del", {"id": HOLD}))
         # Both orders are given before the first is answered: every moment counts.
         await asyncio.gather(*orders, return_exceptions=True)

@@ -142,7 +142,7 @@ class Transfer:
     async def _begin(self) -> None:
         """Prepares both ends and tells them to start. Raises ``GuestError`` if one will not."""
         source, target, limits = self._endpoints.source, self._endpoints.target, self._limits
-        # `late-block-activate`: the target does not touch the disk before it is told to run.
+        # `late-block-activate`: the target does not touch the disk before it runs.
         await target.call("migrate-set-capabilities", _capabilities("events", "return-path", "late-block-activate"))
         brake = ("auto-converge",) if limits.auto_converge else ()
         await source.call("migrate-set-capabilities", _capabilities("events", "return-path", *brake))

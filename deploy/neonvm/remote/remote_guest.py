@@ -111,7 +111,7 @@ class RemoteGuest:
             plugged = await count_plugged(machine, self.runner.who) if self._booted.plugs_cpus else None
         cpu = await self.runner.cpu()
         if plugged is not None and plugged != cpu.whole_cpus:
-            # Such a runner repeats what it was ordered; QEMU knows what there is.
+            # Such a runner repeats its order; QEMU knows the real size.
             cpu = MilliCpu(1000 * plugged)
         return GuestState(phase, cpu, memory)
 

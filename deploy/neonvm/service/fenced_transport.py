@@ -25,7 +25,7 @@ class FencedTransport(httpx.AsyncBaseTransport):
             if left <= 0:
                 raise httpx.ConnectError("this process does not hold the Lease", request=request)
             limits = request.extensions.get("timeout", {})
-            # Cut to what is left of the Lease: nothing waits for longer than this process may write.
+            # Cut to the rest of the Lease: nothing waits for longer than this process may write.
             request.extensions["timeout"] = {name: min(left, limits.get(name) or left) for name in _LIMITS}
         return await self._inner.handle_async_request(request)
 

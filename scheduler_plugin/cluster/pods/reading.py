@@ -111,7 +111,7 @@ def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, 
     A target is the migration's until that has succeeded, and then the VM's; until then its label says which VM. The
     source of a migration has it as an owner too, but not as its controller.
     """
-    # By group: another group may have a kind of the same name. The group is empty where the owner was read without its
+    # By group: another group may have a kind of the same name. The group is empty if the owner was read without its
     # apiVersion.
     owners = [
         reference

@@ -98,7 +98,7 @@ class Condition(msgspec.Struct, frozen=True):
     status: str = ""
     reason: str | None = None
     message: str | None = None
-    # 0 where the kubelet is too old to report it.
+    # 0 if the kubelet is too old to report it.
     observedGeneration: int = 0  # noqa: N815 - the name in the API
 
 

@@ -204,7 +204,7 @@ class FactInformer(KnownFacts[F]):
         rest = ""
         while True:
             page = await self._page(api, {"continue": rest} if rest else {})
-            # Versions are compared with what was known before the list was asked for.
+            # Versions are compared with those known before the list began.
             if self._is_restored(page, gone):
                 self._go_back()
                 listed, gone, rest = set(), frozenset(), ""  # what this list has shown so far was not believed

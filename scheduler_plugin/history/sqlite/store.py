@@ -180,7 +180,7 @@ class SqliteStore:
         connection.executemany(table.insert, [table.row(*self._numbers(facts), span) for facts, span in spans])
 
     def _transaction(self) -> sqlite3.Connection:
-        # Takes the write lock at once, so that a transaction never fails half way for want of it.
+        # Takes the write lock at once, so that a transaction never fails half way.
         self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
 

@@ -48,7 +48,7 @@ def _field_leaves(value: Any, keys: ListKeys, parent: Path, name: str) -> Iterat
 
 def item_step(item: Any, by: tuple[str, ...]) -> str:
     """The step to one item of a list with keys ``by``."""
-    # An item that is no object has no keys, and is told by its value.
+    # An item that is no object has no keys: its value identifies it.
     if by and isinstance(item, dict):
         return "k:" + encode({key: item.get(key) for key in by}).decode()
     return "v:" + encode(item).decode()

@@ -29,7 +29,7 @@ _NOT_COUNTED: Final = frozenset({"metadata", "status", "apiVersion", "kind"})
 _ANNOTATIONS_LIMIT: Final = 256 * 1024
 _STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _FREE_FINALIZERS: Final = frozenset({"admissionregistration.k8s.io", "apiextensions.k8s.io"})
-"""Groups of Kubernetes whose finalizers need no domain, as those of custom resources, which are told to have one."""
+"""Groups of Kubernetes whose finalizers need no domain, as those of custom resources, which should have one."""
 
 
 def timestamp(moment: datetime) -> str:

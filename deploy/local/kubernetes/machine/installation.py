@@ -48,7 +48,7 @@ async def rolled_out(client: ApiClient, clock: Clock, report: Callable[[str], No
     while left := await _left(client):
         if clock.now() >= deadline:
             raise InstallationError(f"after {_PATIENCE:g} s there is still no {', '.join(left)}")
-        # Polled several times a second, but people are told of changes only.
+        # Polled several times a second, but only changes are printed.
         if left != reported:
             reported = left
             report(f"waiting for {', '.join(left)}")
