@@ -83,3 +83,10 @@ def test_the_conversation_of_the_protocol_is_what_is_spoken() -> None:
     why = "VirtualMachine default/pg-2 of pod default/pg-2 is not known yet"
     told = [granted_entry(encode_response(asked.version, granted, slot)), refused_entry(503, why, Seconds(1.0))]
     assert json.loads(encode_batch(told)) == json.loads(answers)
+
+
+def test_decisions_are_short() -> None:
+    """A decision record has at most 400 words: context, decision, consequences, rejected."""
+    records = sorted((ROOT / "docs/decisions").glob("*.md"))
+    words = {path.name: len(re.findall(r"[\w.%/'-]*[A-Za-z][\w.%/'-]*", path.read_text())) for path in records}
+    assert {name: count for name, count in words.items() if count > 400} == {}
