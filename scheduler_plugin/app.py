@@ -20,6 +20,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.migration.mover import Mover
 from scheduler_plugin.migration.reporter import MigrationReporter
+from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.planner import Planner
 from scheduler_plugin.planner.status import MigrationStatus
 from scheduler_plugin.service import Service
@@ -32,7 +33,6 @@ from scheduler_plugin.workers.event_recorder import SchedulerEvents
 from scheduler_plugin.workers.permit_writer import PermitWriter
 from scheduler_plugin.workers.problem_watcher import ProblemWatcher
 from scheduler_plugin.workers.request_writer import RequestWriter
-from scheduler_plugin.workqueue import WorkQueues
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class SchedulerPorts:
 
 def assemble(ports: SchedulerPorts, settings: SchedulerSettings) -> Parts:
     """Assemble a scheduler that acts alone; nothing runs yet."""
-    ledger, queues = Ledger(), WorkQueues()
+    ledger, queues = Ledger(), OrderQueues()
     feed = Feed(ledger, queues, ports.telemetry, clock=ports.clock, settings=settings, identity=ports.identity)
     # Without a Lease this process is the leader from the start.
     ports.telemetry.leads(True)
@@ -80,7 +80,7 @@ def assemble(ports: SchedulerPorts, settings: SchedulerSettings) -> Parts:
     return acting(context, TokenAuthenticator(ports.reviews.review, ports.clock))
 
 
-def context_of(ports: SchedulerPorts, feed: Feed, ledger: Ledger, queues: WorkQueues, term: Term) -> SchedulerContext:
+def context_of(ports: SchedulerPorts, feed: Feed, ledger: Ledger, queues: OrderQueues, term: Term) -> SchedulerContext:
     """The context that all users of ``ledger`` share in ``term``."""
     # Signed with the term: a write of the same process in an earlier term counts as another writer's.
     writer = ClusterWriter(ports.api, term.signed(ports.identity), term.writing)

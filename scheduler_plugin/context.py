@@ -9,10 +9,10 @@ from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.ledger import Effect, Ledger
+from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.planner.status import MigrationStatus
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.term import Term
-from scheduler_plugin.workqueue import WorkQueues
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class SchedulerContext:
 
     ledger: Ledger
     feed: Feed
-    queues: WorkQueues
+    queues: OrderQueues
     writer: ClusterWriter
     clock: Clock
     telemetry: Telemetry

@@ -18,12 +18,12 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.leader_endpoints import LeaderEndpoints
 from scheduler_plugin.lease import Leadership
 from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.service import LeaderStatus, Service, StandingByError
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.term import Term, Writes
 from scheduler_plugin.workers.lease_watch import LeaseWatch
 from scheduler_plugin.workers.predecessor import until_gone
-from scheduler_plugin.workqueue import WorkQueues
 
 LOG: Final = logging.getLogger("autoscale.replica")
 
@@ -42,7 +42,7 @@ class Replica:
         self._endpoints = endpoints
         self.authenticator = TokenAuthenticator(ports.reviews.review, ports.clock)
         self._writes = Writes(ports.clock)
-        ledger, queues = Ledger(), WorkQueues()
+        ledger, queues = Ledger(), OrderQueues()
         # Without an identity: a standby writes no permits that it would have to recognise as its own.
         self.feed = Feed(ledger, queues, ports.telemetry, clock=ports.clock, settings=settings, identity=None)
         self._following = self._context(ledger, queues, self._term())
@@ -131,7 +131,7 @@ class Replica:
         # The lists take time: the Lease may have passed on meanwhile.
         if not term.leads:
             return
-        ledger, queues = Ledger(), WorkQueues()
+        ledger, queues = Ledger(), OrderQueues()
         context = self._context(ledger, queues, term)
         self.feed.fill(ledger, queues, context.writer.identity)
         self._acting = acting(context, self.authenticator)
@@ -144,7 +144,7 @@ class Replica:
 
     def _follow(self) -> None:
         """Return to standing by: a new ledger of what is read from now on, for people to look at."""
-        ledger, queues = Ledger(), WorkQueues()
+        ledger, queues = Ledger(), OrderQueues()
         self._acting = None
         self._following = self._context(ledger, queues, self._term())
         self.feed.fill(ledger, queues, None)
@@ -153,5 +153,5 @@ class Replica:
     def _term(self) -> Term:
         return Term(self._ports.clock, self._leadership, self._writes)
 
-    def _context(self, ledger: Ledger, queues: WorkQueues, term: Term) -> SchedulerContext:
+    def _context(self, ledger: Ledger, queues: OrderQueues, term: Term) -> SchedulerContext:
         return context_of(self._ports, self.feed, ledger, queues, term)

@@ -39,25 +39,25 @@ class _Extra(msgspec.Struct, frozen=True):
     node: list[str] = msgspec.field(default_factory=list, name="authentication.kubernetes.io/node-name")
 
 
-class _User(msgspec.Struct, frozen=True):
+class _ReviewedUser(msgspec.Struct, frozen=True):
     username: str = ""
     extra: _Extra | None = None
 
 
-class _Status(msgspec.Struct, frozen=True):
+class _TokenReviewStatus(msgspec.Struct, frozen=True):
     authenticated: bool = False
     audiences: list[str] | None = None
-    user: _User = _User()
+    user: _ReviewedUser = _ReviewedUser()
 
 
-class _Review(msgspec.Struct, frozen=True):
-    status: _Status = _Status()
+class _TokenReview(msgspec.Struct, frozen=True):
+    status: _TokenReviewStatus = _TokenReviewStatus()
 
 
 def identity_in(review: Mapping[str, object], audience: str) -> CallerIdentity | None:
     """The service account that a TokenReview names; None if it accepts none for ``audience``."""
     try:
-        status = msgspec.convert(review, _Review).status
+        status = msgspec.convert(review, _TokenReview).status
     except (msgspec.ValidationError, RecursionError):
         return None
     # ``authenticated`` alone is not enough: an API server that knows no audiences ignores the one we asked for.

@@ -24,8 +24,8 @@ from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.cluster.watches.kinds import FactChange, WatchReport
 from scheduler_plugin.constraints import ConstraintContext, Labels, NodeTerm
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
+from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.settings.document import SchedulerSettings
-from scheduler_plugin.workqueue import WorkQueues
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class Feed:
     def __init__(  # noqa: PLR0913 - what it joins is what it is
         self,
         ledger: Ledger,
-        queues: WorkQueues,
+        queues: OrderQueues,
         report: FeedReport,
         *,
         clock: Clock,
@@ -98,7 +98,7 @@ class Feed:
     def _extras(self) -> tuple[FactInformer[Any], ...]:
         return (self.namespaces, self.claims, self.volumes)
 
-    def fill(self, ledger: Ledger, queues: WorkQueues, writer: str | None) -> None:
+    def fill(self, ledger: Ledger, queues: OrderQueues, writer: str | None) -> None:
         """All that is read from now on goes into this ledger; what has already been read goes in at once.
 
         ``writer`` alone writes permits; None: another process decides.

@@ -12,8 +12,8 @@ from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.api import ApiError, ApiRefusedError, ApiUnknownError
 from scheduler_plugin.cluster.events import EventRecord, about_vm
 from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.order_queues import OrderQueue
 from scheduler_plugin.telemetry import LOG
-from scheduler_plugin.workqueue import WorkQueue
 
 # Denials, and permits that cannot be stored, are reported on a VM at most once in this time.
 QUIET: Final = Seconds(300.0)
@@ -28,7 +28,7 @@ class SchedulerEvents:
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
-        self._pile: WorkQueue[str, EventRecord] = WorkQueue()
+        self._pile: OrderQueue[str, EventRecord] = OrderQueue()
         self._told_at: dict[ObjectName, Instant] = {}
 
     def denied(self, vm: VirtualMachine, uid: str, wanted: Resources, permit: Resources) -> None:

@@ -17,7 +17,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """Bytes, pages or milliseconds: what QEMU counts is never negative, and a float tells all of it apart."""
 
 
-class _Ram(msgspec.Struct, rename="kebab"):
+class _RamProgress(msgspec.Struct, rename="kebab"):
     total: Count = 0
     transferred: Count = 0
     remaining: Count = 0
@@ -41,7 +41,7 @@ class TransferReport(msgspec.Struct, rename="kebab"):
     downtime: Count = 0
     expected_downtime: Count = 0
     error_desc: str = ""
-    ram: _Ram = msgspec.field(default_factory=_Ram)
+    ram: _RamProgress = msgspec.field(default_factory=_RamProgress)
     disk: _Disk = msgspec.field(default_factory=_Disk)
 
     @property
@@ -73,7 +73,7 @@ def parse_timestamp(said: object) -> float | None:
     return stamp.seconds + stamp.microseconds / 1e6
 
 
-class _Memory(msgspec.Struct, rename="kebab"):
+class _MemoryReport(msgspec.Struct, rename="kebab"):
     """The answer to ``query-memory-size-summary``, in bytes."""
 
     base_memory: Count
@@ -82,7 +82,7 @@ class _Memory(msgspec.Struct, rename="kebab"):
 
 def parse_memory(answer: object) -> Bytes:
     """Boot memory and plugged memory of a guest. Raises ``GuestError`` if the answer is malformed."""
-    memory = _converted(answer, _Memory)
+    memory = _converted(answer, _MemoryReport)
     return Bytes(memory.base_memory + memory.plugged_memory)
 
 

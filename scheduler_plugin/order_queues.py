@@ -26,7 +26,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class WorkQueue(Generic[K, V]):
+class OrderQueue(Generic[K, V]):
     """Orders of one kind by their key, oldest first."""
 
     def __init__(self) -> None:
@@ -65,16 +65,16 @@ class WorkQueue(Generic[K, V]):
         return orders
 
 
-class WorkQueues:
+class OrderQueues:
     """All orders that wait. ``requests_seen`` has an event for each pod whose kubelet's answer is awaited."""
 
     def __init__(self) -> None:
-        self.wakes: WorkQueue[str, RoomFreed] = WorkQueue()
-        self.reads: WorkQueue[str, ReadPod] = WorkQueue()
-        self.permits: WorkQueue[ObjectName, PersistPermit] = WorkQueue()
-        self.creations: WorkQueue[ObjectName, CreateMigration] = WorkQueue()
-        self.migration_reads: WorkQueue[ObjectName, ReadMigration] = WorkQueue()
-        self.waiting_requests: WorkQueue[str, PodFacts] = WorkQueue()
+        self.wakes: OrderQueue[str, RoomFreed] = OrderQueue()
+        self.reads: OrderQueue[str, ReadPod] = OrderQueue()
+        self.permits: OrderQueue[ObjectName, PersistPermit] = OrderQueue()
+        self.creations: OrderQueue[ObjectName, CreateMigration] = OrderQueue()
+        self.migration_reads: OrderQueue[ObjectName, ReadMigration] = OrderQueue()
+        self.waiting_requests: OrderQueue[str, PodFacts] = OrderQueue()
         self.requests_seen: dict[str, asyncio.Event] = {}
 
     def add(self, effects: Iterable[Effect]) -> None:
