@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the two files; returns the exit code."""
     (version,) = sys.argv[1:] if arguments is None else arguments
     match = re.fullmatch(r"v(\d+\.\d+)\.\d+", version)
+    # The patch version is required: go.mod pins an exact module version.
     try:
         if match is None:
             raise ValueError(f"a release is such as v1.36.3, not {version!r}")
@@ -33,9 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _pin(version: str, folder: Path, toolchain: Toolchain) -> None:
+    # A download outside any module reads no go.mod, so the folder need not exist yet.
     release = json.loads(_go(toolchain, Path("/"), "mod", "download", "-json", f"{KUBERNETES}@{version}"))
     go, staging = staging_of(Path(release["GoMod"]).read_text())
     folder.mkdir(parents=True, exist_ok=True)
+    # An old go.sum would keep the hashes of the release that is replaced; `go mod tidy` writes those that are needed.
     (folder / "go.sum").unlink(missing_ok=True)
     (folder / "go.mod").write_text(go_mod_of_kubernetes(version, go, staging))
     _go(toolchain, folder, "mod", "tidy")
@@ -45,7 +48,13 @@ def _pin(version: str, folder: Path, toolchain: Toolchain) -> None:
 def _go(toolchain: Toolchain, folder: Path, *arguments: str) -> str:
     command = [str(toolchain.go), *arguments]
     done = subprocess.run(
-        command, cwd=folder, env=toolchain.environment(), stdout=subprocess.PIPE, text=True, check=True
+        command,
+        cwd=folder,
+        env=toolchain.environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        # stderr is inherited: Go reports its progress and its errors there.
     )
     return done.stdout
 

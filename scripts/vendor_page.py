@@ -1,4 +1,4 @@
-"""Brings the page's chart library into the tree again, and what judges its accessibility in tests: from the npm
+"""Vendors the page's chart library, and the library that checks its accessibility in tests: from the npm
 registry, by the hashes that are locked here.
 
 Run ``python -m scripts.vendor_page`` after a version is changed; it needs npm. Nothing else does: the files are in the
@@ -66,24 +66,27 @@ def vendored(library: Library) -> Mapping[str, str]:
 
 def bring(library: Library, folder: Path) -> None:
     """Fetches the library and puts its files into ``folder``. Raises ``VendorError`` and changes nothing then."""
-    found = {}
+    bodies = {}
     with tempfile.TemporaryDirectory() as place:
         what = f"{library.package}@{library.version}"
+        # Scripts of a package run code from the registry before its hash is checked, so they are off.
         subprocess.run(["npm", "pack", "--silent", "--ignore-scripts", what], cwd=place, check=True, stdout=sys.stderr)
         with tarfile.open(next(Path(place).glob("*.tgz"))) as archive:
+            # Nothing is written until every file has its locked hash: a half-updated library would be worse than an
+            # old one.
             for path, name, digest in library.files:
                 member = archive.extractfile(f"package/{path}")
                 body = b"" if member is None else member.read()
                 if hashlib.sha256(body).hexdigest() != digest:
                     raise VendorError(f"{what}: {path} is not what is locked")
-                found[name] = body
+                bodies[name] = body
     folder.mkdir(parents=True, exist_ok=True)
-    for name, body in found.items():
+    for name, body in bodies.items():
         (folder / name).write_bytes(body)
 
 
 def main() -> int:
-    """Brings the charts into the tree, and what tests need beside it; 0, or 1 where something is not what is locked."""
+    """Brings the charts into the tree, and what tests need beside it; 0, or 1 if a hash differs."""
     try:
         for library in (CHARTS, ACCESSIBILITY):
             bring(library, ROOT / library.folder)

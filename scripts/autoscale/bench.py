@@ -59,9 +59,9 @@ async def _bench(vm: ObjectName, seconds: int, clients: int, scale: int, cluster
     console = Console()
     find_pgbench()
     async with open_site(cluster) as site:
-        found = await site.client.get(VIRTUAL_MACHINES, vm)
-        password = await _password(site, found, console)
-        async with site.into_vm(found, _POSTGRES) as (host, port):
+        virtual_machine = await site.client.get(VIRTUAL_MACHINES, vm)
+        password = await _password(site, virtual_machine, console)
+        async with site.into_vm(virtual_machine, _POSTGRES) as (host, port):
             server = DatabaseServer(host, port, password)
             await _until_admitted(server, console)
             outcome = await _watched(site, console, vm, _Run(server, seconds, clients, scale))
@@ -83,6 +83,7 @@ async def _until_admitted(server: DatabaseServer, console: Console) -> None:
     clock, waits = SystemClock(), False
     deadline = clock.now() + _ADMITTED
     while problem := await problem_of(server):
+        # Only a wrong password is worth a wait; any other problem would not go away.
         if "authentication" not in problem or clock.now() >= deadline:
             raise PgbenchError(problem)
         if not waits:
@@ -126,8 +127,9 @@ async def _watched(site: Site, console: Console, vm: ObjectName, work: _Run) -> 
 
         async with asyncio.TaskGroup() as tasks:
             beside = (watcher.run(), draw(), watch_for_ends(site.client, clock, vm))
-            watching = [tasks.create_task(each) for each in beside]
+            watching = [tasks.create_task(job) for job in beside]
             outcome = await work.run()
-            for each in watching:
-                each.cancel()
+            # These run until they are cancelled, and the task group would wait for them.
+            for task in watching:
+                task.cancel()
     return outcome

@@ -21,11 +21,13 @@ def complete_context(ctx: typer.Context, incomplete: str) -> list[str]:
     try:
         names = context_names(read_kubeconfigs(flags_of(ctx.params).kubeconfigs()))
     except (CredentialsError, KubeconfigError):
+        # Completion must not print errors into the command line.
         return []
     return [name for name in names if name.startswith(incomplete)]
 
 
 def _perhaps_named(given: str) -> str:
+    # typer calls back for the default as well, which is empty.
     return given and cluster_name(given)
 
 
@@ -66,10 +68,12 @@ def of_a_cluster(failed: int = 1) -> Callable[[Callable[..., None]], Callable[..
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
-        own = [each for each in signature.parameters.values() if each.name != "flags"]
+        # typer would take `flags` for an option of its own.
+        own = [parameter for parameter in signature.parameters.values() if parameter.name != "flags"]
 
         @wraps(command)
         def with_flags(**values: object) -> None:
+            # `pop` takes the shared options out of `values`, so that the command gets only its own.
             flags = flags_of({name: values.pop(name, None) for name in _OPTIONS})
             try:
                 command(**values, flags=flags)
@@ -79,7 +83,8 @@ def of_a_cluster(failed: int = 1) -> Callable[[Callable[..., None]], Callable[..
 
         parameters = [*own, *_OPTIONS.values()]
         with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
-        with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
+        # typer resolves annotations by name as well, and `wraps` has copied those of the command.
+        with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return with_flags
 
     return decorate

@@ -1,12 +1,4 @@
-"""The cluster that a command means: by the flags that kubectl has too, or a local one that runs.
-
-Rules that hold here:
-
-- Flags go first: ``--kubeconfig`` and ``--context``, or ``--name``; both are two clusters, and refused. Without any, a
-  running local cluster that ``$KUBECONFIG`` names; then the local cluster ``local``, if it runs; then kubectl's.
-- A setting that names nothing is an error, never another cluster.
-- A kubeconfig that leads to a running local cluster means that cluster, whatever file it stands in.
-"""
+"""The cluster that a command means: by the flags that kubectl has too, or a local one that runs."""
 
 from __future__ import annotations
 
@@ -46,6 +38,7 @@ class ClusterFlags:
 
         Raises ``CredentialsError`` if a local one is named too.
         """
+        # `--name` and `--context` (or `--kubeconfig`) name two clusters; neither wins silently.
         if self.name and (self.context or self.kubeconfig not in ("", KUBECTLS)):
             other = "--context" if self.context else "--kubeconfig"
             raise CredentialsError(f"--name {self.name} is a local cluster, and {other} another: give one of them")
@@ -65,6 +58,7 @@ class ClusterFlags:
 
 def flags_of(values: Mapping[str, object]) -> ClusterFlags:
     """The flags among the values of a command's options."""
+    # typer gives None for a repeatable option that was not given.
     groups = values.get("as_group")
     name, kubeconfig, context, user = (
         str(values.get(option) or "") for option in ("name", "kubeconfig", "context", "as_user")
@@ -94,11 +88,9 @@ class ReachedCluster:
         return self.folder is not None and not self.folder.read_spec().kubernetes
 
     def credentials(self) -> Credentials:
-        """Who we are to its API. Runs credential plug-ins. Raises ``CredentialsError``.
-
-        As kubectl, nothing secret is shown to a server without TLS.
-        """
+        """Our credentials for its API. Runs credential plug-ins. Raises ``CredentialsError``."""
         login = self.login
+        # kubectl sends no credentials without TLS, where anyone on the way could read them.
         if login.server.startswith("http://"):
             login = replace(login, token="", token_path="", basic="", plugin=None)
         return for_person(login, SystemClock(), self.whom)
@@ -118,19 +110,22 @@ class ReachedCluster:
     @property
     def kubectl_environment(self) -> Mapping[str, str]:
         """The environment of ``kubectl``."""
+        # kubectl merges several files itself, but `--kubeconfig` takes one only.
         return {**os.environ, "KUBECONFIG": os.pathsep.join(map(str, self.kubeconfigs))}
 
 
 def find_cluster(flags: ClusterFlags) -> ReachedCluster:
     """The cluster that is meant. Raises ``CredentialsError`` if there is none, or its kubeconfig cannot be used."""
+    # Flags go first, then a running local cluster that `$KUBECONFIG` names, then the cluster `local`, then kubectl's.
     folder = None if flags.of_kubectl else local_folder(flags)
     paths = flags.kubeconfigs() if folder is None else (folder.kubeconfig,)
     if not paths:
         nowhere = f"there is no kubeconfig (--kubeconfig FILE, $KUBECONFIG, or {USUAL}), and no local cluster runs"
         raise CredentialsError(f"{nowhere} (autoscale local up)")
     login = login_of(paths, flags.context)
-    if folder is None and (known := known_folder(paths, login)) is not None and known.runs():
-        folder = known
+    # A kubeconfig that leads to a running local cluster means that cluster, whatever file it is in.
+    if folder is None and (local_cluster := known_folder(paths, login)) is not None and local_cluster.runs():
+        folder = local_cluster
     title = f"cluster of {', '.join(map(str, paths))}"
     if folder is not None:
         title = f"local cluster {folder.name!r}"
@@ -159,6 +154,7 @@ def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
             raise
         return None
     if flags.name:
+        # A name that was given and does not run is an error: another cluster never takes its place.
         if not folder.runs():
             remedy = f"autoscale local up --name {folder.name}"
             raise CredentialsError(f"the local cluster {folder.name!r} does not run: {remedy}")
@@ -172,10 +168,10 @@ def _folder_of_variable() -> ClusterFolder | None:
         return None
     try:
         paths = usual_kubeconfigs()
-        known = known_folder(paths, login_of(paths))
+        folder = known_folder(paths, login_of(paths))
     except CredentialsError:
         return None  # kubectl's cluster is asked for next, and says so
-    return known if known is not None and known.runs() else None
+    return folder if folder is not None and folder.runs() else None
 
 
 def known_folder(paths: Sequence[Path], login: Login | None) -> ClusterFolder | None:
@@ -192,6 +188,7 @@ def _folders() -> list[ClusterFolder]:
 
 
 def _is_of(folder: ClusterFolder, paths: Sequence[Path], login: Login | None) -> bool:
+    # Its own kubeconfig means this cluster even while it is down.
     if [path.resolve() for path in paths] == [folder.kubeconfig.resolve()]:
         return True
     if login is None or not folder.runs():
@@ -200,19 +197,22 @@ def _is_of(folder: ClusterFolder, paths: Sequence[Path], login: Login | None) ->
         there = login_of([folder.kubeconfig])
     except CredentialsError:
         return False
+    # A server's address alone is not enough: another cluster may have had the same port.
     return (there.server, there.authority) == (login.server, login.authority)
 
 
 def usual_kubeconfigs() -> tuple[Path, ...]:
     """kubectl's: the files of ``$KUBECONFIG`` that exist, else the one in the home folder; none if there is none.
 
-    Raises ``CredentialsError`` if the variable is set and none of its files exists: no other cluster takes its place.
+    Raises ``CredentialsError`` if the variable is set and none of its files exists.
     """
-    if given := os.environ.get("KUBECONFIG", ""):
-        paths = dict.fromkeys(Path(each) for each in given.split(os.pathsep) if each)
+    if variable := os.environ.get("KUBECONFIG", ""):
+        # kubectl skips empty entries and files that do not exist; a dict drops duplicates.
+        paths = dict.fromkeys(Path(entry) for entry in variable.split(os.pathsep) if entry)
         existing = tuple(path for path in paths if path.exists())
+        # A variable that leads nowhere is an error: kubectl's usual cluster may be another one.
         if not existing:
-            raise CredentialsError(f"KUBECONFIG={given}: no such file; correct the variable, or unset it")
+            raise CredentialsError(f"KUBECONFIG={variable}: no such file; correct the variable, or unset it")
         return existing
     try:
         usual = USUAL.expanduser()

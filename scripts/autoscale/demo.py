@@ -89,11 +89,13 @@ def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: 
     """The cluster for the demonstration. Raises ``typer.BadParameter``."""
     if kubernetes and (groups or guests is not GuestKind.QEMU):
         raise typer.BadParameter("--kubernetes shows two acts with real guests: no --groups, no --guests simulated")
+    # Kubernetes' own programs and images are built from a checkout, which a wheel does not contain.
     if kubernetes:
         _refuse_without_checkout()
     return ClusterSpec(
         guests=guests.value,
         network=network.value,
+        # A VM can only move if there is another node.
         nodes=2,
         node_cpu=_NODE_CPU,
         node_memory=_NODE_MEMORY,
@@ -125,26 +127,28 @@ class _Options:
 
 async def _demo(options: _Options) -> int:
     spec = options.spec
-    console, clock, seen = Console(), SystemClock(), Observations(is_simulated=spec.guests == "simulated")
+    console, clock, observations = Console(), SystemClock(), Observations(is_simulated=spec.guests == "simulated")
     began = clock.now()
     try:
-        if not seen.is_simulated:
+        if not observations.is_simulated:
+            # Without pgbench the demonstration would fail only after minutes of starting a cluster.
             find_pgbench()
         async with (
             fresh_stage(NAME, spec, console, clock) as stage,
             page_beside(stage.site, ClusterFlags(NAME), console) if options.web else nullcontext(),
         ):
-            await _play(stage, options, seen, console, began)
+            await _play(stage, options, observations, console, began)
+    # Task groups raise exception groups, whatever the number of errors.
     except* AlreadyRunsError as errors:
-        seen.load_problem = f"{_innermost(errors)}; `autoscale local down --name {NAME}` ends it"
+        observations.load_problem = f"{_innermost(errors)}; `autoscale local down --name {NAME}` ends it"
     except* StepFailedError as failures:
         failure = _innermost(failures)
-        seen.load_problem = str(failure)
+        observations.load_problem = str(failure)
         if isinstance(failure, StepFailedError):
             show_failure(console, failure)
     except* (SiteError, PgbenchError, NoAnswerError, KubeApiError, ApiUnavailableError) as errors:
-        seen.load_problem = str(_innermost(errors))
-    outcome = report(seen, Seconds(clock.now() - began))
+        observations.load_problem = str(_innermost(errors))
+    outcome = report(observations, Seconds(clock.now() - began))
     if options.report_file is not None:
         document = msgspec.json.format(msgspec.json.encode(outcome)) + b"\n"
         await asyncio.to_thread(options.report_file.write_bytes, document)
@@ -155,29 +159,28 @@ async def _demo(options: _Options) -> int:
 
 
 async def _play(stage: DemoStage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
-    """All acts, and a final summary; it is left out if the demonstration is interrupted.
-
-    Where clients had to give up, the VMs say how they are.
-    """
+    """All acts, and a final summary; it is left out if the demonstration is interrupted."""
     try:
         await _acts(stage, options, seen, console, began)
+    # An interruption is a BaseException, so it ends the demonstration without a summary.
     except Exception:
         await _say_how_vms_are(stage, console)
         await _last_look(stage, console)
         raise
+    # Clients had to give up: the VMs' own conditions may say why.
     if seen.load_problem or seen.client_failures:
         await _say_how_vms_are(stage, console)
     await _last_look(stage, console)
 
 
 async def _say_how_vms_are(stage: DemoStage, console: Console) -> None:
-    for each in await statements(stage.site):
-        console.print(f"  {each}", highlight=False, soft_wrap=True, markup=False)
+    for line in await statements(stage.site):
+        console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
 
 
 async def _last_look(stage: DemoStage, console: Console) -> None:
-    if said := await stage.last_look():
-        console.print(said, highlight=False, soft_wrap=True, markup=False)
+    if summary := await stage.last_look():
+        console.print(summary, highlight=False, soft_wrap=True, markup=False)
 
 
 async def _acts(stage: DemoStage, options: _Options, seen: Observations, console: Console, began: Instant) -> None:
@@ -238,6 +241,7 @@ def _print(console: Console, outcome: Report) -> None:
         console.print(f"  {_read(outcome.group)}", soft_wrap=True)
     transactions = outcome.note or f"{outcome.transactions} transactions, {outcome.failed} failed"
     console.print(f"  {transactions}; {outcome.seconds_total:.0f} s in all")
+    # A busy host is a likely reason for a failure, and none for a success.
     if not good and (busy := _busy_host(os.getloadavg()[0], os.cpu_count() or 1)):
         console.print(f"  {busy}", soft_wrap=True)
 

@@ -69,8 +69,10 @@ def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
         raise typer.BadParameter("--watch and --since cannot be combined")
     if prometheus and not since:
         raise typer.BadParameter("only --since asks a Prometheus", param_hint="--prometheus")
+    # The present needs the cluster; the past only its history, which outlives it.
     if not since:
         cluster = find_cluster(flags)
+        # `run` exits, so the past is not read as well.
         run(_explain(what, namespace or cluster.namespace, cluster, output, watch=watch))
     try:
         period = period_since(since)
@@ -91,7 +93,9 @@ async def _past(vm: ObjectName, period: Period, chosen: AbstractAsyncContextMana
 
 async def _explain(given: str, namespace: str, cluster: ReachedCluster, output: Output, *, watch: bool) -> int:
     async with open_site(cluster) as site:
+        # The first answer is outside the screen, so that a wrong name is an error and not a picture.
         lines, fields = await _told(site, given, namespace)
+        # Scripts want a stream of documents; a person wants a screen that is redrawn.
         if watch and sys.stdout.isatty() and not output.is_for_scripts:
             await _watch(site, given, namespace)
             return 0
@@ -115,6 +119,7 @@ async def told_again(
         try:
             lines, fields = await ask()
         except _NO_ANSWER as error:
+            # The same trouble each second would fill the terminal.
             if str(error) != trouble:
                 print(f"{_NOT_NOW}: {error}", file=sys.stderr)
             trouble = str(error)
@@ -145,13 +150,14 @@ async def _told(site: Site, given: str, namespace: str) -> Told:
     try:
         vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given, namespace))
     except KubeApiError as error:
+        # Only a missing VM may be a group; a refusal of the API is shown as it is.
         group = await find_group(site, vm_name(given, namespace)) if error.kind is RefusalKind.NOT_FOUND else None
         if group is None:
             raise SiteError(str(error)) from error
         account = await group_account(site, *group)
         return list(group_story(account, site.silence.get(GROUPS, ""))), account
-    found = await gathered(site, vm)
-    return list(story_of(found)), as_fields(found)
+    explained = await gathered(site, vm)
+    return list(story_of(explained)), as_fields(explained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +174,13 @@ class ExplainedVm:
 async def gathered(site: Site, vm: Json) -> ExplainedVm:
     """Asks all that know the VM. Raises as ``ApiClient.list``."""
     listed = await site.client.list(PODS, name_of(vm).namespace)
+    # Agents of nodes are in the namespace of the installation, whichever that is.
     agents = await site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
     events = await site.client.list(EVENTS, name_of(vm).namespace)
     pods = SitePods.of((*listed.objects, *agents.objects))
     agent = await explanation(site, vm, pods)
     scheduler = await site.of_scheduler(f"/explain/{name_of(vm)}")
+    # It is read after the questions: `Site` notes why something did not answer as it asks.
     silence = Silence(site.silence.get(AGENT, ""), site.silence.get(SCHEDULER, ""))
     return ExplainedVm(vm, agent, scheduler, events.objects, silence)
 

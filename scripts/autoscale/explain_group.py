@@ -41,10 +41,12 @@ def group_name(given: str, default: str = DEFAULT_NAMESPACE) -> tuple[Resource, 
 
 async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName] | None:
     """The group of that name, of whichever kind has one."""
+    # Two names stand for VirtualMachineGroup; a dict asks for each kind once.
     for kind in dict.fromkeys(KINDS.values()):
         try:
             await site.client.get(kind, name)
         except KubeApiError as error:
+            # Not found also means that the kind is not installed.
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise SiteError(str(error)) from error
         else:
@@ -70,16 +72,17 @@ def group_story(found: Json | None, silence: str = "") -> Iterator[str]:
         yield f"  Last scaled at {text(last, 'at')}: {_change(last)}."
     if begun := child(found, "underWay"):
         yield f"  UNDER WAY since {text(begun, 'at')}: {_change(begun)}."
-    for kept in items(found, "kept"):
-        why = f": {text(kept, 'message')}" if text(kept, "message") else ""
-        stays = f"{text(kept, 'subject')} stays {kept.get('kept') or 'unset'}"
-        yield f"  Kept back: {stays} although {kept.get('wanted')} is wanted, by the rule {text(kept, 'rule')}{why}"
+    for hold in items(found, "kept"):
+        why = f": {text(hold, 'message')}" if text(hold, "message") else ""
+        stays = f"{text(hold, 'subject')} stays {hold.get('kept') or 'unset'}"
+        yield f"  Kept back: {stays} although {hold.get('wanted')} is wanted, by the rule {text(hold, 'rule')}{why}"
     yield from _members(found)
     yield from _conditions(found)
 
 
 def _target(found: Json) -> Iterator[str]:
     target = child(found, "target")
+    # The group's own problem says more than that of its target.
     if problem := text(found, "problem") or text(target, "problem"):
         yield f"{text(found, 'group')} scales nothing: {problem}."
         return
@@ -96,11 +99,15 @@ def _target(found: Json) -> Iterator[str]:
 
 def _recommended(recommended: Json) -> Iterator[str]:
     if "replicas" in recommended:
+        # None: the HPA exists and has decided nothing yet.
         replicas, bounds = recommended["replicas"], child(recommended, "bounds")
         between = f" (between {bounds.get('min')} and {bounds.get('max')})" if bounds else ""
         yield f"  The HPA recommends {'nothing yet' if replicas is None else f'{replicas} replicas{between}'}."
     if "containers" in recommended:
-        sizes = [f"{_amounts(_sizes(each))} for {text(each, 'name')}" for each in items(recommended, "containers")]
+        sizes = [
+            f"{_amounts(_sizes(container))} for {text(container, 'name')}"
+            for container in items(recommended, "containers")
+        ]
         yield f"  The VPA recommends {', '.join(sizes) or 'nothing yet'}."
 
 
@@ -128,9 +135,9 @@ def _change(intent: Json) -> str:
     replicas, words = child(intent, "replicas"), []
     if replicas:
         words.append(f"replicas {replicas.get('from')} → {replicas.get('to')}")
-    for each in items(intent, "containers"):
-        old, new = child(each, "from", "resources", "requests"), child(each, "to", "resources", "requests")
-        words.append(f"{text(each, 'to', 'name')} {_amounts(old) or 'unset'} → {_amounts(new)}")
+    for container in items(intent, "containers"):
+        old, new = child(container, "from", "resources", "requests"), child(container, "to", "resources", "requests")
+        words.append(f"{text(container, 'to', 'name')} {_amounts(old) or 'unset'} → {_amounts(new)}")
     words += [f"HPA {name} {value}" for name, value in child(intent, "hpa").items() if isinstance(value, int)]
     return "; ".join(words) or "metrics of the HPA"
 
@@ -144,5 +151,5 @@ def _amounts(amounts: Json) -> str:
 
 
 def _texts(source: Json, key: str) -> Iterator[str]:
-    found = source.get(key)
-    yield from (each for each in found if isinstance(each, str)) if isinstance(found, list) else ()
+    lines = source.get(key)
+    yield from (line for line in lines if isinstance(line, str)) if isinstance(lines, list) else ()

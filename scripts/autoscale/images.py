@@ -84,19 +84,20 @@ def list_images(output: OutputFormat = Output.TEXT) -> None:
     """List the images; with -o wide also the layers of each."""
     fields = [
         {
-            "name": each.name,
-            "title": each.title,
-            "ports": [*each.ports],
-            "layers": [layer.name for layer in each.layers],
+            "name": image.name,
+            "title": image.title,
+            "ports": [*image.ports],
+            "layers": [layer.name for layer in image.layers],
         }
-        for each in IMAGES.values()
+        for image in IMAGES.values()
     ]
     show(_table(fields, output), fields, output)
 
 
 def _table(fields: Sequence[Mapping[str, object]], output: Output) -> Iterator[str]:
     columns = ("name", "ports", "title", "layers") if output is Output.WIDE else ("name", "ports", "title")
-    rows = [columns, *([_cell(each[column]) for column in columns] for each in fields)]
+    rows = [columns, *([_cell(row_fields[column]) for column in columns] for row_fields in fields)]
+    # The heading is a row, so that it counts for the widths.
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -122,8 +123,10 @@ def build_images(  # noqa: PLR0913, PLR0917 - the options of a command
     with _reporting() as report:
         wanted = _wanted(names, _chosen(platform), report)
         for where in _chosen(platform):
+            # Layers depend on the platform, so each platform has a maker of its own.
             maker = _maker(where, snapshot, report)
             images = [image for image, platforms in wanted.items() if where in platforms]
+            # Dropped packages are fetched again by the build.
             if rebuild:
                 drop_packages(images, where, maker.origin, report)
             built += [build(image, maker, f"{registry}/{image.name}:{tag}", output) for image in images]
@@ -142,6 +145,8 @@ def push_images(  # noqa: PLR0913, PLR0917 - the options of a command
     with _reporting() as report:
         for image, platforms in _wanted(names, _chosen(platform), report).items():
             archives = {where.debian: folder / archive_name(image.name, where) for where in platforms}
+            # All must be there before anything is pushed: an index with a platform missing would replace a complete
+            # one.
             if missing := [str(path) for path in archives.values() if not path.is_file()]:
                 raise BuildError(f"there is no {', '.join(missing)}; build it: autoscale images build {image.name}")
             target = PushTarget(registry, image.name, tag, plain_http)
@@ -155,12 +160,14 @@ def unpack(
     snapshot: Snapshot = "",
 ) -> None:
     """Write the files of an image into a folder; deploy/images/Dockerfile does so."""
-    (image,) = (IMAGES[known] for known in _known([name]))
+    (image,) = (IMAGES[image_name] for image_name in _known([name]))
     (where,) = _chosen(_platforms([platform] if platform else None))
     with _reporting() as report:
+        # Files of another image would become part of this one.
         if folder.is_dir() and any(folder.iterdir()):
             raise BuildError(f"{folder} is not empty")
         files = merged(_maker(where, snapshot, report).layers_of(image))
+        # It is checked before it is written, so a refused image leaves no files behind.
         check(image, where, files)
         write_tree(files, folder)
 
@@ -170,16 +177,19 @@ def _wanted(
 ) -> dict[Image, Sequence[Platform]]:
     """Each image that is asked for, with those of the platforms that it is built for. Raises ``BuildError``.
 
-    What is left out is said; an image that is named and built for none of them is an error.
+    An image that is named and built for none of them is an error; one that is left out is reported.
     """
-    wanted = {image: [each for each in platforms if image.is_built_for(each.name)] for image in _images(names)}
-    for image, found in wanted.items():
-        without = ", ".join(each.name for each in platforms if each not in found)
-        if names and not found:
+    wanted = {
+        image: [platform for platform in platforms if image.is_built_for(platform.name)] for image in _images(names)
+    }
+    for image, built_for in wanted.items():
+        without = ", ".join(platform.name for platform in platforms if platform not in built_for)
+        # Without names all images are meant, and not all are built for every platform.
+        if names and not built_for:
             raise BuildError(f"{image.name} is not built for {without}")
         if without:
             report(f"{image.name}: left out for {without}, which it is not built for")
-    return {image: found for image, found in wanted.items() if found}
+    return {image: built_for for image, built_for in wanted.items() if built_for}
 
 
 def _images(names: Sequence[str] | None) -> list[Image]:
@@ -196,11 +206,13 @@ def _maker(platform: Platform, snapshot: str, report: Report) -> LayerMaker:
 
 @contextmanager
 def _reporting() -> Iterator[Report]:
-    """Gives a function that shows progress, and ends the command with a message where a build or a push fails."""
+    """Gives a function that shows progress, and ends the command with a message if a build or a push fails."""
     started = time.monotonic()
+    # SIGTERM should clean up as Ctrl-C does: a build has temporary folders and child processes.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def report(line: str) -> None:
+        # Progress goes to stderr: stdout has the result for scripts.
         typer.echo(f"{time.monotonic() - started:6.1f} s  {line}", err=True)
 
     try:
@@ -216,5 +228,5 @@ def _reporting() -> Iterator[Report]:
 
 
 def _show(built: Sequence[Built]) -> None:
-    for each in built:
-        typer.echo(f"{each.path}  {each.platform.name}  {each.size / 1e6:.1f} MB  {each.digest}")
+    for image in built:
+        typer.echo(f"{image.path}  {image.platform.name}  {image.size / 1e6:.1f} MB  {image.digest}")

@@ -128,12 +128,14 @@ def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
 async def _up(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str], *, detach: bool) -> int:
     console = Console()
     try:
+        # An attached cluster is recorded by this process; a detached one needs a process that outlives it.
         beside = recorder_command(folder, labels) if detach and not spec.kubernetes else ()
         cluster = await launch(folder, spec, attached=not detach, beside=beside)
     except AlreadyRunsError as error:
-        told = "" if error.elsewhere else f"; see it: autoscale local status --name {folder.name}"
-        console.print(f"autoscale: {error}{told}", soft_wrap=True, markup=False)
+        hint = "" if error.elsewhere else f"; see it: autoscale local status --name {folder.name}"
+        console.print(f"autoscale: {error}{hint}", soft_wrap=True, markup=False)
         return 1
+    # Until it is up, any error or Ctrl-C must take the cluster down again.
     keep = False
     try:
         with StepView(console) as view:
@@ -156,6 +158,7 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str], *
 
 def recorder_command(folder: ClusterFolder, labels: Sequence[str]) -> list[str]:
     """The command that keeps the history of a detached cluster."""
+    # `-P` keeps the current folder out of the module path: a file there could shadow one of ours.
     command = [sys.executable, "-P", "-m", "scripts.autoscale.main", "record", "--name", folder.name]
     return [*command, *(f"--label={label}" for label in labels)]
 
@@ -195,6 +198,7 @@ async def _down(folder: ClusterFolder) -> int:
     console = Console()
     if not folder.exists():
         console.print(f"There is no cluster {folder.name!r} in {clusters_root()}.", soft_wrap=True)
+        # Nothing to stop is no failure: `down` can be repeated.
         return 0
     try:
         ran = await stop(folder, SystemClock())
@@ -244,8 +248,8 @@ async def _status(folder: ClusterFolder, output: Output) -> int:
     try:
         answer = await ask_cluster(folder, "status")
     except NoAnswerError as error:
-        said = f"The cluster {folder.name!r} does not run. Start it: autoscale local up"
-        show([said], {"name": folder.name, "running": False, "why": str(error)}, output)
+        message = f"The cluster {folder.name!r} does not run. Start it: autoscale local up"
+        show([message], {"name": folder.name, "running": False, "why": str(error)}, output)
         return 3
     if output.is_for_scripts:
         facts = msgspec.to_builtins(answer)
@@ -284,7 +288,7 @@ async def _address(folder: ClusterFolder, vm: str, namespace: str, port: int, ou
     from scripts.autoscale.vms import vm_host  # noqa: PLC0415 - keeps the other commands quick
 
     try:
-        await ask_cluster(folder, "status")  # says so where the cluster does not run
+        await ask_cluster(folder, "status")  # raises NoAnswerError if the cluster does not run
         there = await vm_host(folder.kubeconfig, vm_name(vm, namespace))
         answer = await ask_cluster(folder, "expose", there, port)
     except (NoAnswerError, LookupError) as error:

@@ -63,16 +63,17 @@ def app(names: Iterable[str] = COMMANDS, *, completes: bool = False) -> typer.Ty
         help="Vertical autoscaling for fleets of postgres VMs.",
         no_args_is_help=True,
         add_completion=completes,
+        # Errors are reported by `_run`; typer's own tracebacks show local variables, which may hold secrets.
         pretty_exceptions_enable=False,
         callback=_before_any,
     )
     for name in names:
         module, _, function = COMMANDS[name].partition(":")
-        found = getattr(import_module(module), function)
+        target = getattr(import_module(module), function)
         if name in _GROUPS:
-            root.add_typer(found(), name=name)
+            root.add_typer(target(), name=name)
         else:
-            root.command(name, cls=ManyValues if name in _OF_MANY_VALUES else None)(found)
+            root.command(name, cls=ManyValues if name in _OF_MANY_VALUES else None)(target)
     return root
 
 
@@ -110,28 +111,31 @@ def complete() -> None:
     from scripts.autoscale.terminal.completion import vms_of_kubectl  # noqa: PLC0415 - other commands need no client
 
     *before, begun = sys.argv[1:] or [""]
-    found: Iterable[str] = flags(before[0]) if before and before[0] in OF_A_CLUSTER else OF_A_CLUSTER
+    candidates: Iterable[str] = flags(before[0]) if before and before[0] in OF_A_CLUSTER else OF_A_CLUSTER
     if before and before[0] in _OF_A_VM and not begun.startswith("-"):
-        found = vms_of_kubectl(before[1:], begun)
-    print("\n".join((*(each for each in found if each.startswith(begun)), ":4")))
+        candidates = vms_of_kubectl(before[1:], begun)
+    # cobra's directive 4 means "no file completion".
+    print("\n".join((*(word for word in candidates if word.startswith(begun)), ":4")))
 
 
 def flags(command: str) -> list[str]:
     """The long options of a command."""
     made = get_command(app([command]))
     options = getattr(made, "commands", {})[command].params
-    return [name for each in options for name in each.opts if name.startswith("--")]
+    return [name for parameter in options for name in parameter.opts if name.startswith("--")]
 
 
 def asked(names: Collection[str]) -> Collection[str]:
     """The command that is asked for alone: making all of them takes longer."""
     typed = sys.argv[1:2] or _completed()[1:2]
+    # An unknown word gets the whole program, whose error lists all commands.
     return [name for name in typed if name in names] or names
 
 
 def _completed() -> list[str]:
     """The words that a shell wants completed, but for the last one, which is not whole yet."""
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    # Without a space at its end, the last word is still being typed.
     return line.split()[:-1] if line and not line[-1:].isspace() else line.split()
 
 

@@ -83,12 +83,14 @@ def limit_of(timeout: str) -> Seconds:
 async def _migrate(vm: ObjectName, cluster: ReachedCluster, output: Output, limit: Seconds | None) -> int:
     """Without a ``limit``, cancels what is under way."""
     async with open_site(cluster) as site:
-        found, console = await site.client.get(VIRTUAL_MACHINES, vm), Console(stderr=output.is_for_scripts)
+        virtual_machine, console = await site.client.get(VIRTUAL_MACHINES, vm), Console(stderr=output.is_for_scripts)
         if limit is None:
             return await _cancel(site, vm)
-        if not keeps_connections(found):
+        # Without an address of the overlay the pod's address changes with the node.
+        if not keeps_connections(virtual_machine):
             console.print(f"{vm} has no overlay address: its connections break when it moves", soft_wrap=True)
         clock, stop = SystemClock(), asyncio.Event()
+        # Only a person at a terminal can be asked; scripts keep the default of Ctrl-C.
         asks = sys.stdin.isatty() and console.is_terminal
         if asks:
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
@@ -103,7 +105,8 @@ async def _migrate(vm: ObjectName, cluster: ReachedCluster, output: Output, limi
 
 
 async def _is_yes(question: str) -> bool:
-    """A second Ctrl-C at the question ends the command, and cancels nothing."""
+    """Ask a question on the terminal. A second Ctrl-C ends the command, and cancels nothing."""
+    # `input` blocks a thread that cannot be cancelled, so the process is ended outright.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: os._exit(INTERRUPTED))
     try:
         return (await asyncio.to_thread(input, question)).strip().lower() in {"y", "yes"}
@@ -120,6 +123,7 @@ async def ask_to_cancel(
         print_lines(console, [f"the migration goes on; autoscale migrate {move.vm} --cancel cancels it"])
         return INTERRUPTED
     try:
+        # Deleting the object asks the controller to cancel; its finalizer keeps the object until that is done.
         await client.delete(MIGRATIONS, name)
         until = clock.now() + _CANCELS_WITHIN
         while (phase := text(await client.get(MIGRATIONS, name), "status", "phase")) not in ENDED:
@@ -128,9 +132,11 @@ async def ask_to_cancel(
                 return OPEN
             await clock.sleep(_EVENTS)
     except KubeApiError as error:
+        # The object is gone, so the controller has ended it.
         if error.kind is not RefusalKind.NOT_FOUND:
             raise
         phase = CANCELLED
+    # The VM may have moved before the controller saw the deletion.
     print_lines(console, ["too late: the VM has moved" if phase == SUCCEEDED else f"cancelled; {move.vm} stays"])
     return 0 if phase == SUCCEEDED else 1
 
@@ -166,6 +172,7 @@ async def move_and_watch(  # noqa: PLR0913, PLR0917 - what is to move, and how l
     Returns it once it has ended, after ``limit`` and some grace, or when ``stop`` is set. The watch starts before the
     object is created, so that a short migration is seen as well.
     """
+    # Empty until the object exists: a turn that is seen earlier belongs to another migration.
     made = ""
 
     def turned(move: ObservedMove | None) -> None:
@@ -173,10 +180,12 @@ async def move_and_watch(  # noqa: PLR0913, PLR0917 - what is to move, and how l
             print_lines(console, [move.title])
 
     watch = MoveWatch(client, clock, turned)
+    # Watching begins before the object is created, so that a short migration is seen as well.
     await watch.begin()
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(watch.run())
         made = text(await client.create(MIGRATIONS, vm.namespace, migration_of(vm, limit)), "metadata", "uid")
+        # The watch may have seen the object before `create` returned its UID.
         turned(watch.by_uid(made))
         waits = _Waits(client, vm, console, clock)
         with console.status("the VM is about to move") as status:
@@ -203,9 +212,11 @@ class _Waits:
     async def look(self, move: ObservedMove | None, uid: str) -> None:
         """``move`` is its present state."""
         now = self._clock.now()
+        # The controller writes the source node first.
         if move is None or not move.source:
             if not (move and move.waits) and now - self._began >= _TAKEN_UP:
                 self._tell("no controller has taken the migration up yet: does neonvm-controller run?")
+        # The scheduler's events name the nodes; asking for them once a second is enough.
         elif not move.target and not self._is_explained and now - self._read_at >= _EVENTS:
             self._read_at = now
             for why in await self._events(uid):
@@ -220,8 +231,9 @@ class _Waits:
             selector = f"involvedObject.uid={uid}"
             listed = (await self._client.list(EVENTS, self._vm.namespace, field_selector=selector)).objects
         except (KubeApiError, ApiUnavailableError):
+            # Events are a comfort: without the right to read them the migration goes on.
             return []
-        return [text(each, "message") for each in listed if text(each, "reason") == "MigrationWaits"]
+        return [text(event, "message") for event in listed if text(event, "reason") == "MigrationWaits"]
 
     def _tell(self, why: str) -> None:
         if why not in self._told:
@@ -234,13 +246,13 @@ def _doing(move: ObservedMove | None) -> str:
 
 
 async def _cancel(site: Site, vm: ObjectName) -> int:
-    found = [each for each in (await site.client.list(MIGRATIONS)).objects if is_under_way(each, vm)]
-    for each in found:
-        await site.client.delete(MIGRATIONS, name_of(each))
-        print(f"cancelled {name_of(each)}")
-    if not found:
+    active = [migration for migration in (await site.client.list(MIGRATIONS)).objects if is_under_way(migration, vm)]
+    for migration in active:
+        await site.client.delete(MIGRATIONS, name_of(migration))
+        print(f"cancelled {name_of(migration)}")
+    if not active:
         print(f"{vm} is not migrating")
-    return 0 if found else 1
+    return 0 if active else 1
 
 
 def migration_of(vm: ObjectName, limit: Seconds = LIMIT) -> Json:
@@ -248,6 +260,7 @@ def migration_of(vm: ObjectName, limit: Seconds = LIMIT) -> Json:
     return {
         "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
         "kind": "VirtualMachineMigration",
+        # A generated name, since a VM may move again while the object of its last move still exists.
         "metadata": {"generateName": f"{vm.name}-", "namespace": vm.namespace},
         "spec": {"vmName": vm.name, "completionTimeout": max(1, round(limit))},
     }

@@ -1,4 +1,4 @@
-"""What a command that plays files takes and prints: checks before its work, errors in one line, and its report."""
+"""Input checks, error lines and reports of commands that play files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ JsonFlag = Annotated[bool, typer.Option("--json", hidden=True, help="The same as
 def write_report(document: bytes, form: OutputFiles) -> None:
     """Prints a JSON document, as YAML where that is asked for."""
     if form is OutputFiles.YAML:
+        # YAML is made of the JSON document, so that both have the same fields.
         document = yaml.safe_dump(json.loads(document), sort_keys=False, allow_unicode=True).encode().rstrip(b"\n")
+    # Bytes, so that a terminal's encoding cannot break JSON.
     sys.stdout.buffer.write(document + b"\n")
     sys.stdout.flush()
 
@@ -39,6 +41,7 @@ _PICTURES: Final = (".png", ".svg", ".pdf")
 
 def a_file(path: Path | None) -> Path | None:
     """Refuses a file whose folder does not exist. Raises ``typer.BadParameter``."""
+    # Checked before the work: a replay may take minutes before it writes its picture.
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {str(path.parent)!r}")
     return path
@@ -53,10 +56,11 @@ def a_picture(path: Path | None) -> Path | None:
 
 @contextmanager
 def bad_input_said(command: str, *errors: type[ValueError]) -> Iterator[None]:
-    """Ends ``command`` with exit code 2 and one line where a file fails, or with one of ``errors``."""
+    """Ends ``command`` with exit code 2 and one line if a file fails, or one of ``errors`` is raised."""
     try:
         yield
     except OSError as error:
+        # Not every OSError is about a file.
         print(f"{command}: {f'{error.filename}: ' if error.filename else ''}{error.strerror}", file=sys.stderr)
         raise typer.Exit(2) from None
     except errors as error:

@@ -25,6 +25,7 @@ async def make_password(client: ApiClient, vm: Json) -> None:
     try:
         await client.create(SECRETS, name.namespace, made)
     except KubeApiError as error:
+        # Another command may have created it meanwhile; an existing password always stays.
         if error.kind is not RefusalKind.CONFLICT:
             raise
 

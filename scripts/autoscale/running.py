@@ -47,13 +47,15 @@ _OF_THE_MACHINE: Final = {
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a command failed, in one line for people; empty if the error is the command's own."""
+    """Reason why a command failed, in one line for people; empty if the error is a bug of the command."""
     cause = _innermost(error)
     if isinstance(cause, _SAID):
         return str(cause)
+    # Any other error is a bug, which needs its traceback.
     if not isinstance(cause, OSError) or cause.errno not in _OF_THE_MACHINE:
         return ""
     where, remedy = cause.filename, _OF_THE_MACHINE[cause.errno]
+    # The folder of clusters can be moved; other paths cannot.
     if isinstance(where, str | os.PathLike) and _is_below(Path(where), state_folder()):
         remedy = remedy or "set AUTOSCALE_HOME to a folder that you may write"
     return f"{f'{where}: ' if where else ''}{cause.strerror}{remedy and '; '}{remedy}"
@@ -91,6 +93,7 @@ async def _guarded(job: Coroutine[object, object, int], failed: int) -> int:
         task.cancel()
 
     loop = asyncio.get_running_loop()
+    # SIGHUP as well: a closed terminal must not leave a cluster behind.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, interrupt, number)
     try:
@@ -101,6 +104,7 @@ async def _guarded(job: Coroutine[object, object, int], failed: int) -> int:
         typer.echo(f"autoscale: {visible_lines(reason)}", err=True)
         return failed
     except asyncio.CancelledError:
+        # The task was cancelled by something other than a signal.
         if not ended_by:
             raise
         return _BY_SIGNAL + ended_by

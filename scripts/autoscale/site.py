@@ -1,9 +1,6 @@
 """Access to a cluster for read-only commands: the local cluster, or any other by its kubeconfig.
 
-- Both answer the same questions. Locally, ports are exposed by the cluster's process, and the cluster's token opens
-  what is explained there; elsewhere a port-forward leads to pods, for which it opens that.
-- What cannot be reached is None, and ``silence`` says why; or it is a ``SiteError`` that says what to do. Views show
-  the rest.
+What cannot be reached is None, and ``silence`` says why; or it is a ``SiteError`` that says what to do.
 """
 
 from __future__ import annotations
@@ -63,7 +60,7 @@ class Site(Protocol):
 
     @property
     def silence(self) -> Mapping[str, str]:
-        """Why a program (``AGENT``, ``SCHEDULER``, ``GROUPS``) did not answer the last time; empty if it did."""
+        """Reason why a program (``AGENT``, ``SCHEDULER``, ``GROUPS``) did not answer the last time; empty if it did."""
 
     async def of_scheduler(self, path: str) -> Json | None:
         """The scheduler's JSON at ``path``; None if it cannot be had."""
@@ -107,17 +104,22 @@ class LocalSite:
         yield "127.0.0.1", await exposed_vm(self._folder, vm, port)
 
     async def _json(self, program: str, target: str, port: int, path: str) -> Json | None:
+        # A pod without an address is starting; asking would only time out.
         self.silence[program] = "" if target else "its pod has no address yet"
         if not target:
             return None
         try:
+            # The cluster's process opens a loopback port that leads to the target.
             exposed = (await ask_cluster(self._folder, "expose", target, port)).port
+            # A local cluster has a token of its own for explanations. It is read each time: a cluster that was made
+            # again has another.
             token = token_in(self._folder.explain_token)
             answer = await self._http.get(
                 f"http://127.0.0.1:{exposed}{path}", headers={"Authorization": f"Bearer {token}"}
             )
             return _decoded(answer.raise_for_status().content)
         except (NoAnswerError, httpx.HTTPError) as error:
+            # Some of httpx's errors have no message.
             self.silence[program] = str(error) or repr(error)
             return None
 
@@ -152,24 +154,29 @@ class RemoteSite:
         except (KubeApiError, ApiUnavailableError) as error:
             self.silence[program] = str(error)
             return None
-        running = [name_of(each) for each in pods if pod_phase(each) == "Running"]
+        running = [name_of(replica) for replica in pods if pod_phase(replica) == "Running"]
         self.silence[program] = "" if running else f"no pod with {NAME_LABEL}={program} runs"
+        # With one replica there is nothing to choose, and the Lease need not be read.
         holder = await self._holder(running, lease) if len(running) > 1 else ""
-        for pod in sorted(running, key=lambda each: not holder.startswith(f"{each.name}-")):
-            if found := await self._of_pod(program, pod, port, path):
+        # The holder goes first; the others follow, in case the Lease is out of date.
+        for replica in sorted(running, key=lambda replica: not holder.startswith(f"{replica.name}-")):
+            if answer := await self._of_pod(program, replica, port, path):
+                # Replicas that failed before this one have left their reason there.
                 self.silence[program] = ""
-                return found
+                return answer
         return None
 
     async def _holder(self, pods: Sequence[ObjectName], lease: str) -> str:
         try:
-            found = await self.client.get(LEASES, ObjectName(pods[0].namespace, lease))
+            lease_object = await self.client.get(LEASES, ObjectName(pods[0].namespace, lease))
         except (KubeApiError, ApiUnavailableError):
+            # Without the right to read Leases any replica is asked.
             return ""
-        return text(found, "spec", "holderIdentity")
+        return text(lease_object, "spec", "holderIdentity")
 
     async def _of_pod(self, program: str, pod: ObjectName, port: int, path: str) -> Json | None:
         try:
+            # By port-forward, for which programs explain without a token.
             return _decoded(await self.client.pod_get(pod, port, path))
         except (KubeApiError, ApiUnavailableError) as error:
             self.silence[program] = f"pod {pod}: {error}"
@@ -183,16 +190,17 @@ class RemoteSite:
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._cluster.kubectl(*arguments),
+                # stderr is inherited: kubectl's own message says most about a failure.
                 stdout=asyncio.subprocess.PIPE,
                 env=self._cluster.kubectl_environment,
             )
         except OSError as error:
             raise SiteError(f"kubectl cannot be run: {error.strerror}") from None
         try:
-            found = _FORWARDING.search(await _first_line(process, target))
-            if found is None:
+            match = _FORWARDING.search(await _first_line(process, target))
+            if match is None:
                 raise SiteError(f"kubectl port-forward {target} gave no port; see its message above")
-            yield found[1], int(found[2])
+            yield match[1], int(match[2])
         finally:
             if process.returncode is None:
                 process.terminate()
@@ -242,6 +250,7 @@ async def open_site(cluster: ReachedCluster) -> AsyncIterator[Site]:
         elif not cluster.is_embedded:
             yield KubernetesSite(cluster, cluster.folder, client)
         else:
+            # A proxy of the environment must not take requests to this machine.
             async with httpx.AsyncClient(trust_env=False, timeout=3.0) as http:
                 host = (await ask_cluster(cluster.folder, "status")).host
                 yield LocalSite(cluster.folder, client, host, http)
@@ -251,7 +260,7 @@ async def open_site(cluster: ReachedCluster) -> AsyncIterator[Site]:
 class SitePods:
     """Pods by their names, and those of agents that serve a node by its name.
 
-    A VM's pod is in its namespace: one of the same name elsewhere may be anyone's.
+    Names are with their namespaces.
     """
 
     by_name: Mapping[ObjectName, Json]
@@ -260,9 +269,9 @@ class SitePods:
     @classmethod
     def of(cls, pods: Iterable[Json]) -> SitePods:
         """Of all pods that matter: those of VMs, and those of agents."""
-        by_name = {name_of(each): each for each in pods}
-        agents = [each for each in by_name.values() if labels_of(each).get(NAME_LABEL) == "autoscaling-agent"]
-        return cls(by_name, {text(each, "spec", "nodeName"): each for each in agents})
+        by_name = {name_of(pod): pod for pod in pods}
+        agents = [pod for pod in by_name.values() if labels_of(pod).get(NAME_LABEL) == "autoscaling-agent"]
+        return cls(by_name, {text(pod, "spec", "nodeName"): pod for pod in agents})
 
 
 class FollowedPods:
@@ -281,6 +290,7 @@ class FollowedPods:
         return self._index
 
     def _changed(self, _: ObjectChange) -> None:
+        # The index is made when it is needed: many pods may change between two looks.
         self._index = None
 
 
@@ -291,10 +301,12 @@ async def explanation(site: Site, vm: Json, pods: SitePods) -> Json | None:
 
 async def agent_says(site: Site, vm: Json, pods: SitePods, path: str) -> Json | None:
     """Answer of ``vm``'s agent at ``path``: its sidecar, or the agent of its node."""
+    # A VM's pod is in its namespace: one of the same name elsewhere may be anyone's.
     pod = pods.by_name.get(ObjectName(name_of(vm).namespace, text(vm, "status", "podName")))
     if pod is None:
         return None
-    if found := await site.of_agent(pod, path):
-        return found
+    if answer := await site.of_agent(pod, path):
+        return answer
+    # A VM without a sidecar is served by its node's agent, which needs to be told which VM is meant.
     agent = pods.agents.get(text(pod, "spec", "nodeName"))
     return None if agent is None else await site.of_agent(agent, f"{path}/{name_of(vm)}")

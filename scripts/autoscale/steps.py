@@ -19,6 +19,7 @@ class StepView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        # Without a terminal there is no spinner, and notes become lines.
         self._status: Status | None = console.status("starting") if console.is_terminal else None
         self._since: dict[str, float] = {}
 
@@ -44,6 +45,7 @@ class StepView:
                 if self._status is None:
                     self._console.print(f"  … {step.name}: {escape(step.text)}", soft_wrap=True)
             case StepState.DONE:
+                # A step that was never begun took no time.
                 took = time.monotonic() - self._since.pop(step.name, time.monotonic())
                 self._console.print(
                     f"  [green]✓[/green] {step.name} [dim]{took:.1f} s[/dim]  {escape(step.text)}", soft_wrap=True

@@ -34,22 +34,25 @@ _GIVEN: Final = re.compile(rf"(?:({_NAME})/)?({_NAME})")
 
 def vm_name(given: str, namespace: str = DEFAULT_NAMESPACE) -> ObjectName:
     """``NAME`` in ``namespace``, or ``NAMESPACE/NAME``. Raises ``typer.BadParameter``."""
-    found = _GIVEN.fullmatch(given)
-    if found is None:
+    match = _GIVEN.fullmatch(given)
+    if match is None:
         raise typer.BadParameter(f"expected a VM as NAME or NAMESPACE/NAME, got {given!r}")
-    return ObjectName(found[1] or namespace, found[2])
+    return ObjectName(match[1] or namespace, match[2])
 
 
 async def vm_host(kubeconfig: Path, vm: ObjectName) -> str:
     """The address of a running VM on the flat network. Raises ``LookupError``."""
     async with client_from_kubeconfig(kubeconfig) as client:
         try:
-            found = await client.get(VIRTUAL_MACHINES, vm)
+            virtual_machine = await client.get(VIRTUAL_MACHINES, vm)
         except KubeApiError as error:
             raise LookupError(str(error)) from error
-    host = text(found, "status", "extraNetIP") or text(found, "status", "podIP")
+    # The overlay address goes first, since it stays when the VM moves.
+    host = text(virtual_machine, "status", "extraNetIP") or text(virtual_machine, "status", "podIP")
     if not host:
-        raise LookupError(f"the VM {vm} does not run yet (phase {text(found, 'status', 'phase') or 'unknown'})")
+        raise LookupError(
+            f"the VM {vm} does not run yet (phase {text(virtual_machine, 'status', 'phase') or 'unknown'})"
+        )
     return host
 
 
@@ -68,4 +71,5 @@ def _row(vm: Json) -> tuple[str, ...]:
     cpu, slots = child(guest, "cpus").get("use"), child(guest, "memorySlots").get("use")
     wanted = f"{cpu} cpu, {slots} x {text(guest, 'memorySlotSize')}"
     status = (text(vm, "status", key) or "-" for key in ("phase", "node", "cpus", "memorySize"))
-    return tuple(escape(visible(each)) for each in (str(name_of(vm)), *status, wanted))
+    # Values of a cluster may contain markup or control characters.
+    return tuple(escape(visible(cell)) for cell in (str(name_of(vm)), *status, wanted))

@@ -1,4 +1,4 @@
-"""``autoscale check``: whether an installation works, and what to do where it does not."""
+"""``autoscale check``: checks an installation, and says how to mend what is wrong."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def span(given: str) -> str:
     return given
 
 
+# Exit code 2 for every error: 1 stands for warnings here.
 @of_a_cluster(failed=EXIT_CODES[Level.FAILURE])
 def check(
     before: Annotated[bool, typer.Option("--pre", help="Check whether it can be installed.")] = False,
@@ -81,15 +82,18 @@ async def _check(cluster: ReachedCluster, namespace: str, *, before: bool, outpu
     async with cluster.client() as client:
         kubectl = Kubectl(cluster.kubectl(), cluster.kubectl_environment)
         gathering = Gathering(client, kubectl, SystemClock(), namespace, version("autoscaling"))
+        # The status line goes to stderr, so that JSON and YAML on stdout stay clean.
         errors = Console(stderr=True)
         with errors.status(f"looking at {cluster.title}") as status:
 
             def waits(why: str) -> None:
                 status.update(escape(visible(f"waiting: {why}")))
+                # Rich draws no spinner unless it is on a terminal; a log gets plain lines instead.
                 if not errors.is_terminal:
                     print_lines(errors, [f"waiting: {why}"])
 
             findings = await look(gathering, SystemClock(), before=before, wait=wait, waits=waits)
+    # Several pods can give the same note; a dict keeps the first of each, in order.
     print_lines(Console(stderr=True), dict.fromkeys(gathering.notes))
     show(console, findings, output)
     return EXIT_CODES[worst(findings)]
@@ -102,21 +106,23 @@ async def look(
 
     ``waits`` hears which failure is waited for, each time that it is another one.
     """
-    deadline, told = Instant(clock.now() + wait), ""
+    deadline, announced = Instant(clock.now() + wait), ""
     while True:
         findings = list(judged(await gathering.facts(before=before), before=before))
         if worst(findings) < Level.FAILURE or clock.now() >= deadline:
             return findings
-        why = next(each.said for each in findings if each.level is Level.FAILURE)
-        if why != told:
+        why = next(finding.said for finding in findings if finding.level is Level.FAILURE)
+        if why != announced:
             waits(why)
-            told = why
+            announced = why
+        # The last pause ends at the deadline, so that one look is made right then.
         await clock.sleep(Seconds(min(_PAUSE, deadline - clock.now())))
 
 
 def show(console: Console, findings: Sequence[Finding], output: CheckOutput) -> None:
     """Prints them; colours are on terminals alone."""
     if output in {CheckOutput.JSON, CheckOutput.YAML}:
+        # Without highlighting and wrapping, so that the output can be parsed.
         console.out(serialised(as_json(findings), printing.Output(output)), highlight=False)
         return
     for style, line in (as_text if output is CheckOutput.TEXT else as_short)(findings):

@@ -1,4 +1,4 @@
-"""What was seen of a cluster at one moment; the only input of the judges (pure).
+"""Facts about a cluster at one moment; the only input of the judges (pure).
 
 Instants are seconds since 1970 by this machine's calendar unless they say otherwise.
 """
@@ -115,8 +115,11 @@ class CheckFacts:
     @property
     def lacks_namespace(self) -> bool:
         """True if the installation's namespace is known not to be there."""
-        known = self.namespaces
-        return isinstance(known, SiteObservations) and all(name_of(each).name != self.namespace for each in known.value)
+        namespaces = self.namespaces
+        # If namespaces could not be listed, the answer is no: an unknown namespace is not a missing one.
+        return isinstance(namespaces, SiteObservations) and all(
+            name_of(namespace).name != self.namespace for namespace in namespaces.value
+        )
 
     @property
     def server_now(self) -> float:
@@ -127,8 +130,9 @@ class CheckFacts:
     @property
     def failed_looks(self) -> Iterator[Unseen]:
         """Every look that failed: see ``Unseen``."""
-        for each in fields(self):
-            found = getattr(self, each.name)
-            for look in found.values() if isinstance(found, Mapping) else (found,):
+        for attribute in fields(self):
+            observed = getattr(self, attribute.name)
+            # Some fields hold one look for each pod, port or program.
+            for look in observed.values() if isinstance(observed, Mapping) else (observed,):
                 if isinstance(look, Unseen) and look.has_failed:
                     yield look

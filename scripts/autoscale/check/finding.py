@@ -1,4 +1,4 @@
-"""What a check finds, and what is made of all that checks find (pure)."""
+"""Checks, their findings, and the outcome of all findings (pure)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ class Level(IntEnum):
         >>> Level.WARNING.mark
         '!'
         """
+        # An IntEnum is an index: the signs are in the order of the levels.
         return "\N{CHECK MARK}-!\N{MULTIPLICATION SIGN}"[self]
 
 
+# A check that was skipped is no reason for a script to fail.
 EXIT_CODES: Final = {Level.OK: 0, Level.SKIPPED: 0, Level.WARNING: 1, Level.FAILURE: 2}
 
 
@@ -113,4 +115,4 @@ def worst(findings: Iterable[Finding]) -> Level:
     >>> worst([])
     <Level.OK: 0>
     """
-    return max((each.level for each in findings), default=Level.OK)
+    return max((finding.level for finding in findings), default=Level.OK)

@@ -1,4 +1,4 @@
-"""Which programs an installation may have, and how they are found in a cluster (pure)."""
+"""Programs that an installation may have, and how they are found in a cluster (pure)."""
 
 from __future__ import annotations
 
@@ -58,15 +58,20 @@ PROGRAMS: Final = (
     Program(NETWORK, is_daemon=True),
 )
 
+# A tag may be followed by a digest. A registry's port is no tag: it has a slash after it.
 _TAG: Final = re.compile(r":([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:@.*)?$")
 
 
 def installed(facts: CheckFacts) -> dict[str, Json]:
     """The Deployment or DaemonSet of each program that is there. Raises ``UnseenError``."""
-    daemons = {name_of(each).name: each for each in facts.daemon_sets.value if _is_here(facts, each)}
-    others = {name_of(each).name: each for each in facts.deployments.value if _is_here(facts, each)}
-    found = {each.name: (daemons if each.is_daemon else others).get(each.name) for each in PROGRAMS}
-    return {name: workload for name, workload in found.items() if workload is not None}
+    daemons = {
+        name_of(daemon_set).name: daemon_set for daemon_set in facts.daemon_sets.value if _is_here(facts, daemon_set)
+    }
+    others = {
+        name_of(deployment).name: deployment for deployment in facts.deployments.value if _is_here(facts, deployment)
+    }
+    workloads = {program.name: (daemons if program.is_daemon else others).get(program.name) for program in PROGRAMS}
+    return {name: workload for name, workload in workloads.items() if workload is not None}
 
 
 def _is_here(facts: CheckFacts, workload: Json) -> bool:
@@ -80,15 +85,15 @@ def program_of(pod: Json) -> str:
 
 def pods_of(facts: CheckFacts, program: str) -> list[Json]:
     """The pods of a program that have not ended and are not about to. Raises ``UnseenError``."""
-    found = [each for each in facts.pods.value if program_of(each) == program]
-    return [each for each in found if not is_leaving(each) and not is_over(each)]
+    pods = [pod for pod in facts.pods.value if program_of(pod) == program]
+    return [pod for pod in pods if not is_leaving(pod) and not is_over(pod)]
 
 
 def leads(facts: CheckFacts, pod: str) -> bool:
     """Return True if the pod's metrics say that it leads."""
     look = facts.metrics.get(pod)
     return isinstance(look, SiteObservations) and any(
-        each.name.endswith(LEADING) and each.value == 1.0 for each in look.value
+        sample.name.endswith(LEADING) and sample.value == 1.0 for sample in look.value
     )
 
 
@@ -96,18 +101,20 @@ def leading_pod(facts: CheckFacts, program: str) -> Json | None:
     """The running pod of a program that acts: the one that leads, else the first; None if there is none."""
     if isinstance(facts.pods, Unseen):
         return None
-    running = [each for each in pods_of(facts, program) if pod_phase(each) == "Running"]
-    return next((each for each in running if leads(facts, name_of(each).name)), running[0] if running else None)
+    running = [pod for pod in pods_of(facts, program) if pod_phase(pod) == "Running"]
+    # If the metrics of none could be read, the first stands in for the leader.
+    return next((pod for pod in running if leads(facts, name_of(pod).name)), running[0] if running else None)
 
 
 def is_ready(pod: Json) -> bool:
     """Return True if the pod is ready, as its kubelet says."""
     conditions = items(pod, "status", "conditions")
-    return any(text(each, "type") == "Ready" and text(each, "status") == "True" for each in conditions)
+    return any(text(condition, "type") == "Ready" and text(condition, "status") == "True" for condition in conditions)
 
 
 def containers(pod: Json) -> Iterator[Json]:
     """All containers of a pod's spec, native sidecars included."""
+    # Native sidecars are init containers with `restartPolicy: Always`.
     yield from items(pod, "spec", "initContainers")
     yield from items(pod, "spec", "containers")
 
@@ -123,20 +130,20 @@ def argument_values(pod: Json, argument: str) -> list[str]:
     >>> argument_values({"spec": {"containers": [{"args": ["--lease=a/b"]}]}}, "--lease")
     ['a/b']
     """
-    words = (each.get(key) for each in containers(pod) for key in ("command", "args"))
-    said = (word for each in words if isinstance(each, list) for word in each if isinstance(word, str))
-    pairs = (word.partition("=") for word in said)
+    words = (container.get(key) for container in containers(pod) for key in ("command", "args"))
+    tokens = (word for arguments in words if isinstance(arguments, list) for word in arguments if isinstance(word, str))
+    pairs = (word.partition("=") for word in tokens)
     return [value for name, _, value in pairs if name == argument]
 
 
 def sidecar_pods(facts: CheckFacts) -> list[Json]:
     """Pods of VMs that have an agent in them and have not ended. Raises ``UnseenError``."""
-    return [each for each in facts.vm_pods.value if agent_container(each) is not None and not is_over(each)]
+    return [pod for pod in facts.vm_pods.value if agent_container(pod) is not None and not is_over(pod)]
 
 
 def agent_container(pod: Json) -> Json | None:
     """The container of a pod that is an agent."""
-    return next((each for each in containers(pod) if text(each, "name") in AGENT_CONTAINERS), None)
+    return next((container for container in containers(pod) if text(container, "name") in AGENT_CONTAINERS), None)
 
 
 def image_tag(image: str) -> str:
@@ -145,5 +152,5 @@ def image_tag(image: str) -> str:
     >>> image_tag("localhost:5001/autoscale-scheduler:v0.2.0"), image_tag("localhost:5001/x"), image_tag("a:b@sha256:c")
     ('v0.2.0', '', 'b')
     """
-    found = _TAG.search(image)
-    return found[1] if found and "/" not in found[1] else ""
+    match = _TAG.search(image)
+    return match[1] if match and "/" not in match[1] else ""

@@ -1,7 +1,4 @@
-"""One look at the cluster: what was seen, or why nothing could be (pure).
-
-A judge reads ``value``. Where nothing was seen, that raises ``UnseenError``, and the check is skipped with its text.
-"""
+"""One look at the cluster: its observations, or the reason why there are none (pure)."""
 
 from __future__ import annotations
 
@@ -39,6 +36,7 @@ class Unseen:
     @property
     def value(self) -> NoReturn:
         """Raises ``UnseenError``."""
+        # A judge need not test each look: its check is skipped with this text.
         raise UnseenError(self.why)
 
 

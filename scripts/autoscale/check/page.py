@@ -12,6 +12,7 @@ from scripts.autoscale.check.table import CHECKS, PAGE
 
 _PATH: Final = Path(__file__).parents[3] / PAGE
 
+# Parts of a remedy that begin like this are commands and are set in code font.
 _COMMANDS: Final = ("kubectl ", "autoscale ", "timedatectl ")
 
 _HEAD: Final = """\
@@ -54,7 +55,8 @@ def page() -> str:
 
 
 def _lines() -> Iterator[str]:
-    for section, checks in groupby(CHECKS, key=lambda each: each.section):
+    # CHECKS is in the order of its sections, as groupby needs it.
+    for section, checks in groupby(CHECKS, key=lambda check: check.section):
         yield f"## {section}\n"
         for check in checks:
             yield from _entry(check)
@@ -68,8 +70,9 @@ def _entry(check: Check) -> Iterator[str]:
 
 
 def _command(remedy: str) -> str:
-    said = remedy.replace("{namespace}", "NAMESPACE").replace("{subject}", "NAME")
-    return "; ".join(f"`{part}`" if part.startswith(_COMMANDS) else part for part in said.split("; "))
+    # The page is for any cluster, so placeholders stand for names.
+    command = remedy.replace("{namespace}", "NAMESPACE").replace("{subject}", "NAME")
+    return "; ".join(f"`{part}`" if part.startswith(_COMMANDS) else part for part in command.split("; "))
 
 
 def main() -> None:

@@ -19,12 +19,14 @@ Line = tuple[str, str]
 
 def as_text(findings: Sequence[Finding]) -> Iterator[Line]:
     """Sections with a line for each check, and for what is wrong: what, what to do, where to read on."""
-    for section, found in groupby(findings, key=lambda each: each.section):
+    # Findings come in the table's order, in which sections are not interleaved.
+    for section, group in groupby(findings, key=lambda finding: finding.section):
         yield "bold", str(section)
-        for finding in found:
+        for finding in group:
             yield from _lines(finding)
         yield "", ""
     yield _sum(findings)
+    # With one problem it is clear where to begin.
     if len(wrong := to_mend(findings)) > 1:
         yield COLOURS[wrong[0].level], f"Begin with: {wrong[0].title}. What follows from it ends with it."
 
@@ -40,7 +42,10 @@ def as_short(findings: Sequence[Finding]) -> Iterator[Line]:
 
 def to_mend(findings: Sequence[Finding]) -> list[Finding]:
     """Problems: failures before warnings, and causes before their effects, in the table's order."""
-    return sorted((each for each in findings if each.level >= Level.WARNING), key=lambda each: -each.level)
+    # `sorted` is stable, so the table's order stays within a level.
+    return sorted(
+        (finding for finding in findings if finding.level >= Level.WARNING), key=lambda finding: -finding.level
+    )
 
 
 def as_json(findings: Sequence[Finding]) -> dict[str, object]:
@@ -49,26 +54,28 @@ def as_json(findings: Sequence[Finding]) -> dict[str, object]:
     return {
         "outcome": outcome.name.lower(),
         "exitCode": EXIT_CODES[outcome],
+        # These keys are an interface for scripts; they need not follow the fields' names.
         "checks": [
             {
-                "check": each.check,
-                "section": str(each.section),
-                "title": each.title,
-                "level": each.level.name.lower(),
-                "said": each.said,
-                "problems": list(each.problems),
-                "do": each.remedy,
-                "page": each.page,
+                "check": finding.check,
+                "section": str(finding.section),
+                "title": finding.title,
+                "level": finding.level.name.lower(),
+                "said": finding.said,
+                "problems": list(finding.problems),
+                "do": finding.remedy,
+                "page": finding.page,
             }
-            for each in findings
+            for finding in findings
         ],
     }
 
 
 def _lines(finding: Finding) -> Iterator[Line]:
-    colour, said = COLOURS[finding.level], f": {finding.said}" if finding.said else ""
+    colour, detail = COLOURS[finding.level], f": {finding.said}" if finding.said else ""
+    # A line that is in order or skipped has no remedy to show.
     if finding.level < Level.WARNING:
-        why = f": skipped, {finding.said}" if finding.level is Level.SKIPPED else said
+        why = f": skipped, {finding.said}" if finding.level is Level.SKIPPED else detail
         yield colour, f"  {finding.level.mark} {finding.title}{why}"
         return
     yield colour, f"  {finding.level.mark} {finding.title}"
@@ -81,7 +88,10 @@ def _lines(finding: Finding) -> Iterator[Line]:
 
 
 def _sum(findings: Sequence[Finding]) -> Line:
-    counts = {level: sum(each.level is level for each in findings) for level in Level}
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
     wrong = [f"{counts[Level.FAILURE]} failed", f"{counts[Level.WARNING]} to look at"]
-    told = f"{len(findings)} checks: {', '.join(wrong)}, {counts[Level.SKIPPED]} skipped, {counts[Level.OK]} in order"
-    return COLOURS[worst(findings)] if worst(findings) >= Level.WARNING else "green", told
+    summary = (
+        f"{len(findings)} checks: {', '.join(wrong)}, {counts[Level.SKIPPED]} skipped, {counts[Level.OK]} in order"
+    )
+    # Skipped lines do not colour the summary: they are no reason to act.
+    return COLOURS[worst(findings)] if worst(findings) >= Level.WARNING else "green", summary

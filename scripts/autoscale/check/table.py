@@ -19,26 +19,31 @@ CHECKS: Final = (*cluster_checks.CHECKS, *program_checks.CHECKS, *trust_checks.C
 def judged(facts: CheckFacts, *, before: bool) -> Iterator[Finding]:
     """Every line of one occasion, in the table's order; it ends at a fatal one that fails."""
     for check in CHECKS:
+        # A check that is made on both occasions is neither.
         if check.when is (When.AFTER if before else When.BEFORE):
             continue
         finding = _finding(check, facts)
         yield finding
+        # Everything after it would fail or be skipped for the same reason.
         if check.is_fatal and finding.level is Level.FAILURE:
             return
 
 
 def _finding(check: Check, facts: CheckFacts) -> Finding:
     try:
-        found = check.judge(facts)
+        result = check.judge(facts)
     except UnseenError as unseen:
         return Finding(check.id, check.section, check.title, Level.SKIPPED, str(unseen), page=page(check))
-    if not found.problems:
-        return Finding(check.id, check.section, check.title, Level.OK, found.said, page=page(check))
-    problems = sorted(found.problems, key=lambda each: -_level(each))
-    said = tuple(each.said for each in problems)
+    if not result.problems:
+        return Finding(check.id, check.section, check.title, Level.OK, result.said, page=page(check))
+    # The worst problem comes first: it gives the line its level, its text and its remedy.
+    problems = sorted(result.problems, key=lambda problem: -_level(problem))
+    sentences = tuple(problem.said for problem in problems)
     remedy = problems[0].remedy or check.remedy
-    told = remedy.replace("{namespace}", facts.namespace).replace("{subject}", problems[0].subject)
-    return Finding(check.id, check.section, check.title, _level(problems[0]), said[0], said, told, page(check))
+    instruction = remedy.replace("{namespace}", facts.namespace).replace("{subject}", problems[0].subject)
+    return Finding(
+        check.id, check.section, check.title, _level(problems[0]), sentences[0], sentences, instruction, page(check)
+    )
 
 
 def _level(problem: CheckProblem) -> Level:

@@ -1,1 +1,1 @@
-"""What is asked of a cluster's record: what VMs cost."""
+"""Costs of VMs, from a cluster's record."""

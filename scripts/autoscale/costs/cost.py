@@ -1,4 +1,4 @@
-"""``autoscale cost``: what VMs cost, what scaling saved, what a policy would change, and which nodes could go."""
+"""``autoscale cost``: cost of VMs, savings of scaling, effect of a policy, and nodes that could be emptied."""
 
 from __future__ import annotations
 
@@ -74,21 +74,23 @@ def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     """
     path = history_path(flags)
     local = local_of(path)
-    ranking, said = price_table(prices, local)
+    ranking, prices_title = price_table(prices, local)
     try:
         period = period_since(since)
         key_of(by)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    # Prometheus has no series with the labels of VMs.
     if prometheus and by.startswith(LABEL):
         raise typer.BadParameter(OF_A_FILE, param_hint="--by")
     if consolidate:
+        # Advice has no rows, and OpenCost's form has no place for it.
         if output in {CostOutput.CSV, CostOutput.OPENCOST}:
             raise typer.BadParameter("advice is text, wide, json or yaml", param_hint="--output")
         run(_consolidate(ranking, find_cluster(flags), output))
     else:
         chosen, cluster = opened_history(file or path, prometheus), local or context_name(flags)
-        run(_cost(chosen, period, by, output, (ranking, said), _chosen(policy), cluster))
+        run(_cost(chosen, period, by, output, (ranking, prices_title), _chosen(policy), cluster))
 
 
 def _chosen(policy: str) -> ChosenPolicy | None:
@@ -110,17 +112,19 @@ async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
     try:
         async with chosen as history:
             table, usages = await priced_usage(history, period, prices[0])
-            found = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
+            total_bill = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
             change, changes = await _changed(history, usages, period, policy, table) if policy else (None, [])
-            extent = await history.extent()  # says how the others were answered
+            # It is asked last: its notes say how the queries before it were answered.
+            extent = await history.extent()
     except HistoryError as error:
         raise SiteError(str(error)) from error
-    notes = (*_missing(extent, period), *_unlabelled(found, by), *extent.notes, *changes)
+    notes = (*_missing(extent, period), *_unlabelled(total_bill, by), *extent.notes, *changes)
     more = None if change is None else _figures(change, by)
     if output in {CostOutput.TEXT, CostOutput.WIDE}:
-        show(Console(), found, by, prices[1], notes, more=more, is_wide=output is CostOutput.WIDE)
+        show(Console(), total_bill, by, prices[1], notes, more=more, is_wide=output is CostOutput.WIDE)
     else:
-        sys.stdout.write(written(found, by, output, cluster, notes, more))
+        sys.stdout.write(written(total_bill, by, output, cluster, notes, more))
+        # CSV and OpenCost have no place for notes, so these go to stderr.
         if output in {CostOutput.CSV, CostOutput.OPENCOST}:
             print_lines(Console(stderr=True), notes)
     return 0
@@ -133,6 +137,7 @@ def _missing(extent: Extent, period: Period) -> Iterator[str]:
     late, early = (extent.since - period.since) / HOUR, (period.until - extent.until) / HOUR
     if late > 0:
         yield f"The history begins {late:.1f} h after the time that was asked for."
+    # Samples are buffered for some minutes before they are written.
     if early * HOUR > NOT_WRITTEN_YET:
         yield f"The history ends {early:.1f} h before now: nothing was recorded since then."
 
@@ -153,13 +158,16 @@ async def _changed(
     """Cost or savings of the policy, and the same in sentences."""
     latest: dict[ObjectName, Usage] = {}
     money: dict[ObjectName, Fraction] = defaultdict(Fraction)
-    for each in sorted(usages, key=lambda each: each.span.until):
-        latest[each.facts.vm] = each
-        money[each.facts.vm] += line_of(each, None, prices.on(each.facts.node, each.span)).reserved.money
+    # In order of time, so that the last record of each VM stays in `latest`.
+    for usage in sorted(usages, key=lambda usage: usage.span.until):
+        latest[usage.facts.vm] = usage
+        money[usage.facts.vm] += line_of(usage, None, prices.on(usage.facts.node, usage.span)).reserved.money
+    # The name breaks ties, so that repeated runs play the same VMs.
     dearest = sorted(latest, key=lambda vm: (-money[vm], vm))[:MOST_PLAYED]
     change = PolicyChange(policy)
     for vm in dearest:
         spans = await history.vm_series(vm, period, STEP)
+        # The VM may have moved; the price is that of its last node.
         change.add(latest[vm].facts, spans, prices.on(latest[vm].facts.node, latest[vm].span))
     shares = sum(money[vm] for vm in dearest), sum(money.values())
     return change, [*change.sentences(), *_left_out(len(dearest), len(latest), shares)]
@@ -167,6 +175,7 @@ async def _changed(
 
 def _left_out(played: int, vms: int, shares: tuple[Fraction | int, Fraction | int]) -> Iterator[str]:
     if played < vms:
+        # Prices may all be zero.
         share = float(shares[0] / shares[1]) if shares[1] else 1.0
         yield f"It was played on the {played} dearest of {vms} VMs, which are {share:.0%} of what was reserved."
 
@@ -179,6 +188,7 @@ async def _consolidate(ranking: RankingConfig, cluster: ReachedCluster, output: 
         listed = (await site.client.list(NODES)).objects
         bound = bound_pods((await site.client.list(PODS)).objects)
     keys = keys_of_nodes(listed)
+    # A node of the control plane is not emptied, however few VMs it has.
     staying = {name_of(node).name for node in listed if labels_of(node).keys() & _OF_THE_CONTROL_PLANE}
     prices: dict[str, Price] = {}
     for node in items(answer, "nodes"):
@@ -186,9 +196,9 @@ async def _consolidate(ranking: RankingConfig, cluster: ReachedCluster, output: 
         price = None if size is None else priced(size, (label, *keys.get(label, ())), ranking)
         if price is not None:
             prices[label] = price
-    found = emptied(read_nodes(answer, prices, reference_price(ranking), staying, bound))
+    candidates = emptied(read_nodes(answer, prices, reference_price(ranking), staying, bound))
     if output in {CostOutput.TEXT, CostOutput.WIDE}:
-        print_lines(Console(), advice(found))
+        print_lines(Console(), advice(candidates))
     else:
-        sys.stdout.write(serialised(advice_document(found), output))
+        sys.stdout.write(serialised(advice_document(candidates), output))
     return 0

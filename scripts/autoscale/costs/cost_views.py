@@ -1,4 +1,4 @@
-"""What ``autoscale cost`` prints: tables for people, and JSON, YAML, CSV or OpenCost's form for machines."""
+"""Output of ``autoscale cost``: tables for people, and JSON, YAML, CSV or OpenCost's form for machines."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ def show(  # noqa: PLR0913 - the texts beside the bill
 ) -> None:
     """The bill for people; ``is_wide``: with the hours of everything; ``more``: with what a policy changes."""
     hours, cells = (found.period.until - found.period.since) / HOUR, _wide_cells if is_wide else _cells
+    # Names come from the cluster: control characters and markup in them must not reach the terminal.
     table = Table(box=None, title=escape(visible(f"The last {hours:.1f} h, by {by}")), title_justify="left")
     table.add_column(escape(visible(by)), no_wrap=True)
     for heading in (*_HEADINGS, *(_WIDE_HEADINGS if is_wide else ())):
@@ -103,6 +104,7 @@ def _some(names: Sequence[str]) -> str:
 def _cells(line: Line) -> tuple[str, ...]:
     cpu, mem, money = hours_and_money(line.reserved)
     used, most, high = (hours_and_money(cost)[2] for cost in known_costs(line))
+    # An unknown cost makes the difference unknown, too: it must not read as zero.
     saved = UNKNOWN if most == UNKNOWN else f"{float(line.saved):.4f}"
     of_high = UNKNOWN if high == UNKNOWN else f"{float(line.saved_of_high):.4f}"
     return cpu, mem, money, used, most, saved, high, of_high, f"{float(line.unknown):.2f}"
@@ -142,12 +144,12 @@ def advice_document(found: Sequence[Emptied]) -> dict[str, object]:
     return {
         "nodes": [
             {
-                "node": each.node,
-                "pricePerHour": rounded(each.price),
-                "moves": [{"vm": move.vm, "target": move.target} for move in each.moves],
-                "otherPods": each.others,
+                "node": node.node,
+                "pricePerHour": rounded(node.price),
+                "moves": [{"vm": move.vm, "target": move.target} for move in node.moves],
+                "otherPods": node.others,
             }
-            for each in found
+            for node in found
         ]
     }
 
@@ -156,11 +158,11 @@ def advice(found: Sequence[Emptied]) -> Iterator[str]:
     """The sentences of consolidation advice."""
     if not found:
         yield "No node could be emptied: the VMs of each have no room below the others' watermarks."
-    for each in found:
-        others = f"; {each.others} pods that run no VM would be rescheduled" if each.others else ""
-        yield f"Node {each.node} could be emptied, which saves {float(each.price):.4f} per hour{others}:"
-        yield from (f"  {move.vm} moves to {move.target}" for move in each.moves)
-        if not each.moves:
+    for node in found:
+        others = f"; {node.others} pods that run no VM would be rescheduled" if node.others else ""
+        yield f"Node {node.node} could be emptied, which saves {float(node.price):.4f} per hour{others}:"
+        yield from (f"  {move.vm} moves to {move.target}" for move in node.moves)
+        if not node.moves:
             yield "  It runs no VM."
     if found:
         yield (

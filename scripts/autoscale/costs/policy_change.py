@@ -1,4 +1,4 @@
-"""What a policy would have changed for a fleet, summed over its VMs: as numbers by line, and in sentences."""
+"""Effect that a policy would have had on a fleet, summed over its VMs: as numbers by line, and in sentences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class ReplayedPolicyChange:
     skipped: int = 0
 
     def __add__(self, other: ReplayedPolicyChange) -> ReplayedPolicyChange:
-        return ReplayedPolicyChange(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+        # Every field is additive.
+        return ReplayedPolicyChange(
+            *(getattr(self, attribute.name) + getattr(other, attribute.name) for attribute in fields(self))
+        )
 
 
 class PolicyChange:
@@ -46,22 +49,30 @@ class PolicyChange:
     def add(self, vm: VmRecord, spans: Sequence[Span], price: Price) -> None:
         """Plays one VM within its bounds; its hours cost ``price``."""
         cpu, memory = (
+            # CPU and memory are sized independently, each by its own player.
             _played(vm, spans, player, what)
             for player, what in ((self._chosen.cpu, CPU), (self._chosen.memory, MEMORY))
         )
         if cpu is None and memory is None:
             self._by_vm[vm] = ReplayedPolicyChange(skipped=1)
             return
-        of_each = ((cpu or _NOT_PLAYED, price.cpu), (memory or _NOT_PLAYED, price.mem))
-        money = sum(((found.played - found.recorded) * of_one for found, of_one in of_each), NOTHING)
-        self._by_vm[vm] = ReplayedPolicyChange(of_each[0][0], of_each[1][0], money, vms=1)
+        resource_prices = ((cpu or _NOT_PLAYED, price.cpu), (memory or _NOT_PLAYED, price.mem))
+        # Only the difference to what was reserved costs or saves money.
+        money = sum(
+            (
+                (resource_replay.played - resource_replay.recorded) * price_per_hour
+                for resource_replay, price_per_hour in resource_prices
+            ),
+            NOTHING,
+        )
+        self._by_vm[vm] = ReplayedPolicyChange(resource_prices[0][0], resource_prices[1][0], money, vms=1)
 
     def lines(self, key_of: KeyOf) -> dict[str, ReplayedPolicyChange]:
         """Lines of a bill under the policy; a VM that moved is on the line where it was last."""
-        found: dict[str, ReplayedPolicyChange] = defaultdict(ReplayedPolicyChange)
+        lines: dict[str, ReplayedPolicyChange] = defaultdict(ReplayedPolicyChange)
         for vm, change in self._by_vm.items():
-            found[key_of(vm)] += change
-        return dict(found)
+            lines[key_of(vm)] += change
+        return dict(lines)
 
     @property
     def total(self) -> ReplayedPolicyChange:
@@ -70,16 +81,17 @@ class PolicyChange:
 
     def figures(self, change: ReplayedPolicyChange | None) -> dict[str, float | None]:
         """The numbers of a line, or of the total; None is what was not played."""
-        found: dict[str, float | None] = {}
+        numbers: dict[str, float | None] = {}
         for unit, player, part in (
             ("cpu", self._chosen.cpu, change and change.cpu),
             ("gib", self._chosen.memory, change and change.memory),
         ):
-            known = part if player is not None and change is not None and change.vms else None
+            # A part is None for a resource that the policy leaves alone, and for VMs that could not be played.
+            playable = part if player is not None and change is not None and change.vms else None
             for name in ("played", "recorded", "needed", "missed"):
-                found[f"{name}_{unit}_hours"] = None if known is None else rounded(getattr(known, name))
-        found["cost_change"] = rounded(change.money) if change is not None and change.vms else None
-        return found
+                numbers[f"{name}_{unit}_hours"] = None if playable is None else rounded(getattr(playable, name))
+        numbers["cost_change"] = rounded(change.money) if change is not None and change.vms else None
+        return numbers
 
     def sentences(self) -> Iterator[str]:
         """Cost or savings, and what was left out, in sentences."""
@@ -93,9 +105,10 @@ class PolicyChange:
             if player is not None
         ]
         hours = " and ".join(
-            f"{float(each.played):.2f} {unit} instead of {float(each.recorded):.2f}" for unit, _, each in parts
+            f"{float(resource.played):.2f} {unit} instead of {float(resource.recorded):.2f}"
+            for unit, _, resource in parts
         )
-        missed = " and ".join(f"{each.missed_percent:.2f} % of the {name}" for _, name, each in parts)
+        missed = " and ".join(f"{resource.missed_percent:.2f} % of the {name}" for _, name, resource in parts)
         change = "cost" if all_vms.money >= 0 else "saved"
         yield (
             f"Policy {self._chosen.label}: {hours}: it would have {change} {abs(float(all_vms.money)):.4f}, and missed "

@@ -46,6 +46,7 @@ def play_memory(policy: SmoothingPolicy) -> Player:
         current, allocation = _slots(float(timeline.demand[0]) * GIB), []
         for index, demand in enumerate(timeline.demand.tolist()):
             allocation.append(current / GIB)
+            # The allocation is noted before the policy is asked: a decision takes effect at the next step.
             wanted = target(Instant(index * timeline.step), Sample(demand * GIB, current))
             current = _slots(min(most, wanted))
         return np.array(allocation)
@@ -54,6 +55,7 @@ def play_memory(policy: SmoothingPolicy) -> Player:
 
 
 def _slots(amount: float) -> int:
+    # The tolerance keeps an exact multiple of a slot from being rounded up by floating point.
     return max(1, ceil(amount / SLOT - 1e-9)) * SLOT
 
 
@@ -73,6 +75,7 @@ def chosen_policy(name: str) -> ChosenPolicy:
     try:
         text = path.read_text(encoding="utf-8")
         document = read_yaml(text)
+        # A file of an agent's whole policy has no `stages` of its own at the top.
         if isinstance(document, dict) and not document.keys() & _STAGES:
             smoothing = read_policy(text, AgentPolicy()).smoothing
             return ChosenPolicy(path.stem, play_policy(smoothing.cpu), play_memory(smoothing.memory))
@@ -82,7 +85,9 @@ def chosen_policy(name: str) -> ChosenPolicy:
             name, f"neither one of {', '.join(PLAYERS)} nor a readable file ({error.strerror})"
         ) from None
     except (UnicodeDecodeError, YamlError, AgentPolicyError, SmoothingPolicyError) as error:
+        # Errors of parsers have several lines; a command says why in one.
         raise SmoothingPolicyError(name, " ".join(str(error).split())) from None
     if policy.resource == "memory":
+        # A policy of one resource leaves the other as it was.
         return ChosenPolicy(path.stem, None, play_memory(policy))
     return ChosenPolicy(path.stem, play_policy(policy), None)

@@ -1,12 +1,4 @@
-"""What a policy would have cost: each VM's recorded need, played as ``autoscale replay`` plays recordings.
-
-Rules that hold here:
-
-- Only time in which the need was known counts. What lies between is played through, so that the policy has a past
-  there, and left out of the sums.
-- CPU is played in vCPUs and memory in GiB, each by itself.
-- A decision is taken a dozen times within a usual span: of a need that is known by the hour, not every 5 s.
-"""
+"""Replays each VM's recorded need through a policy for ``autoscale cost``, as ``autoscale replay`` does recordings."""
 
 from __future__ import annotations
 
@@ -41,6 +33,7 @@ class ReplayedResource:
     of: Callable[[Size], Amount]
 
 
+# CPU is played in vCPUs and memory in GiB, independently of each other.
 CPU: Final = ReplayedResource(PLACE["need_cpu"], PLACE["size_cpu"], MILLI, lambda size: size.cpu)
 MEMORY: Final = ReplayedResource(PLACE["need_mem"], PLACE["size_mem"], KIB_OF_GIB, lambda size: size.mem)
 
@@ -78,25 +71,28 @@ def replayed(
     name: str, spans: Sequence[Span], player: Player, bounds: Bounds, what: ReplayedResource
 ) -> Replayed | None:
     """One VM's need through a policy, within its bounds; None if too little of it is known."""
-    known = [span for span in spans if span.known[what.need] and span.known[what.size]]
-    if len(known) < _LEAST_MOMENTS or not any(span.sums[what.need] for span in known):
+    # Only time in which the need and the size were known counts.
+    known_spans = [span for span in spans if span.known[what.need] and span.known[what.size]]
+    if len(known_spans) < _LEAST_MOMENTS or not any(span.sums[what.need] for span in known_spans):
         return None
-    begin = known[0].since
-    starts = np.array([(span.since - begin) / 1000 for span in known])
-    ends = np.array([(span.until - begin) / 1000 for span in known])
-    needs = np.array([span.sums[what.need] / span.known[what.need] / what.scale for span in known])
+    begin = known_spans[0].since
+    starts = np.array([(span.since - begin) / 1000 for span in known_spans])
+    ends = np.array([(span.until - begin) / 1000 for span in known_spans])
+    needs = np.array([span.sums[what.need] / span.known[what.need] / what.scale for span in known_spans])
     line = _timeline(name, starts, ends, needs)
-    least, most = (None if each is None else what.of(each) / what.scale for each in bounds)
-    given = np.clip(player(line), least, most) if bounds != (None, None) else player(line)
+    least, most = (None if limit is None else what.of(limit) / what.scale for limit in bounds)
+    allocated = np.clip(player(line), least, most) if bounds != (None, None) else player(line)
     instants = np.arange(len(line.demand)) * line.step
+    # The gaps between spans are played through, so that the policy has a past there, and left out of the sums.
     counts = instants < ends[np.searchsorted(starts, instants + 1e-9, side="right") - 1] - 1e-9
-    missed = np.maximum(0.0, line.demand - given)
-    sums = (_hours(each, counts, line.step) for each in (given, missed, line.demand))
-    return Replayed(Fraction(sum(span.sums[what.size] for span in known), what.scale * HOUR), *sums)
+    missed = np.maximum(0.0, line.demand - allocated)
+    sums = (_hours(amounts, counts, line.step) for amounts in (allocated, missed, line.demand))
+    return Replayed(Fraction(sum(span.sums[what.size] for span in known_spans), what.scale * HOUR), *sums)
 
 
 def _timeline(name: str, starts: Floats, ends: Floats, needs: Floats) -> Timeline:
     """The need on an even grid; it holds through gaps."""
+    # A dozen decisions within a usual span: a need that is recorded by the hour cannot be replayed every 5 s.
     step = max(COARSE_STEP, float(np.median(ends - starts)) / _DECISIONS)
     instants = np.arange(0.0, ends[-1], step)
     demand = needs[np.searchsorted(starts, instants + 1e-9, side="right") - 1]

@@ -15,11 +15,12 @@ from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ran
 def price_table(given: Path | None, name: str) -> tuple[RankingConfig, str]:
     """The table and its source in words. ``given`` is a section ``ranking``, or a scheduler's settings with one.
 
-    Without it, the settings of the local cluster ``name`` (empty: another cluster is meant) count where there are
+    Without it, the settings of the local cluster ``name`` (empty: another cluster is meant) apply if there are
     some. Raises ``typer.BadParameter``.
     """
     if given is not None:
         return _read(given), f"the price table {given}"
+    # An empty name means another cluster than a local one, whose settings are not on this machine.
     settings = ClusterFolder.of(name).scheduler_config if name else None
     if settings is not None and settings.is_file() and "ranking" in (_document(settings) or {}):
         return _read(settings), "the scheduler's price table"
@@ -29,6 +30,7 @@ def price_table(given: Path | None, name: str) -> tuple[RankingConfig, str]:
 def _read(path: Path) -> RankingConfig:
     document = _document(path)
     try:
+        # Both a whole settings file and its section alone are accepted.
         return parse_ranking(document.get("ranking", document) if isinstance(document, Mapping) else document)
     except RankingConfigError as error:
         raise typer.BadParameter(f"{path}: {error}", param_hint="--prices") from None
@@ -36,9 +38,9 @@ def _read(path: Path) -> RankingConfig:
 
 def _document(path: Path) -> Mapping[str, object] | None:
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--prices") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path}: not YAML: {' '.join(str(error).split())}", param_hint="--prices") from None
-    return found if isinstance(found, Mapping) or found is None else {"": found}
+    return document if isinstance(document, Mapping) or document is None else {"": document}

@@ -1,4 +1,4 @@
-"""``autoscale record``: keeps a cluster's history until Ctrl-C, where no page does."""
+"""``autoscale record``: records a cluster's history until Ctrl-C, if no page does."""
 
 from __future__ import annotations
 
@@ -44,5 +44,6 @@ async def _record(labels: list[str], interval: float, flags: ClusterFlags) -> in
     path, console = history_path(flags, records=True), Console()
     async with open_site(find_cluster(flags)) as site, recording(site, path, console, labels, interval):
         console.print(f"Recording {site.title} into {path}; Ctrl-C ends it.", soft_wrap=True, markup=False)
+        # Nothing sets this event: Ctrl-C ends the command.
         await asyncio.Event().wait()
     return 0

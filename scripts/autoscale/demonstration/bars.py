@@ -13,11 +13,13 @@ def bar(used: float | None, allocated: float, most: float, width: int = _WIDTH) 
     """A bar of ``width`` for ``most``: full blocks for what is used, shaded ones for what is allocated."""
     scale = width / most if most > 0 else 0.0
     filled = min(width, round((used or 0.0) * scale))
-    given = min(width, max(filled, round(allocated * scale)))
-    return "█" * filled + "▒" * (given - filled) + "·" * (width - given)
+    # A guest may briefly use more than it is allocated; the bar never shrinks below the used part.
+    shaded = min(width, max(filled, round(allocated * scale)))
+    return "█" * filled + "▒" * (shaded - filled) + "·" * (width - shaded)
 
 
 def sparkline(values: Sequence[float]) -> str:
     """One tick for each value, in proportion to the greatest."""
+    # Half a tick is added to round to the nearest one.
     top = max(values, default=0.0) or 1.0
     return "".join(_TICKS[min(len(_TICKS) - 1, int(value / top * (len(_TICKS) - 1) + 0.5))] for value in values)

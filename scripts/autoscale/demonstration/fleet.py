@@ -20,6 +20,7 @@ def node_row(node: Json) -> tuple[str, ...]:
         picture, amount = _reserved(node, key)
         cells += [picture, amount]
     excess = child(node, "pressure", "excess")
+    # The scheduler reports no excess as "0" or leaves it out.
     under = text(excess, "cpu") not in {"", "0"} or text(excess, "mem") not in {"", "0"}
     return (*cells, f"{text(excess, 'cpu')} cpu {text(excess, 'mem')}" if under else "-")
 
@@ -29,7 +30,9 @@ def fleet_row(node: Json, moves: Sequence[ObservedMove]) -> tuple[str, str, str]
     picture, amount = _reserved(node, "cpu")
     going = {move.vm.name: move for move in moves if move.is_under_way and move.source == text(node, "name")}
     coming = [f"⇠ {move.vm.name}" for move in moves if move.is_under_way and move.target == text(node, "name")]
+    # Pods name their VM as NAMESPACE/NAME; the demonstration uses one namespace.
     names = [text(pod, "vm").rpartition("/")[2] for pod in items(node, "pods") if text(pod, "vm")]
+    # While a VM moves, its pod may already be counted on the target; it is listed once, as coming.
     here = [_leaving(going[name]) if name in going else name for name in names if f"⇠ {name}" not in coming]
     return text(node, "name"), f"{picture} {amount} vCPU", "  ".join([*here, *coming])
 
@@ -47,8 +50,10 @@ def _reserved(node: Json, key: str) -> tuple[str, str]:
 
 def marked(picture: str, watermark: float, total: float) -> str:
     """A bar with a mark where the watermark is."""
+    # The scheduler may not have read the node's size yet.
     if total <= 0:
         return picture
+    # The mark stays within the bar, also for a watermark of 0 or of all that there is.
     at = min(len(picture) - 1, max(0, round(watermark / total * len(picture)) - 1))
     return f"{picture[:at]}│{picture[at + 1 :]}"
 
@@ -62,7 +67,7 @@ def _gib(quantity: str) -> float:
 
 
 def _amount(read: Callable[[], float]) -> float:
-    """None if nothing readable is reported: a bar shows only known values."""
+    """The amount, or 0 if nothing readable is reported."""
     try:
         return read()
     except QuantityError:

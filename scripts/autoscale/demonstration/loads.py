@@ -62,7 +62,9 @@ class SimulatedLoad:
 
     async def _ask(self, method: str, demand: Mapping[str, object] | None) -> None:
         try:
+            # A proxy of the environment must not take requests to this machine.
             async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
+                # The guest's address changes when its VM moves, so it is looked up each time.
                 url = f"{await self.control()}/demand"
                 (await http.request(method, url, json=demand)).raise_for_status()
         except httpx.HTTPError as error:

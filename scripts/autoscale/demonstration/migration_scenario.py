@@ -75,6 +75,7 @@ class MigrationScenario:
         """Makes the neighbours; they boot by themselves, and stay where they are until their clients are there."""
         for name in NEIGHBOURS:
             await make_password(self.site.client, small_vm(name))
+            # Their annotation keeps them in place: a move without clients would prove nothing.
             await self.site.client.create(VIRTUAL_MACHINES, name.namespace, kept_in_place(small_vm(name)))
 
     async def settle(self) -> None:
@@ -84,6 +85,7 @@ class MigrationScenario:
             await self._until(partial(self._answers, name), deadline, f"{name.name} did not come up")
             self._clients[name] = await self.clients_of(self._vms.objects[name])
             await self._clients[name].prepare()
+        # The scheduler moves the least loaded VM first, and those of unknown load last.
         for name in NEIGHBOURS:
             await self._until(partial(self._is_known, name), deadline, f"the agent of {name.name} says nothing")
 
@@ -92,9 +94,12 @@ class MigrationScenario:
         reports: dict[ObjectName, asyncio.Task[ClientReport]] = {}
         async with asyncio.TaskGroup() as tasks:
             for name, clients in self._clients.items():
+                # Clients outlive the load by some seconds, so that a move at its very end is still noticed.
                 reports[name] = tasks.create_task(self._live(clients, seconds + 5))
+                # The VM may move only once its clients are there to notice.
                 await self.site.client.merge_patch(VIRTUAL_MACHINES, name, MAY_MOVE)
             tasks.create_task(self._press(load, seconds))
+        # That nothing has moved is a finding for the report, and not an error.
         with suppress(SiteError):
             await self._until(self._has_moved, Instant(self.clock.now() + _ARRIVE), "no VM moves")
         client_reports = {name: task.result() for name, task in reports.items()}
@@ -102,21 +107,21 @@ class MigrationScenario:
         return points(self.moves, client_reports)
 
     async def _press(self, load: Callable[[int], Awaitable[None]], seconds: int) -> None:
-        """Puts the load on, and again where nothing moves by its end: a busy machine may leave too little of it."""
+        """Puts the load on, and again if nothing has moved when it ends."""
         for _ in range(_LOADS):
             await load(seconds)
+            # A busy machine may leave too little of the load to push the node over its watermark.
             if self.moves:
                 return
 
     async def _live(self, clients: VmClients, seconds: int) -> ClientReport:
-        """The clients use their VM for ``seconds``, and on until a VM has moved: on a busy machine that may be late.
-
-        They come in waves that overlap, so that at every moment some of them are in the middle of a session.
-        """
+        """The clients use their VM for ``seconds``, and on until a VM has moved."""
         deadline = Instant(self.clock.now() + seconds + _ARRIVE)
         async with asyncio.TaskGroup() as tasks:
             waves = [tasks.create_task(clients.live(seconds))]
+            # Waves overlap, so that at every moment some clients are in the middle of a session.
             await self.clock.sleep(Seconds(float(seconds - _OVERLAP)))
+            # On a busy machine a move may begin long after its load.
             while not await self._has_moved() and self.clock.now() < deadline:
                 waves.append(tasks.create_task(clients.live(_MORE)))
                 await self.clock.sleep(Seconds(float(_MORE - _OVERLAP)))
@@ -124,15 +129,15 @@ class MigrationScenario:
         return reduce(add, reports)
 
     async def _is_known(self, name: ObjectName) -> bool:
-        """Return True if the scheduler knows how loaded the VM is; the least loaded move first, and the unknown
-        last.
-        """
+        """Return True if the scheduler knows how loaded the VM is."""
         pods = items(await self.site.of_scheduler(f"/explain/{name}") or {}, "pods")
         return any(child(pod, "metrics") for pod in pods)
 
     async def _answers(self, name: ObjectName) -> bool:
         conditions = items(self._vms.get(name) or {}, "status", "conditions")
-        return any(text(each, "type") == "Available" and text(each, "status") == "True" for each in conditions)
+        return any(
+            text(condition, "type") == "Available" and text(condition, "status") == "True" for condition in conditions
+        )
 
     async def _has_moved(self) -> bool:
         return bool(self.moves) and not any(move.is_under_way for move in self.moves)
@@ -149,6 +154,7 @@ def client_failures(moves: Sequence[ObservedMove], reports: Mapping[ObjectName, 
     (pure).
     """
     moved = {move.vm for move in moves}
+    # Failures in VMs that moved are in the figures of their migrations.
     stayed = {name: report for name, report in reports.items() if name not in moved and report.failed}
     gave_up = [f"clients of {name}: {report.problem}" for name, report in reports.items() if report.problem]
     return [*gave_up, *(f"{report.failed} transactions of {name} failed" for name, report in stayed.items())]

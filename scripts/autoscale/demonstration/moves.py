@@ -52,7 +52,7 @@ class ObservedMove:
 
     @property
     def felt(self) -> tuple[Instant, Instant] | None:
-        """From when to when clients may notice it; None if it did not run or has not ended."""
+        """The span in which clients may notice it; None if it did not run or has not ended."""
         if self.began is None or self.ended is None:
             return None
         return Instant(self.began - MARGIN), Instant(self.ended + MARGIN)
@@ -98,13 +98,15 @@ class MoveWatch:
         return self._moves.get(uid)
 
     def _changed(self, change: ObjectChange) -> None:
-        found = change.new or change.old
-        if found is None:
+        # A deletion has no new object; its last state is the old one.
+        migration = change.new or change.old
+        if migration is None:
             return
-        uid = text(found, "metadata", "uid")
+        uid = text(migration, "metadata", "uid")
         before = self._moves.get(uid)
-        after = seen(before, found, self._clock.now(), is_gone=change.new is None)
+        after = seen(before, migration, self._clock.now(), is_gone=change.new is None)
         self._moves[uid] = after
+        # Progress changes every second; only phases are worth a line.
         if before is None or before.phase != after.phase:
             self._on_turn(after)
 
@@ -112,25 +114,29 @@ class MoveWatch:
 def seen(before: ObservedMove | None, found: Json, now: Instant, *, is_gone: bool) -> ObservedMove:
     """State of a migration after its object was seen as ``found`` (pure)."""
     status, info = child(found, "status"), child(found, "status", "info")
-    known = before or ObservedMove(ObjectName(text(found, "metadata", "namespace"), text(found, "spec", "vmName")))
-    if not known.is_under_way:
-        return known
+    previous = before or ObservedMove(ObjectName(text(found, "metadata", "namespace"), text(found, "spec", "vmName")))
+    # What has ended stays as it was: later writes of the object change no figures.
+    if not previous.is_under_way:
+        return previous
     phase = text(status, "phase") or "Pending"
+    # An object that is deleted before its end was cancelled.
     if is_gone and phase not in ENDED:
         phase = CANCELLED
     is_moving = phase not in {"Pending", CANCELLED}
     return replace(
-        known,
-        source=text(status, "sourceNode") or known.source,
+        previous,
+        source=text(status, "sourceNode") or previous.source,
+        # Before the target's pod runs, only the annotation may name its node.
         target=text(status, "targetNode")
-        or known.target
+        or previous.target
         or text(found, "metadata", "annotations", ANNOTATION_TARGET_NODE),
         phase=phase,
         reason=_reason(status) if phase == "Failed" else "",
         progress=_progress(info),
+        # 0 means that QEMU has not reported it yet.
         total_ms=whole(info, "totalTimeMs") or None,
         downtime_ms=whole(info, "downtimeMs") if phase == SUCCEEDED else None,
-        began=known.began if known.began is not None or not is_moving else now,
+        began=previous.began if previous.began is not None or not is_moving else now,
         ended=now if phase in ENDED else None,
         waits=_reason(status, WAITS) if phase == "Pending" else "",
         name=text(found, "metadata", "name"),
@@ -139,9 +145,11 @@ def seen(before: ObservedMove | None, found: Json, now: Instant, *, is_gone: boo
 
 def _reason(status: Json, reasons: Collection[str] = ()) -> str:
     """Messages of the conditions; only those with one of ``reasons``, if any are given."""
-    conditions = [each for each in items(status, "conditions") if not reasons or text(each, "reason") in reasons]
-    said = [text(each, "message") or text(each, "reason") for each in conditions]
-    return next((each for each in said if each), "")
+    conditions = [
+        condition for condition in items(status, "conditions") if not reasons or text(condition, "reason") in reasons
+    ]
+    messages = [text(condition, "message") or text(condition, "reason") for condition in conditions]
+    return next((message for message in messages if message), "")
 
 
 def _progress(info: Json) -> str:

@@ -1,8 +1,4 @@
-"""pgbench as a child process, and how its output is read.
-
-- The functions that read lines are pure. A client that gives up counts as a failed transaction: its connection broke.
-- Every run has a bound: pgbench itself waits for ever for a database that does not answer.
-"""
+"""pgbench as a child process, and the parsers of its output."""
 
 from __future__ import annotations
 
@@ -49,24 +45,26 @@ class Outcome:
 
 def find_pgbench() -> str:
     """The program's path. Raises ``PgbenchError`` if it is not installed."""
+    # Debian keeps it out of PATH, in a folder for each version; the newest is taken.
     versions = sorted(Path(_DEBIAN).glob("*/bin/pgbench"), reverse=True)
-    found = shutil.which("pgbench") or next((str(each) for each in versions), None)
-    if found is None:
+    path = shutil.which("pgbench") or next((str(candidate) for candidate in versions), None)
+    if path is None:
         raise PgbenchError("pgbench is not installed; on Debian: sudo apt-get install postgresql-contrib")
-    return found
+    return path
 
 
 def tps_of(line: str) -> float | None:
     """Transactions per second, where ``line`` reports progress."""
-    found = _PROGRESS.search(line)
-    return float(found[2]) if found else None
+    match = _PROGRESS.search(line)
+    return float(match[2]) if match else None
 
 
 def outcome_of(lines: Sequence[str], code: int) -> Outcome:
     """Outcome of a run that ended with exit ``code``, from its output."""
-    said = "\n".join(lines)
-    done, failed = _DONE.search(said), _FAILED.search(said)
-    aborted = len(_ABORTED.findall(said))
+    output = "\n".join(lines)
+    done, failed = _DONE.search(output), _FAILED.search(output)
+    # A client that gives up counts as a failed transaction: its connection broke in the middle of one.
+    aborted = len(_ABORTED.findall(output))
     problem = f"pgbench ended with exit code {code}: {lines[-1] if lines else 'it said nothing'}" if code else ""
     return Outcome(int(done[1]) if done else 0, (int(failed[1]) if failed else 0) + aborted, problem)
 
@@ -81,7 +79,8 @@ class DatabaseServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of postgres' clients: everybody could read a password on a command line."""
+        """Environment of postgres' clients."""
+        # The environment is private to the user; a command line is readable by everybody.
         place = {"PGHOST": self.host, "PGPORT": str(self.port), "PGUSER": "postgres"}
         return {**place, "PGPASSWORD": self.password} if self.password else place
 
@@ -91,10 +90,11 @@ async def problem_of(server: DatabaseServer) -> str:
     with NamedTemporaryFile("w", suffix=".sql") as script:
         script.write("SELECT 1;\n")
         script.flush()
+        # One transaction without tables: they may not have been made yet.
         once = ["-n", "-t", "1", "-f", script.name, "postgres"]
-        said = list[str]()
-        outcome = await run_pgbench(server, once, said.append, GRACE)
-    return " ".join(said) or outcome.problem if outcome.problem else ""
+        lines = list[str]()
+        outcome = await run_pgbench(server, once, lines.append, GRACE)
+    return " ".join(lines) or outcome.problem if outcome.problem else ""
 
 
 async def prepare(server: DatabaseServer, scale: int) -> None:
@@ -128,20 +128,25 @@ async def run_pgbench(
 ) -> Outcome:
     """Runs pgbench to its end; ``heard`` gets every line.
 
-    Raises ``PgbenchError`` if it is not installed, and where it has not ended after ``at_most``.
+    Raises ``PgbenchError`` if it is not installed, or if it has not ended after ``at_most``.
     """
     process = await asyncio.create_subprocess_exec(
+        # The kernel kills pgbench if we end, however we end; an orphan would keep loading the VM.
         *("setpriv", "--pdeathsig", "KILL", "--", find_pgbench(), *arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
+        # Progress and errors come on stderr; in one stream they keep their order.
         stderr=asyncio.subprocess.STDOUT,
+        # Messages are parsed, so they must not be translated.
         env={**os.environ, **server.environment, "LC_ALL": "C", "PGCONNECT_TIMEOUT": f"{GRACE:.0f}"},
+        # Ctrl-C at the terminal reaches only us, and we end the run in order.
         start_new_session=True,
     )
     lines: list[str] = []
     now = asyncio.get_running_loop().time
     began = last = now()
     try:
+        # pgbench waits forever for a database that does not answer, so every run has a bound.
         async with asyncio.timeout(at_most):
             while process.stdout is not None and (line := await process.stdout.readline()):
                 lines.append(line.decode(errors="replace").rstrip())
@@ -149,8 +154,10 @@ async def run_pgbench(
                 heard(lines[-1])
             return outcome_of(lines, await process.wait())
     except TimeoutError:
-        said = f"; its last words, after {last - began:.1f} s: {lines[-1]}" if lines else ""
-        raise PgbenchError(f"pgbench has not ended after {at_most:g} s: the database does not answer{said}") from None
+        last_words = f"; its last words, after {last - began:.1f} s: {lines[-1]}" if lines else ""
+        raise PgbenchError(
+            f"pgbench has not ended after {at_most:g} s: the database does not answer{last_words}"
+        ) from None
     finally:
         if process.returncode is None:
             process.kill()

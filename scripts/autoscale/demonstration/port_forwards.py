@@ -56,21 +56,24 @@ class PortForwards:
         if self.is_simulated:
             return SimulatedReads(self._serving, self.clock)
         folder = ClusterFolder.of(self.cluster)
+        # A Service's address is reachable inside the cluster alone, so the cluster exposes it here.
         endpoint = await ask_cluster(folder, EXPOSE_SERVICE, f"{GROUP}-read")
         primary = await self.site.client.get(VIRTUAL_MACHINES, PRIMARY)
         server = await self._postgres(primary)
+        # Replicas stream the primary's roles, so the same password is valid.
         return PgbenchReads(server, replace(server, host="127.0.0.1", port=endpoint.port))
 
     async def _serving(self) -> list[str]:
         """Demand endpoints of the simulated replicas that serve."""
         group = await self.site.client.get(VM_GROUPS, GROUP)
-        names = [text(each, "name") for each in items(group, "status", "members") if each.get("serving") is True]
+        names = [text(member, "name") for member in items(group, "status", "members") if member.get("serving") is True]
         return [await self._control(ObjectName(GROUP.namespace, name)) for name in names]
 
     async def _control(self, vm: ObjectName) -> str:
         """Demand endpoint of the VM's simulated guest: in the pod that runs it now."""
-        found = await self.site.client.get(VIRTUAL_MACHINES, vm)
-        target = text(found, "status", "podIP")
+        # The VM's address changes when it moves, so it is looked up for each request.
+        virtual_machine = await self.site.client.get(VIRTUAL_MACHINES, vm)
+        target = text(virtual_machine, "status", "podIP")
         exposed = await ask_cluster(ClusterFolder.of(self.cluster), "expose", target, DAEMON_PORT)
         return f"http://127.0.0.1:{exposed.port}"
 

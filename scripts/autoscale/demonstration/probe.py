@@ -1,8 +1,4 @@
-"""A client that sends a small query to a database every 20 ms and measures how long each answer takes.
-
-- It has one connection and sends one query at a time: a stall is one long answer, not hidden among short ones.
-- Reading the log is pure. Times are seconds of the caller's clock.
-"""
+"""A client that sends a small query to a database every 20 ms and measures how long each answer takes."""
 
 from __future__ import annotations
 
@@ -18,6 +14,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.pgbench import GRACE, DatabaseServer, Outcome, PgbenchError, run_pgbench
 
+# One query at a time on one connection: a stall is one long answer, and not hidden among short ones.
 PAUSE: Final = Seconds(0.02)
 _SCRIPT: Final = f"\\sleep {PAUSE * 1000:g} ms\nSELECT 1;\n"
 
@@ -39,7 +36,8 @@ class Noticed:
 
     def longest_stall(self, since: Instant, until: Instant) -> Seconds | None:
         """The longest wait that lies at least partly within the span; None if nothing was asked in it."""
-        within = (each.waited for each in self.answers if each.at >= since and each.at - each.waited <= until)
+        # An answer counts if its wait overlaps the span; it may begin before it or end after it.
+        within = (answer.waited for answer in self.answers if answer.at >= since and answer.at - answer.waited <= until)
         return max(within, default=None)
 
 
@@ -56,6 +54,7 @@ def _answer(line: str, offset: float) -> ProbeReply:
         _client, _number, took, _script, seconds, micros = (int(word) for word in line.split()[:6])
     except ValueError:
         raise PgbenchError(f"pgbench wrote a line into its log that cannot be read: {line.strip()!r}") from None
+    # pgbench counts the script's pause as part of the transaction.
     return ProbeReply(Instant(seconds + micros / 1e6 - offset), Seconds(max(0.0, took / 1e6 - PAUSE)))
 
 
@@ -64,6 +63,7 @@ async def probe(server: DatabaseServer, seconds: int, clock: Clock) -> Noticed:
     with TemporaryDirectory(prefix="autoscale-probe-") as folder:
         script, prefix = Path(folder) / "probe.sql", Path(folder) / "log"
         await asyncio.to_thread(script.write_text, _SCRIPT)
+        # The log has the wall clock; the caller has a monotonic one.
         offset = time.time() - clock.now()
         arguments = ["-n", "-c", "1", "-T", str(seconds), "-f", str(script), "-l", f"--log-prefix={prefix}"]
         outcome = await run_pgbench(server, [*arguments, "postgres"], lambda _: None, Seconds(seconds + GRACE))

@@ -1,10 +1,4 @@
-"""What a demonstration showed, and whether it is a success (pure).
-
-- Times are seconds since the demonstration began. Sizes are what the guest had, as the VM's status says.
-- The group's act has a report of its own within this one; None if it was left out.
-- Success means: the VM grew under load, it shrank afterwards, a neighbour moved when the node was full (unless that
-  part was left out: ``migrations`` is None then), and no transaction failed. Simulated guests run no transactions.
-"""
+"""Outcome of a demonstration, and its verdict (pure). Times are seconds since the demonstration began."""
 
 from __future__ import annotations
 
@@ -19,7 +13,7 @@ from scripts.autoscale.demonstration.moves import SUCCEEDED, ObservedMove
 
 
 class SizePoint(msgspec.Struct, frozen=True):
-    """The VM's size from a moment on: vCPUs, memory in bytes."""
+    """The guest's size from a moment on, as the VM's status says: vCPUs, memory in bytes."""
 
     seconds: float
     cpu: float
@@ -115,6 +109,7 @@ class Observations:
 
     def saw(self, at: Seconds, size: Resources) -> bool:
         """The guest has ``size``; returns whether that is new."""
+        # The status is written more often than the size changes.
         if self.sizes and self.sizes[-1][1] == size:
             return False
         self.sizes.append((at, size))
@@ -126,10 +121,10 @@ class Observations:
 
     def largest_between(self, at: Seconds, until: Seconds) -> Resources | None:
         """The most of each that it had from ``at`` to ``until``."""
-        seen = [size for since, size in self.sizes if at <= since <= until]
+        sizes = [size for since, size in self.sizes if at <= since <= until]
         first = self.size_at(at)
-        seen = seen if first is None else [first, *seen]
-        return max(seen, key=lambda size: (size.cpu, size.mem), default=None)
+        sizes = sizes if first is None else [first, *sizes]
+        return max(sizes, key=lambda size: (size.cpu, size.mem), default=None)
 
     def first_growth(self, at: Seconds, start: Resources) -> Seconds | None:
         """The time when it first had more CPU than ``start`` after ``at``."""
@@ -140,6 +135,7 @@ def report(seen: Observations, total: Seconds) -> Report:
     """The outcome of what was seen, after ``total`` seconds."""
     began = seen.load_began
     start = seen.size_at(began) if began is not None else None
+    # Later acts resize the VM again; that must not count as this act's outcome.
     until = total if seen.shrunk_at is None else seen.shrunk_at
     top = seen.largest_between(began, until) if began is not None else None
     last = seen.size_at(until) if seen.load_ended is not None else None
@@ -185,25 +181,34 @@ def _problems(
     seen: Observations, start: Resources | None, top: Resources | None, last: Resources | None
 ) -> Sequence[str]:
     if start is None or top is None or last is None:
+        # Without these sizes nothing else can be judged.
         return [seen.load_problem or "it ended before the load had run"]
-    found = []
+    problems = []
     if seen.load_problem:
-        found.append(seen.load_problem)
+        problems.append(seen.load_problem)
     if top.cpu <= start.cpu:
-        found.append(f"the VM did not grow: it had {start.cpu} vCPU before the load and never more")
+        problems.append(f"the VM did not grow: it had {start.cpu} vCPU before the load and never more")
     if not (last.cpu < top.cpu and last.mem <= top.mem):
-        found.append(f"the VM did not shrink: it reached {top} and has {last} at the end")
+        problems.append(f"the VM did not shrink: it reached {top} and has {last} at the end")
     if seen.failed:
-        found.append(f"{seen.failed} transactions failed")
+        problems.append(f"{seen.failed} transactions failed")
+    # Simulated guests run no transactions, so none is expected of them.
     if not seen.is_simulated and not seen.transactions:
-        found.append("no transaction was run")
-    return [*found, *_migration_problems(seen.migrations), *seen.client_failures]
+        problems.append("no transaction was run")
+    # Success: the VM grew, shrank again, a neighbour moved unless that act was left out, and no transaction failed.
+    return [*problems, *_migration_problems(seen.migrations), *seen.client_failures]
 
 
 def _migration_problems(migrations: Sequence[MigrationPoint] | None) -> Sequence[str]:
+    # The second act was left out.
     if migrations is None:
         return []
-    if not any(each.succeeded for each in migrations):
-        return ["no VM moved to another node", *(f"{each.vm}: {each.reason}" for each in migrations if each.reason)]
-    broken = [each for each in migrations if each.failed_transactions]
-    return [f"{each.failed_transactions} transactions of {each.vm} failed while it moved" for each in broken]
+    if not any(migration.succeeded for migration in migrations):
+        return [
+            "no VM moved to another node",
+            *(f"{migration.vm}: {migration.reason}" for migration in migrations if migration.reason),
+        ]
+    broken = [migration for migration in migrations if migration.failed_transactions]
+    return [
+        f"{migration.failed_transactions} transactions of {migration.vm} failed while it moved" for migration in broken
+    ]

@@ -86,12 +86,14 @@ class Scenario:
                 beside.append(self.second.watch())
             if self.third is not None:
                 beside.append(self.third.watch())
-            watching = [tasks.create_task(each) for each in beside]
+            watching = [tasks.create_task(job) for job in beside]
             await self._acts()
-            for each in watching:
-                each.cancel()
+            # These run until they are cancelled, and the task group would wait for them.
+            for task in watching:
+                task.cancel()
 
     async def _acts(self) -> None:
+        # The VM takes its password from a Secret at boot, so that goes first.
         await make_password(self.site.client, demo_vm())
         await self.site.client.create(VIRTUAL_MACHINES, DEMO_VM.namespace, demo_vm())
         if not await self._until(lambda: self.watcher.snapshot().available, _BOOT):
@@ -100,6 +102,7 @@ class Scenario:
         self.say(f"its policy, from its annotation {ANNOTATION_CONFIG}: {POLICY}")
         load = await self.make_load(self.watcher.found)
         self.act = "prepare"
+        # Making tables is a load, too: the VM may grow meanwhile and has to come to rest again.
         await load.prepare()
         self.act = "settle"
         await self._until(self._is_least, _SETTLE)
@@ -110,6 +113,7 @@ class Scenario:
         await self._load(load, self.load_seconds)
         self.act, self.seen.load_ended = "idle", self.elapsed()
         await self._until(self._has_shrunk, _SHRINK)
+        # Whether it has shrunk or not: what comes later belongs to another act.
         self.seen.shrunk_at = self.elapsed()
         if self.second is not None:
             await self._migrate(self.second, load)
@@ -131,6 +135,7 @@ class Scenario:
         self.seen.client_failures = second.client_failures
 
     async def _groups(self, third: GroupScenario) -> None:
+        # Without a second act the picture shows the group's rows.
         self.act, self.second = "group", None
         self.say("a group of VMs takes their place: a primary and a read replica")
         self.watcher = third.replica
@@ -144,6 +149,7 @@ class Scenario:
         self.tps = None
         self.seen.transactions += outcome.transactions
         self.seen.failed += outcome.failed
+        # The first problem is the cause; later ones follow from it.
         self.seen.load_problem = self.seen.load_problem or outcome.problem
         done = f": {outcome.transactions} transactions, {outcome.failed} failed" if not self.seen.is_simulated else ""
         self.say(f"the load has ended{done}")
@@ -172,6 +178,7 @@ class Scenario:
 
     def _has_room(self) -> bool:
         snapshot = self.watcher.snapshot()
+        # Room for at least a doubling, which nobody takes for noise.
         return snapshot.size is not None and snapshot.most is not None and snapshot.size.cpu * 2 <= snapshot.most.cpu
 
     def _stands_still(self) -> bool:
@@ -200,6 +207,7 @@ class Scenario:
         while self.second is not None or self.third is not None:
             if self.second is not None:
                 nodes = items(await self.site.of_scheduler("/nodes") or {}, "nodes")
+                # The scheduler may not answer for a moment; the last picture stays.
                 self.fleet = [fleet_row(node, self.second.moves) for node in nodes] or self.fleet
             elif self.third is not None and self.third.watcher.vms:
                 self.fleet, self.tps = self.third.watcher.rows(), self.third.tps

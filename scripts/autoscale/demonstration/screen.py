@@ -1,7 +1,4 @@
-"""How a demonstration looks: a live picture in a terminal, lines of text elsewhere.
-
-Everything that makes text of numbers is pure.
-"""
+"""Output of a demonstration: a live picture in a terminal, lines of text elsewhere."""
 
 from __future__ import annotations
 
@@ -54,6 +51,7 @@ class Screen:
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
+            # A transient picture disappears at the end; the summary stands in its place.
             self._live = Live(console=self.console, refresh_per_second=4, transient=True)
             self._live.start()
         return self
@@ -68,6 +66,7 @@ class Screen:
         """Something happened that people should see."""
         self.decisions.append(f"{at:6.1f} s  {what}")
         if self._live is None:
+            # The live picture lists decisions itself.
             self.console.print(f"{at:6.1f} s  {escape(what)}", soft_wrap=True)
 
     def show(self, at: Seconds, act: str, snapshot: Snapshot, tps: float | None, fleet: Fleet = ()) -> None:
@@ -75,6 +74,7 @@ class Screen:
         if self._live is None:
             self._plain(at, act, snapshot, tps)
             return
+        # Once a second: `show` is called several times a second, and the history has 48 places.
         if int(at) != self._last_second:
             self._last_second = int(at)
             self._cpu.append(snapshot.size.cpu.as_cores if snapshot.size else 0.0)
@@ -82,6 +82,7 @@ class Screen:
         self._live.update(self._picture(at, act, snapshot, tps, fleet))
 
     def _plain(self, at: Seconds, act: str, snapshot: Snapshot, tps: float | None) -> None:
+        # A log gets a line for each change, and every few seconds so that it does not seem to hang.
         if (act, snapshot.size) != self._last_state or int(at) >= self._last_second + _PLAIN_EVERY:
             self._last_state, self._last_second = (act, snapshot.size), int(at)
             self.console.print(line(at, act, snapshot, tps), highlight=False, soft_wrap=True)

@@ -1,8 +1,4 @@
-"""What the VMs of a demonstration that failed say of themselves, while they still can.
-
-A guest's agent and the database's own account come by the private link: where they answer and clients are not answered,
-the network between is at fault; where neither does, the guest.
-"""
+"""Status lines of the VMs of a demonstration that failed: their phase, agents and databases."""
 
 from __future__ import annotations
 
@@ -35,6 +31,7 @@ async def statements(site: Site) -> list[str]:
     try:
         vms, pods = (await site.client.list(VIRTUAL_MACHINES)).objects, (await site.client.list(PODS)).objects
     except (KubeApiError, ApiUnavailableError):
+        # Without the API there is no list of VMs to ask.
         return []
     index = SitePods.of(pods)
     return await asyncio.gather(*(_asked(site, vm, index) for vm in sorted(vms, key=name_of)))
@@ -42,6 +39,8 @@ async def statements(site: Site) -> list[str]:
 
 async def _asked(site: Site, vm: Json, pods: SitePods) -> str:
     explained = await explanation(site, vm, pods)
+    # The private link to agent and database is not the clients' way. If they answer and clients are not answered, the
+    # network between is at fault; if neither does, the guest is.
     database: Json | None = None
     for _ in range(_TIMES):
         database = database or await agent_says(site, vm, pods, "/database")
@@ -60,10 +59,11 @@ def statement(vm: Json, explained: Json | None, database: Json | None) -> str:
 
 def _of_guest(explained: Json) -> str:
     because = text(explained, "because")
-    seen = _said("the agent saw", child(explained, "metrics"), _MEASURED)
-    return "; ".join((seen, *([f"its size: {because}"] if because else []), *troubles_in(explained)))
+    measured = _said("the agent saw", child(explained, "metrics"), _MEASURED)
+    return "; ".join((measured, *([f"its size: {because}"] if because else []), *troubles_in(explained)))
 
 
 def _said(begin: str, found: Mapping[str, object], words: Mapping[str, str]) -> str:
-    known = [f"{found[key]} {word}" for key, word in words.items() if found.get(key) is not None]
-    return f"{begin} {', '.join(known) or 'nothing yet'}"
+    # Zero is a reading, and None is not.
+    readings = [f"{found[key]} {word}" for key, word in words.items() if found.get(key) is not None]
+    return f"{begin} {', '.join(readings) or 'nothing yet'}"

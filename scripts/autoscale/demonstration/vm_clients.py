@@ -71,6 +71,8 @@ class PgbenchClients:
     async def live(self, seconds: int) -> ClientReport:
         """Runs both. Raises ``PgbenchError``."""
         async with asyncio.TaskGroup() as tasks:
+            # The load and the probe have connections of their own, so that queries of the load do not delay the
+            # probe's.
             work = tasks.create_task(press(self.server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
             ask = tasks.create_task(probe(self.server, seconds, self.clock))
         return ClientReport(work.result(), ask.result())

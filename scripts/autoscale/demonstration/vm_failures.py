@@ -1,7 +1,4 @@
-"""Ends a run as soon as one of its VMs has ended: what the run waits for does not come any more.
-
-Run ``watch_for_ends`` in the task group of everything that waits: its error cancels the rest and says why.
-"""
+"""Ends a run as soon as one of its VMs has ended: what the run waits for does not come any more."""
 
 from __future__ import annotations
 
@@ -31,14 +28,17 @@ async def watch_for_ends(client: ApiClient, clock: Clock, only: ObjectName | Non
     def look(change: ObjectChange) -> None:
         if change.new is None or (only is not None and change.name != only):
             return
+        # Restarts from before the watch do not count.
         before = restarts.setdefault(uid_of(change.new), whole(change.new, "status", "restartCount"))
         story = end_of(change.new, before)
+        # Several VMs may end at once; a future takes one result.
         if story and not ended.done():
             ended.set_result(story)
 
     informer.listen(look)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(informer.run())
+        # The error cancels the watch, and everything else in the caller's task group.
         raise SiteError(await ended)
 
 
@@ -48,11 +48,13 @@ def end_of(vm: Json, restarts: int = 0) -> str:
     Empty if it has not ended, or is to be deleted.
     """
     phase = text(vm, "status", "phase")
+    # A VM that is deleted was ended on purpose.
     if is_leaving(vm):
         return ""
     if phase in _ENDED:
-        why = next((text(each, "message") for each in items(vm, "status", "conditions")), "")
+        why = next((text(condition, "message") for condition in items(vm, "status", "conditions")), "")
         return f"VM {name_of(vm).name} has ended: {why or phase}"
+    # A VM with a restart policy leaves its end phase again at once; only the count shows it.
     if whole(vm, "status", "restartCount") > restarts:
         return f"VM {name_of(vm).name} had ended and was started again; see: autoscale explain {name_of(vm)}"
     return ""

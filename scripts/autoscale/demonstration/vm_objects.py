@@ -10,10 +10,7 @@ from protocol.names import AUTO_MIGRATION, LABEL_ENABLED, VM_GROUP, VM_VERSION
 
 
 def postgres_vm(name: ObjectName, cpus: int, slots: int) -> Json:
-    """A VM with autoscaling that starts with 1 CPU and two memory slots of 128Mi; it may have this many of each.
-
-    Its pod requests what it starts with: one without requests is evicted first, and no other scheduler sees it.
-    """
+    """A VM with autoscaling that starts with 1 CPU and two memory slots of 128Mi; it may have this many of each."""
     return {
         "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
         "kind": "VirtualMachine",
@@ -28,6 +25,7 @@ def postgres_vm(name: ObjectName, cpus: int, slots: int) -> Json:
                 "rootDisk": {"image": "localhost:5001/postgres-vm:dev"},
                 "ports": [{"name": "postgres", "port": 5432}],
             },
+            # A pod without requests is evicted first, and no other scheduler sees it.
             "podResources": {"requests": {"cpu": "1", "memory": "256Mi"}},
         },
     }
@@ -39,4 +37,5 @@ def kept_in_place(vm: Json) -> Json:
     return {**vm, "metadata": {**child(vm, "metadata"), "annotations": annotations}}
 
 
+# In a merge patch, null removes the key.
 MAY_MOVE: Final[Json] = {"metadata": {"annotations": {AUTO_MIGRATION: None}}}

@@ -64,32 +64,35 @@ class Watcher:
         """The present state."""
         metrics, status = child(self.explained, "metrics"), child(self.found, "status")
         busy, used = metrics.get("cores_busy"), text(metrics, "mem_used")
-        found = [each for each in items(status, "conditions") if text(each, "type") == "Available"]
+        available = [condition for condition in items(status, "conditions") if text(condition, "type") == "Available"]
         return Snapshot(
             phase=text(status, "phase") or "Pending",
             node=text(status, "node"),
             size=_size(self.found),
             most=_most(self.found),
-            available=[text(each, "status") for each in found] == ["True"],
+            available=[text(condition, "status") for condition in available] == ["True"],
             used_cpu=float(busy) if isinstance(busy, (int, float)) else None,
             used_memory=Bytes.parse(used) if used else None,
             because=text(self.explained, "because"),
-            condition=text(found[0], "message") if found else "it has no pod yet",
+            condition=text(available[0], "message") if available else "it has no pod yet",
         )
 
     def _changed(self, change: ObjectChange) -> None:
         if change.name != self.vm:
             return
+        # A deleted VM has no state; fields of the old object would look alive.
         self.found = change.new or {}
         size = _size(self.found)
         if size is not None:
             self.on_size(size)
+            # A new size is explained at once and not after the next second.
             self._stir.set()
 
     async def _ask(self) -> None:
         while True:
             self._stir.clear()
             if text(self.found, "status", "podName"):
+                # An agent that does not answer leaves its last explanation in place.
                 self.explained = await self._explanation() or self.explained
                 self._tell()
             # Not wait_for: in Python 3.11 it may swallow a cancellation that comes together with the event.
@@ -123,6 +126,7 @@ def _most(vm: Json) -> Resources | None:
         child(guest, "memorySlots").get("max"),
         text(guest, "memorySlotSize"),
     )
+    # The definition allows integers and quantities for CPUs.
     if not isinstance(cpu, (int, str)) or not isinstance(slots, int) or not slot:
         return None
     return Resources(MilliCpu.parse(cpu), Bytes.parse(slot) * slots)

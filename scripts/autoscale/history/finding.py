@@ -1,4 +1,4 @@
-"""Where the history of a cluster is: a file on this machine, or a Prometheus."""
+"""Location of a cluster's history: a file on this machine, or a Prometheus."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def history_path(flags: ClusterFlags, *, records: bool = False) -> Path:
     that does not run any more is meant too, if nothing is kept of kubectl's. Raises ``CredentialsError``.
     """
     folder = ClusterFolder.of(flags.local_name)
+    # A name needs no kubeconfig: the folder remains while the cluster is down.
     if flags.name and not flags.of_kubectl:
         return folder.root / FILE
     if not flags.of_kubectl and (running := local_folder(flags)) is not None:
@@ -42,11 +43,15 @@ def history_path(flags: ClusterFlags, *, records: bool = False) -> Path:
     try:
         login = login_of(paths, flags.context)
     except CredentialsError:
+        # The identity can still be made of the files' paths, so that the history of a cluster that is gone is
+        # readable.
         login = None
-    if (known := known_folder(paths, login)) is not None or not paths:
-        return (known or folder).root / FILE
+    if (recorded_folder := known_folder(paths, login)) is not None or not paths:
+        return (recorded_folder or folder).root / FILE
+    # A hash, since addresses have characters that file names must not have.
     which = sha256(_identity(paths, login, flags.context).encode()).hexdigest()[:16]
     path = clusters_root().parent / "autoscale-histories" / which / FILE
+    # A reader who names no cluster may mean the local one that does not run any more; a recorder never does.
     is_of_old = not records and not flags.of_kubectl and folder.exists() and not path.exists()
     return folder.root / FILE if is_of_old else path
 
@@ -71,6 +76,7 @@ def context_name(flags: ClusterFlags) -> str:
 def _identity(paths: Sequence[Path], login: Login | None, context: str) -> str:
     """Identity of a cluster, whatever its context is called and whichever is the current one."""
     if login is None:
+        # The server is unknown, so files and context stand for it.
         return f"{os.pathsep.join(str(path.resolve()) for path in paths)}\0{context}"
     return "\0".join((login.server, login.server_name, login.authority.text, login.authority.path))
 
@@ -78,6 +84,7 @@ def _identity(paths: Sequence[Path], login: Login | None, context: str) -> str:
 def a_url(given: str) -> str:
     """Refuses what is no address of a server (a callback of Typer; nothing is one). Raises ``typer.BadParameter``."""
     try:
+        # typer calls back for the default as well, which is empty.
         return given and server_url(given)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
@@ -85,10 +92,11 @@ def a_url(given: str) -> str:
 
 @asynccontextmanager
 async def opened_history(path: Path, prometheus: str = "") -> AsyncIterator[History]:
-    """What answers: the Prometheus at that address if one is given, else the file. Raises ``ProxyError``."""
+    """The history of the Prometheus at that address if one is given, else that of the file. Raises ``ProxyError``."""
     if not prometheus:
         yield SqliteHistory(path)
         return
+    # With a transport of our own, httpx does not read proxies from the environment.
     proxied = httpx.AsyncHTTPTransport(proxy=proxy_for(prometheus, os.environ) or None)
     async with httpx.AsyncClient(base_url=prometheus, timeout=_PATIENCE, transport=proxied) as http:
         yield PrometheusHistory(http)

@@ -1,4 +1,4 @@
-"""What was decided about a VM, and where it moved, in sentences with their times: ``autoscale explain --since``."""
+"""Decisions about a VM and its migrations, in sentences with their times: ``autoscale explain --since``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST: Final = 10_000
 
 
 def period_since(since: str) -> Period:
-    """From so long ago until now. Raises ``DurationError``."""
+    """The period from ``since`` ago until now. Raises ``DurationError``."""
     span = parse_duration(since)
     if not span:
         raise DurationError("expected a span of time above zero")
@@ -30,7 +30,9 @@ def period_since(since: str) -> Period:
 
 async def told_since(history: History, vm: ObjectName, period: Period) -> tuple[list[str], Json]:
     """The decisions and migrations of a VM as lines, and as fields. Raises ``HistoryError``."""
+    # One more than is shown, to see whether there are older ones.
     decisions = await history.decisions(vm, period, MOST + 1)
+    # The extent is asked last: its notes say how the other questions were answered.
     moves, extent = await history.moves(vm, period, MOST), await history.extent()
     older = [f"There are older decisions than these {MOST}: ask for less time."] if len(decisions) > MOST else []
     notes = (*older, *extent.notes)
@@ -47,10 +49,12 @@ def lines_of(
     vm: ObjectName, decisions: Sequence[DecisionRecord], moves: Sequence[MoveRecord], notes: Sequence[str]
 ) -> Iterator[str]:
     """The oldest first; texts of other programs are shown as they are (pure)."""
-    events = [(each.at, list(_decided(each))) for each in decisions] + [(each.since, [_moved(each)]) for each in moves]
+    events = [(record.at, list(_decided(record))) for record in decisions] + [
+        (record.since, [_moved(record)]) for record in moves
+    ]
     if not events:
         yield f"Nothing is recorded of {vm} in that time."
-    for at, (first, *rest) in sorted(events, key=lambda each: each[0]):
+    for at, (first, *rest) in sorted(events, key=lambda event: event[0]):
         yield f"{_time(at)} {first}"
         yield from (f"  {sentence}" for sentence in rest)
     yield from notes

@@ -30,18 +30,20 @@ async def recording(  # noqa: PLR0913, PLR0917 - each is a setting of its own
 ) -> AsyncIterator[Recorder]:
     """Records ``site`` into ``path`` within the context, and tells ``hears`` every answer of an agent.
 
-    A recorder that ends early reports that, and fails nothing.
+    A recorder that ends early logs that, and fails nothing.
     """
     clock = SystemClock()
     with warnings_on(console):
         async with site_source(site, clock, hears) as source:
             recorder = Recorder(path, source, clock, labels=labels, interval=Seconds(interval))
             task = asyncio.create_task(recorder.run())
+            # Nobody awaits the task while it runs, so its error would go unseen until the end.
             task.add_done_callback(_say_ended)
             try:
                 yield recorder
             finally:
                 task.cancel()
+                # An error of the recorder must not hide the one that ends the context.
                 await asyncio.gather(task, return_exceptions=True)
 
 
@@ -62,9 +64,12 @@ class _Spoken(logging.Handler):
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        found = vars(record)
-        said = ": ".join(filter(None, (record.getMessage(), found.get("note", ""), found.get("reason", ""))))
-        print_lines(self._console, [said])
+        # `extra` of a log call becomes attributes of the record.
+        attributes = vars(record)
+        message = ": ".join(
+            filter(None, (record.getMessage(), attributes.get("note", ""), attributes.get("reason", "")))
+        )
+        print_lines(self._console, [message])
 
 
 def _say_ended(task: asyncio.Task[None]) -> None:

@@ -18,6 +18,7 @@ from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes
 from scheduler_plugin.history.recorder import LookError
 from scripts.autoscale.site import Site, SitePods, explanation
 
+# Migrations are left out: a cluster whose definition is missing can be recorded, too.
 _NEEDED: Final = (VIRTUAL_MACHINES, PODS, NODES)
 _PATIENCE: Final = 10.0
 """Seconds that the first lists may take."""
@@ -38,12 +39,13 @@ class SiteSource:
     async def run(self) -> None:
         """Watches until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for each in self._informers.values():
-                tasks.create_task(each.run())
+            for informer in self._informers.values():
+                tasks.create_task(informer.run())
 
     async def look(self) -> ClusterSample:
         """See ``Source``."""
         await self._synced()
+        # Agents are found by pods; the index is made once for all of this look.
         self._pods = SitePods.of(self._informers[PODS].objects.values())
         return ClusterSample(
             at=round(self._clock.wall() * 1000),
@@ -66,11 +68,12 @@ class SiteSource:
     async def account(self, vm: JsonObject) -> Json | None:
         """See ``Source``."""
         try:
-            found = await explanation(self._site, dict(vm), self._pods)
+            agent_explanation = await explanation(self._site, dict(vm), self._pods)
         except (KubeApiError, ApiUnavailableError):
-            found = None
-        self._hears(name_of(vm), found)
-        return found
+            agent_explanation = None
+        # A silent agent is reported as well: the page shows it as one.
+        self._hears(name_of(vm), agent_explanation)
+        return agent_explanation
 
 
 @asynccontextmanager
@@ -82,4 +85,5 @@ async def site_source(site: Site, clock: Clock, hears: Hears = unheard) -> Async
         yield source
     finally:
         watching.cancel()
+        # The cancelled watch ends with an error, which is of no interest.
         await asyncio.gather(watching, return_exceptions=True)

@@ -1,10 +1,4 @@
-"""The page of one cluster for browsers on this machine, with a recorder of its history.
-
-Rules that hold here:
-
-- Only loopback is listened on, and each link opens one browser.
-- A page beside another command never fails that command.
-"""
+"""The page of one cluster for browsers on this machine, with a recorder of its history."""
 
 from __future__ import annotations
 
@@ -72,6 +66,7 @@ class LocalPage:
                 async with asyncio.TaskGroup() as tasks:
                     background = tasks.create_task(dashboard.run())
                     await serve([Listener("page", dashboard.app, f"127.0.0.1:{port}", sock=self.sock)], stop)
+                    # The dashboard runs until it is cancelled, and the task group would wait for it.
                     background.cancel()
 
 
@@ -81,6 +76,7 @@ async def page_beside(site: Site, flags: ClusterFlags, console: Console) -> Asyn
     stop = asyncio.Event()
 
     async def serve_beside() -> None:
+        # Found within the task: if it fails, the page ends and the other command goes on.
         cluster, history = find_cluster(flags), history_path(flags, records=True)
         await LocalPage(site, cluster, history, listening_beside(), console, OFTEN).serve(stop)
 
@@ -90,12 +86,14 @@ async def page_beside(site: Site, flags: ClusterFlags, console: Console) -> Asyn
         yield
     finally:
         stop.set()
+        # An error of the page was printed by its callback and must not fail the command.
         await asyncio.gather(serving, return_exceptions=True)
 
 
 def listening(port: int) -> socket.socket:
     """A socket that listens on loopback; 0 is any port that is free. Raises ``SiteError``."""
     try:
+        # Loopback alone: the page is for browsers on this machine, and has no TLS.
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
         why = error.strerror or error
@@ -121,6 +119,7 @@ def show_links(console: Console, dashboard: Dashboard, port: int) -> None:
         used = True
 
     dashboard.doorman.on_link = show
+    # A link is used up by the browser that opens it, so each use offers the next one.
     dashboard.doorman.offer_link()
 
 
@@ -128,6 +127,7 @@ def show_links(console: Console, dashboard: Dashboard, port: int) -> None:
 def quiet_logs() -> Iterator[None]:
     """Within the context the programs' logs say nothing on a person's terminal; a recorder's warnings are printed."""
     silent = logging.NullHandler()
+    # Without any handler Python prints warnings to stderr by itself.
     for name in _TALKATIVE:
         logging.getLogger(name).addHandler(silent)
     try:
@@ -149,6 +149,6 @@ def _innermost(error: BaseException) -> BaseException:
 @asynccontextmanager
 async def _api(cluster: ReachedCluster) -> AsyncIterator[tuple[HttpApi, Clock]]:
     """The API of a cluster. Raises ``CredentialsError``."""
-    found = cluster.credentials()
-    async with http_client(found, CONNECTIONS, "autoscale-web") as http:
-        yield HttpApi(http, found.token), SystemClock()
+    credentials = cluster.credentials()
+    async with http_client(credentials, CONNECTIONS, "autoscale-web") as http:
+        yield HttpApi(http, credentials.token), SystemClock()

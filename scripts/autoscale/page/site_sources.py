@@ -1,4 +1,4 @@
-"""What the page asks beside the API, by the ways that read-only commands have into a cluster."""
+"""Sources of the page beside the API, by the ways that read-only commands have into a cluster."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class SiteSources:
     async def of_vm(self, vm: JsonObject) -> Json | None:
         """See ``Sources``."""
         try:
+            # Agents beside VMs are in the VM's namespace, those of nodes in the installation's.
             own = await self._site.client.list(PODS, name_of(vm).namespace)
             agents = await self._site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
         except (KubeApiError, ApiUnavailableError):

@@ -1,13 +1,4 @@
-"""A model of a guest whose database relies on the page cache: what it has resident, what it rereads, how long it waits.
-
-Rules that hold here:
-
-- Memory is the kernel's share, what programs use, a reserve that stays free, and page cache. Hot pages displace those
-  of a scan, and a shrink takes from the scan first, as the kernel's two lists do.
-- Clients access pages of a hot set, evenly or by popularity; a page that is not resident is read from disk, and counts
-  as refaulted where it was resident before. Waiting for disks limits what clients get done (a closed loop).
-- A scan reads a table in a circle: no page is found again unless all of it fits.
-"""
+"""A model of a guest whose database relies on the page cache: resident pages, rereads and waits for the disk."""
 
 from __future__ import annotations
 
@@ -84,55 +75,65 @@ class CacheGuest:
     @property
     def kernel(self) -> float:
         """Memory that the kernel took at boot."""
+        # Page tables and the like grow with the memory, but a small kernel has a fixed part.
         return max(KERNEL_LEAST, KERNEL_SHARE * self.size)
 
     @property
     def room(self) -> float:
         """Memory that the page cache may fill."""
+        # The rest of the memory: the kernel's share, programs and a reserve that stays free are not available to the
+        # cache.
         return max(0.0, self.size * (1 - self.reserve) - self.kernel - self.used)
 
     def needs(self, load: ClientLoad) -> float:
         """The least size at which the hot set is never reread."""
-        held = self.used + load.hot
-        return max(held / (1 - self.reserve - KERNEL_SHARE), (held + KERNEL_LEAST) / (1 - self.reserve))
+        hot_and_used = self.used + load.hot
+        # The kernel's share is the larger of two amounts, so the need is the larger of two solutions.
+        return max(hot_and_used / (1 - self.reserve - KERNEL_SHARE), (hot_and_used + KERNEL_LEAST) / (1 - self.reserve))
 
     def runs(self, load: ClientLoad, seconds: float) -> None:
         """Time passes under ``load``."""
         self._fit()
         self._seconds += seconds
         share = self._accesses(load, seconds)
+        # Either the clients or the scan stall; both at once count once.
         share = 1 - (1 - share) * (1 - self._scans(load, seconds))
         self._io_stall += share * seconds
         self._written += 20e3 * seconds
 
     def _fit(self) -> None:
         self.resident = min(self.resident, self.room)
+        # Hot pages displace those of the scan, and a shrink takes from the scan first, as the kernel's two lists do.
         self.scanned = min(self.scanned, self.room - self.resident)
 
     def _missing(self, load: ClientLoad) -> float:
         """The share of accesses that are not resident."""
-        found = min(1.0, self.resident / load.hot)
-        return float(1.0 - found ** (1.0 - load.skew))
+        share = min(1.0, self.resident / load.hot)
+        return float(1.0 - share ** (1.0 - load.skew))
 
     def _accesses(self, load: ClientLoad, seconds: float) -> float:
         """Random accesses; returns the share of the time in which a client waited for the disk."""
         if not load.hot or not load.rate:
             return 0.0
         missing = self._missing(load)
+        # A closed loop: clients that wait for the disk send nothing meanwhile.
         rate = min(load.rate, load.clients / (CPU_PER_PAGE + missing * self.disk.latency))
         accesses = rate * seconds
         missed = accesses * missing * PAGE
         absent = max(1.0, load.hot - self.resident)
-        known = min(1.0, max(0.0, min(self._known, load.hot) - self.resident) / absent)
+        # A page that was resident before counts as refaulted when it is read again.
+        refaulted_share = min(1.0, max(0.0, min(self._known, load.hot) - self.resident) / absent)
         self.done += accesses
         self._busy += accesses * CPU_PER_PAGE
         self._read += missed
-        self._refaulted += missed * known
-        self._known = min(load.hot, max(self._known, self.resident) + missed * (1 - known))
+        self._refaulted += missed * refaulted_share
+        self._known = min(load.hot, max(self._known, self.resident) + missed * (1 - refaulted_share))
         self.resident = min(self.room, load.hot, self.resident + missed)
         self._fit()
+        # The chance that at least one of the clients waits.
         waits = 1 - (1 - min(1.0, rate * missing * self.disk.latency / load.clients)) ** load.clients
-        self._mem_stall += 0.3 * waits * known * seconds
+        # Only rereads are memory pressure; a first read is none.
+        self._mem_stall += 0.3 * waits * refaulted_share * seconds
         return waits
 
     def _scans(self, load: ClientLoad, seconds: float) -> float:
@@ -140,12 +141,14 @@ class CacheGuest:
             self._passed = 0.0
             return 0.0
         room = self.room - self.resident
+        # The whole table fits, so nothing is read from disk any more.
         if self.scanned >= load.scan:
             self._busy += 0.5 * seconds
             return 0.0
         read = self.disk.bandwidth * seconds
         self.scanned = min(room, self.scanned + read)
         self._read += read
+        # In a circle no page is found again unless all fit, so from the second round on every read is a refault.
         self._refaulted += read if self._passed >= load.scan else 0.0
         self._passed += read
         self._busy += 0.3 * seconds

@@ -82,9 +82,10 @@ class Player:
 
     def resizes_since(self, at: float) -> Sequence[PlayedResize]:
         """The resizes after ``at``."""
-        return [each for each in self.resizes if each.at > at]
+        return [resize for resize in self.resizes if resize.at > at]
 
     def _act(self) -> None:
+        # A decision may take several steps (ask, patch, report); a bound ends a loop that would not.
         for _ in range(8):
             actions = plan(self.state, Instant(self.now)).actions
             if not actions:
@@ -97,10 +98,15 @@ class Player:
                     self._patch(action)
 
     def _answer(self, ask: AskScheduler) -> None:
-        asked = ask.request.resources
-        mem = asked.mem if self.permitted is None else min(asked.mem, max(Bytes(self.permitted), self._vm.use.mem))
+        requested = ask.request.resources
+        # The scheduler never takes back what a VM has in use.
+        mem = (
+            requested.mem
+            if self.permitted is None
+            else min(requested.mem, max(Bytes(self.permitted), self._vm.use.mem))
+        )
         unit = ComputeUnit(MilliCpu(1000), Bytes(self.unit))
-        self.take(Answered(PluginResponse(Resources(asked.cpu, mem), unit, False)))
+        self.take(Answered(PluginResponse(Resources(requested.cpu, mem), unit, False)))
 
     def _patch(self, patch: PatchVm) -> None:
         before, after = self._vm.use.mem.value, patch.target.mem.value

@@ -84,9 +84,10 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
 ) -> None:
     """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
     form = OutputFiles.JSON if as_json_ else output
-    given = LagOptions(pod_start, metrics_age, rollout, largest_pod, broken_pods, flapping_pods)
+    lag_options = LagOptions(pod_start, metrics_age, rollout, largest_pod, broken_pods, flapping_pods)
     with bad_input_said("autoscale replay", ValueError):
-        playing = Playing(speed, given.lags(is_group=group))
+        # Options that mean nothing together are refused before anything is read or generated.
+        playing = Playing(speed, lag_options.lags(is_group=group))
         if working_set:
             _print_working_sets(played_scenarios(working_set), form)
             return
@@ -101,6 +102,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         played = play(recordings, players, speed)
         if plot is not None:
             _draw(played, plot, speed)
+    # Outside of the context: an error here is a bug, and no bad input.
     if form is OutputFiles.TEXT:
         _print(played, speed)
     else:
@@ -115,13 +117,18 @@ def _print_working_sets(outcomes: Sequence[ScenarioOutcome], form: OutputFiles) 
     table = Table("working set", title="memory in GiB; settled after two hours", title_justify="left")
     for column in columns:
         table.add_column(column, justify="right")
-    for each in outcomes:
-        figures = f"{each.needed:.2f}", f"{each.came_to_rest_at:.2f}", f"{each.resizes}", f"{each.busiest_settled_hour}"
-        table.add_row(each.name, *figures, f"{100 * each.served:.1f}")
+    for outcome in outcomes:
+        figures = (
+            f"{outcome.needed:.2f}",
+            f"{outcome.came_to_rest_at:.2f}",
+            f"{outcome.resizes}",
+            f"{outcome.busiest_settled_hour}",
+        )
+        table.add_row(outcome.name, *figures, f"{100 * outcome.served:.1f}")
     console = Console()
     console.print(table)
-    for each in outcomes:
-        console.print(f"{each.name}: it {'; it '.join(each.says)}.", highlight=False)
+    for outcome in outcomes:
+        console.print(f"{outcome.name}: it {'; it '.join(outcome.says)}.", highlight=False)
 
 
 def _save(recordings: Sequence[Recording], folder: Path) -> None:
@@ -130,7 +137,7 @@ def _save(recordings: Sequence[Recording], folder: Path) -> None:
     taken: set[str] = set()
     for recording in recordings:
         numbered = (f"{recording.name}-{number}" for number in count(2))
-        name = next(each for each in chain([recording.name], numbered) if each not in taken)
+        name = next(candidate for candidate in chain([recording.name], numbered) if candidate not in taken)
         taken.add(name)
         write_recording(recording, folder / f"{name}.csv")
 
@@ -146,6 +153,7 @@ def _print(played: Sequence[Played], speed: float) -> None:
     for one in played:
         title = f"{one.timeline.name}: {one.timeline.scored_hours:.1f} h scored every {one.timeline.step:g} s"
         console.print(_table(title, one.scores))
+    # A total of one recording would repeat its table.
     if len(played) > 1:
         console.print(_table(f"overall, {len(played)} recordings at speed {speed:g}", totals(played)))
 

@@ -27,11 +27,13 @@ def _diurnal(at: Floats, random: Random) -> Floats:
     """Low by night, high by day, half of that at the weekend."""
     day = 0.5 - 0.5 * np.cos(2 * np.pi * (at / DAY - 0.125))
     weekday = np.where((at // DAY) % 7 < 5, 1.0, 0.5)
+    # A gamma distribution with mean 1 is noise that never makes demand negative.
     return 0.4 + 3.2 * weekday * day**2 * random.gamma(60, 1 / 60, at.size)
 
 
 def _step(at: Floats, random: Random) -> Floats:
     """Levels that stay for most of a day and then change at once."""
+    # 200 samples of five minutes are most of a day.
     level = np.repeat(random.uniform(0.4, 5.0, at.size // 200 + 1), 200)[: at.size]
     return level * random.gamma(400, 1 / 400, at.size)
 
@@ -42,6 +44,7 @@ def _spike(at: Floats, random: Random) -> Floats:
     for start in _begins(random, at.size, 1 / 90):
         height, length = random.uniform(1.5, 6.0), int(random.integers(2, 12))
         end = min(at.size, start + length)
+        # The fade has a time constant of four samples: 20 minutes.
         demand[start:end] += height * np.exp(-np.arange(end - start) / 4)
     return demand
 
@@ -68,6 +71,7 @@ def _noisy(at: Floats, random: Random) -> Floats:
     demand = level * random.gamma(8, 1 / 8, at.size)
     for start in _begins(random, at.size, 1 / 30):
         demand[start : start + int(random.integers(1, 5))] += random.uniform(0.5, 2.2)
+    # Every quarter of an hour all four CPUs are busy for half a minute or more.
     for start in range(400, at.size, 900):
         demand[start : start + int(random.integers(20, 70))] = 4.0
     return demand
@@ -87,5 +91,6 @@ def generate(shape: str, seed: int) -> Recording:
     """The recording of a shape of ``SHAPES`` for a seed."""
     make, every, length = SHAPES[shape]
     seconds = np.arange(0.0, length, every)
+    # The shape is part of the seed, so that shapes do not share their noise.
     random = np.random.Generator(np.random.PCG64([seed, *shape.encode()]))
     return Recording(shape, seconds, np.clip(make(seconds, random), 0.01, 8.0))

@@ -24,10 +24,12 @@ def repeated(arguments: Sequence[str]) -> Iterator[str]:
     option, values = "", 0
     for argument in arguments:
         if argument.startswith("-"):
+            # An option with `=` already has its first value.
             name, _, value = argument.partition("=")
             option, values = (name if name in MANY else ""), int(bool(value))
         elif option:
             if values:
+                # The first value follows the option that the user wrote.
                 yield option
             values += 1
         yield argument

@@ -1,11 +1,4 @@
-"""The well-known policies, from their published rules, and how a policy of ours is played.
-
-Rules that hold here:
-
-- A decision taken at one step takes effect on the next.
-- Load-based policies see the demand, as a run queue shows it; usage-based ones the smaller of demand and allocation.
-- Fixed sizes know the whole recording, the others only its past.
-"""
+"""The well-known policies, from their published rules, and a player for our own policies."""
 
 from __future__ import annotations
 
@@ -47,6 +40,7 @@ def play_policy(policy: SmoothingPolicy, *, with_floor: bool = False) -> Player:
         floor = SlotFloor(cap) if with_floor else None
         current, allocation = min(cap, round_up(float(timeline.demand[0]))), []
         for index, demand in enumerate(timeline.demand.tolist()):
+            # A decision of one step takes effect at the next.
             allocation.append(current)
             wanted = target(Instant(index * step), Sample(demand, current))
             wanted = wanted if floor is None else max(wanted, floor.at(index * step, current))
@@ -58,6 +52,7 @@ def play_policy(policy: SmoothingPolicy, *, with_floor: bool = False) -> Player:
 
 def fixed_at_peak(timeline: Timeline) -> Floats:
     """The greatest demand of the whole recording, always."""
+    # A fixed size knows the whole recording, the other policies only its past.
     return np.full(len(timeline.demand), round_up(float(timeline.demand.max())))
 
 
@@ -81,6 +76,7 @@ def agent_last_sample(timeline: Timeline) -> Floats:
 
 def agent_one_minute(timeline: Timeline) -> Floats:
     """The original agent, load / 0.9 every 5 s, with the kernel's one-minute load average."""
+    # The kernel's load average decays exponentially, with a minute as its time constant.
     keep, level, levels = exp(-timeline.step / 60), float(timeline.demand[0]), []
     for demand in timeline.demand.tolist():
         level = demand + (level - demand) * keep
@@ -107,10 +103,13 @@ def hpa_utilisation(timeline: Timeline) -> Floats:
         allocation.append(current)
         if index % every:
             continue
+        # Usage cannot exceed the allocation, whatever the demand is.
         ratio = min(demand, current) / (HPA_TARGET * current)
         wanted = current if abs(ratio - 1) <= HPA_TOLERANCE else round_up(ratio * current)
+        # The HPA at most doubles, or adds four, whichever is more.
         wanted = min(wanted, max(2 * current, current + 4 * UNIT))
         window.add(wanted, Instant(index * step))
+        # Down only to the greatest recommendation of the last 300 s.
         current = min(timeline.cap, window.max() or wanted)
     return np.array(allocation)
 
@@ -128,10 +127,12 @@ def vpa(timeline: Timeline) -> Floats:
         if index % every:
             continue
         histogram.age(VPA_SAMPLING)
+        # A sample weighs as much as the request at its time, as VPA's recommender weighs it.
         histogram.add(min(demand, current), max(0.1, current))
         days = index * timeline.step / DAY
         low = histogram.percentile(0.5) * 1.15 * confidence_factor(days, 0.001, -2)
         high = histogram.percentile(0.95) * 1.15 * confidence_factor(days, 1, 1)
+        # As VPA's updater: within the bounds a restart is not worth it.
         if not low <= current <= high:
             current = min(timeline.cap, round_up(histogram.percentile(0.9) * 1.15))
     return np.array(allocation)

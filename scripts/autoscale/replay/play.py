@@ -31,7 +31,7 @@ def play(recordings: Sequence[Recording], players: Mapping[str, Player], speed: 
 
 def _play_one(line: Timeline, players: Mapping[str, Player]) -> Played:
     allocations = {name: player(line) for name, player in players.items()}
-    return Played(line, allocations, {name: score(line, given) for name, given in allocations.items()})
+    return Played(line, allocations, {name: score(line, allocation) for name, allocation in allocations.items()})
 
 
 def totals(played: Sequence[Played]) -> dict[str, Score]:
@@ -45,8 +45,10 @@ def choose_players(names: Sequence[str]) -> dict[str, Player]:
     A file is called by its stem where that says enough. Raises ``SmoothingPolicyError`` with the file and the path in
     it.
     """
+    # A dict drops repeated names and keeps their order.
     labels = [name if name in PLAYERS else Path(name).stem for name in dict.fromkeys(names)]
     chosen = {
+        # A stem that is ambiguous, or that is a known policy's name, gives way to the path.
         label if labels.count(label) == 1 and (label == name or label not in PLAYERS) else name: _player(name)
         for label, name in zip(labels, dict.fromkeys(names), strict=True)
     }
@@ -64,6 +66,7 @@ def _player(name: str) -> Player:
             name, f"neither one of {', '.join(PLAYERS)} nor a readable file ({error.strerror})"
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
+        # Messages of YAML have several lines; a command reports errors in one.
         raise SmoothingPolicyError(name, f"not YAML: {' '.join(str(error).split())}") from None
     try:
         policy = parse_policy(document)

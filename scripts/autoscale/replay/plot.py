@@ -1,9 +1,4 @@
-"""The picture of a replay: one panel per recording with its demand, what was allocated, and where that was too little.
-
-A panel has far fewer columns than a recording has steps. Every column shows the range of demand and allocation within
-it, and any shortfall however short, so that nothing is hidden by averaging. The colours differ in lightness as well as
-in hue, so that they can be distinguished by colour-blind readers, and on paper.
-"""
+"""The picture of a replay: one panel per recording with its demand, its allocation, and every shortfall."""
 
 from __future__ import annotations
 
@@ -21,6 +16,7 @@ from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.replay.score import Score
 
 COLUMNS: Final = 1200
+# The colours differ in lightness as well as in hue, for colour-blind readers and for paper.
 DEMAND, ALLOCATION, SHORTFALL, RIVAL = "#9ccbea", "#12304f", "#d55e00", "#8a8a8a"
 """Light blue, ink, vermilion, and grey for the policy that the first is compared with."""
 
@@ -56,14 +52,16 @@ def _title(played: Sequence[Played], names: Sequence[str], speed: float) -> str:
 def _draw_panel(panel: Axes, one: Played, names: Sequence[str]) -> None:
     begin = one.timeline.warm_up
     demand, first = one.timeline.demand[begin:], one.allocations[names[0]][begin:]
+    # A panel has far fewer columns than a recording has steps.
     edges = np.linspace(0, len(demand), min(COLUMNS, len(demand)) + 1).astype(int)[:-1]
     at, most = edges * one.timeline.step, column_most(demand, edges)
     panel.fill_between(at, most, step="post", color=DEMAND, linewidth=0, label="needed")
     for rival in names[1:]:
-        given = column_most(one.allocations[rival][begin:], edges)
-        panel.plot(at, given, color=RIVAL, linewidth=1.0, drawstyle="steps-post", label=f"given by {rival}")
-    given = column_most(first, edges)
-    panel.plot(at, given, color=ALLOCATION, linewidth=1.3, drawstyle="steps-post", label=f"given by {names[0]}")
+        allocated = column_most(one.allocations[rival][begin:], edges)
+        panel.plot(at, allocated, color=RIVAL, linewidth=1.0, drawstyle="steps-post", label=f"given by {rival}")
+    allocated = column_most(first, edges)
+    panel.plot(at, allocated, color=ALLOCATION, linewidth=1.3, drawstyle="steps-post", label=f"given by {names[0]}")
+    # The greatest shortfall of a column shows however short it is; a mean would hide it.
     short = column_most(np.maximum(0.0, demand - first), edges)
     panel.fill_between(
         at,
@@ -76,6 +74,7 @@ def _draw_panel(panel: Axes, one: Played, names: Sequence[str]) -> None:
         zorder=3,
         label=f"needed and not given by {names[0]}",
     )
+    # A recording of a single step would have an axis without width.
     panel.set_xlim(0, max(at[-1], 1e-9))
 
 
@@ -93,6 +92,7 @@ def dress_axes(panel: Axes, longest: float) -> None:
     """Units and lines of a panel of vCPUs over ``longest`` seconds."""
     unit, name = next((unit, name) for least, unit, name in SPANS if longest >= least)
     panel.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 3, 5, 6, 10]))
+    # Ticks in whole units: matplotlib's own would be round numbers of seconds.
     panel.set_xticks([tick * unit for tick in panel.get_xaxis().get_major_locator().tick_values(0, longest / unit)])
     panel.set_xlim(0, max(longest, 1e-9))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{at / unit:g} {name}"))

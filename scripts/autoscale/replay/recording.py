@@ -1,14 +1,4 @@
-"""Recordings of demand: reading ``seconds,cpu_cores[,mem_bytes]`` and laying it on an even grid.
-
-Rules that hold here:
-
-- A value holds until the next one. The grid is 5 s, or 1 s where the recording itself is finer than 5 s; a step's
-  demand is the mean over the step.
-- The first 24 h are not scored (10 min on recordings finer than 5 s); played X times faster, that span shrinks with
-  the recording. Of a recording that is no longer than that, the first tenth is not scored.
-- Odd times of a recording are reported, never corrected: a gap plays as one long value.
-- A policy may allocate whole units of 0.25 vCPU, at least one and at most peak / 0.9 rounded up.
-"""
+"""Recordings of demand: reading ``seconds,cpu_cores[,mem_bytes]`` and laying it on an even grid."""
 
 from __future__ import annotations
 
@@ -94,24 +84,29 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     """The files among ``paths`` and every CSV file of the folders among them. Raises ``RecordingError``."""
     files: list[Path] = []
     for path in paths:
-        found = sorted(each for each in path.glob("*") if each.suffix.lower() == ".csv") if path.is_dir() else [path]
-        if not found:
+        # Sorted, so that a replay has its recordings in the same order on every machine.
+        files_here = (
+            sorted(entry for entry in path.glob("*") if entry.suffix.lower() == ".csv") if path.is_dir() else [path]
+        )
+        if not files_here:
             raise RecordingError(f"{path}: no CSV file in this folder")
-        files.extend(found)
+        files.extend(files_here)
     return files
 
 
 def read_recordings(paths: Sequence[Path]) -> list[Recording]:
     """The recordings of ``files_of``; what is odd about one goes to standard error. Raises ``RecordingError``."""
-    found = [read_recording(path) for path in files_of(paths)]
-    for note in (note for recording in found for note in oddities(recording)):
+    recordings = [read_recording(path) for path in files_of(paths)]
+    for note in (note for recording in recordings for note in oddities(recording)):
+        # Odd times are reported and never corrected: a gap plays as one long value.
         print(note, file=sys.stderr)
-    return found
+    return recordings
 
 
 def read_recording(path: Path) -> Recording:
     """Reads a recording, its columns in any order and case, without its blank lines. Raises ``RecordingError``."""
     try:
+        # Spreadsheets write a byte order mark; `utf-8-sig` drops it.
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(csv.reader(file))
     except OSError as error:
@@ -123,6 +118,7 @@ def read_recording(path: Path) -> Recording:
         raise RecordingError(
             f'{path}:1: expected the columns "seconds,cpu_cores[,mem_bytes]", got {",".join(header)[:80]!r}'
         )
+    # Line numbers are those of the file, for messages; blank lines do not count as rows.
     lines = [line for line, row in enumerate(rows[1:], start=2) if any(cell.strip() for cell in row)]
     values = [_numbers(rows[line - 1], len(header), f"{path}:{line}") for line in lines]
     order = [header.index(column) for column in _COLUMNS if column in header]
@@ -134,6 +130,7 @@ def read_recording(path: Path) -> Recording:
     back = np.flatnonzero(np.diff(table[:, 0]) <= 0)
     if len(back):
         raise RecordingError(f"{path}:{lines[back[0] + 1]}: time does not advance after {table[back[0], 0]:g} s")
+    # Times of a recording may be since 1970; it is played from 0.
     return Recording(path.stem, table[:, 0] - table[0, 0], table[:, 1], table[:, 2] if len(header) > 2 else None)
 
 
@@ -142,6 +139,7 @@ def _numbers(row: list[str], columns: int, place: str) -> list[float]:
         numbers = [float(cell) for cell in row]
     except ValueError:
         raise RecordingError(f"{place}: expected numbers, got {','.join(row)!r}") from None
+    # The comparison also refuses NaN, which `float` accepts.
     if len(numbers) != columns or not all(0 <= number <= MOST for number in numbers):
         raise RecordingError(f"{place}: expected {columns} numbers from 0 to {MOST:g}, got {','.join(row)!r}")
     return numbers
@@ -178,14 +176,18 @@ def _text(number: float) -> str:
 
 def timeline(recording: Recording, speed: float = 1.0) -> Timeline:
     """The recording on its grid, played ``speed`` (> 0) times faster. Raises ``RecordingError`` if too long."""
+    # Policies learn from the first 24 h (10 min of a fine recording), so that part is not scored.
     step, unscored = (FINE_STEP, FINE_WARM_UP) if recording.is_fine else (COARSE_STEP, COARSE_WARM_UP)
     seconds = recording.seconds / speed
     if seconds[-1] / step > MOST_STEPS:
         raise RecordingError(f"{recording.name}: {seconds[-1] / 86400:g} days at this speed are too long to play")
     demand = step_means(seconds, recording.cores, step, floor(seconds[-1] / step + _NEAR) + 1)
+    # Played faster, the part that is not scored shrinks with the recording.
     warm_up = round(unscored / speed / step)
     if warm_up >= len(demand):
+        # A recording no longer than that would not be scored at all, so only its first tenth is left out.
         warm_up = len(demand) // 10
+    # A policy may allocate up to peak / 0.9, as a VM would be sized for it.
     return Timeline(recording.name, step, demand, warm_up, round_up(float(demand.max()) / CAP_UTILISATION))
 
 
@@ -199,12 +201,14 @@ def step_means(seconds: Floats, values: Floats, step: float, steps: int) -> Floa
     """
     at = seconds / step
     whole = np.rint(at)
+    # Division by the step leaves noise; such values begin with their step.
     at = np.where(np.abs(at - whole) < _NEAR, whole, at)
     edges = np.arange(steps + 1, dtype=np.float64)
+    # Between two points neither the value nor the step changes.
     points = np.union1d(edges, at[at < steps])
-    held = values[np.searchsorted(at, points[:-1], side="right") - 1]
+    constant_values = values[np.searchsorted(at, points[:-1], side="right") - 1]
     begins = np.searchsorted(points, edges[:-1])
-    return np.asarray(np.add.reduceat(held * np.diff(points), begins), dtype=np.float64)
+    return np.asarray(np.add.reduceat(constant_values * np.diff(points), begins), dtype=np.float64)
 
 
 def round_up(cores: float) -> float:

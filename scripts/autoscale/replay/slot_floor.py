@@ -29,6 +29,7 @@ class SlotFloor:
 
     def at(self, seconds: float, given: float) -> float:
         """The least that the VM goes to at that time, in vCPUs; it has ``given``."""
+        # Peaks are learned by the minute; a recording may have a step of a second.
         if seconds - self._looked >= LOOK:
             self._looked, now = seconds, BEGIN + timedelta(seconds=seconds)
             self._peaks = self._peaks.learned(Resources(MilliCpu.cores(given), _NO_MEMORY), _LAYOUT, now)

@@ -53,7 +53,7 @@ def played_scenarios(name: str) -> list[ScenarioOutcome]:
     """The outcome of one of ``SCENARIOS``, or of ``all``. Raises ``ValueError``."""
     if name != "all" and name not in SCENARIOS:
         raise ValueError(f"--working-set: expected all or one of {', '.join(SCENARIOS)}, got {name!r}")
-    return [_play(each) for each in (SCENARIOS if name == "all" else (name,))]
+    return [_play(scenario) for scenario in (SCENARIOS if name == "all" else (name,))]
 
 
 def _play(name: str) -> ScenarioOutcome:
@@ -62,20 +62,25 @@ def _play(name: str) -> ScenarioOutcome:
     player = Player(CacheGuest(size, _USED), _LEAST, _MOST, _STEP, _STEP)
     began, done = 0.0, 0.0
     for hours, load in phases:
+        # The outcome is that of the last phase, so its beginning is kept.
         began, done = player.now, player.guest.done
         player.plays(load, hours * HOUR)
     load = phases[-1][1]
+    # What clients would get done if they never waited for the disk.
     wanted = min(load.rate, load.clients / CPU_PER_PAGE) * (player.now - began)
     return ScenarioOutcome(
         name=name,
+        # Whatever the cache needs, programs and 100 MiB have to fit into three quarters of the memory.
         needed=max(player.guest.needs(load), (_USED + 100 * 2**20) / 0.75) / GIB,
         came_to_rest_at=Bytes(player.size).as_gib,
         resizes=len(player.resizes),
-        busiest_settled_hour=_busiest([each.at for each in player.resizes_since(began + 2 * HOUR)]),
+        # The first two hours are the search for a size; after that it should rest.
+        busiest_settled_hour=_busiest([resize.at for resize in player.resizes_since(began + 2 * HOUR)]),
         served=(player.guest.done - done) / wanted if wanted else 1.0,
         says=explain(player.state, name, Instant(player.now)).working_set,
     )
 
 
 def _busiest(times: Sequence[float]) -> int:
+    # The busiest hour begins at one of the resizes.
     return max((sum(first <= at < first + HOUR for at in times) for first in times), default=0)

@@ -72,6 +72,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     """
     with bad_input_said("autoscale simulate", RecordingError, SimulationSettingsError):
         orders = _orders(order or list(ORDERS))
+        # click checks bounds with comparisons, which NaN passes.
         _check_numbers(hours=hours, step=step, watermark=watermark, fill=fill, spread=spread, speed=speed)
         settings = SimulationSettings(
             nodes=nodes,
@@ -87,29 +88,32 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
             bandwidth=_bandwidth(bandwidth),
             groups=SimulatedGroups(groups, replicas),
         )
+        # The fleet is made once, so that all orders play the same day.
         fleet = make_fleet(settings)
         outcomes, finished = _play(fleet, orders)
         _show(fleet, outcomes, OutputFiles.JSON if as_json_ else output, finished=finished)
         if plot is not None:
             _draw(fleet, outcomes, plot)
-    raise typer.Exit(int(any(each.problems for each in outcomes)) if finished else INTERRUPTED)
+    # An interruption is neither success nor failure of the invariants, so it has a status of its own.
+    raise typer.Exit(int(any(outcome.problems for outcome in outcomes)) if finished else INTERRUPTED)
 
 
 def _orders(names: list[str]) -> list[str]:
     unknown = [name for name in names if name not in ORDERS]
     if unknown:
         raise SimulationSettingsError(f"--order: {unknown[0]!r} is none of {', '.join(ORDERS)}")
+    # A dict drops repeated names and keeps their order.
     return list(dict.fromkeys(names))
 
 
 def _bandwidth(text: str) -> Bytes:
     try:
-        found = Bytes.parse(text)
+        rate = Bytes.parse(text)
     except QuantityError as error:
         raise SimulationSettingsError(f"--bandwidth: {error}") from None
-    if not found:
+    if not rate:
         raise SimulationSettingsError("--bandwidth: must be more than zero")
-    return found
+    return rate
 
 
 def _check_numbers(**options: float) -> None:
@@ -136,18 +140,21 @@ def _play_one(fleet: SimulatedFleet, order: str, progress: Progress) -> tuple[Si
     task = progress.add_task(order, total=None)
     try:
         run = Run(fleet, order)
+        # The fleet will not become garbage before the end, so collections need not walk through it.
         gc.freeze()
         for played in run.play():
             progress.update(task, completed=played, total=run.steps)
         finished = True
     except KeyboardInterrupt:
         finished = False
+    # The interruption came while the VMs were placed: there are no figures yet.
     if run is None:
         return None, finished
     return SimulationOutcome(run.figures(time.process_time() - began), run.curves, run.problems), finished
 
 
 def _progress() -> Progress:
+    # Progress goes to stderr: stdout has the tables or the JSON document.
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description:>12}"),

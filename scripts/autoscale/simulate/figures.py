@@ -72,6 +72,7 @@ class Curves:
     """One value of each curve for every step played."""
 
     def __init__(self, steps: int) -> None:
+        # Allocated at once, as the number of steps is known; `played` is how many of them have values.
         self._values = {name: np.zeros(steps) for name in CURVES}
         self.played = 0
 

@@ -1,9 +1,4 @@
-"""The settings of a simulation, and the fleet that they describe.
-
-- The same settings give the same fleet.
-- All nodes have the same size, chosen so that the fleet's peak need takes the share ``fill`` of them. VMs reserve more
-  than they need, because agents hold what was needed lately and round up; the sum of all bounds may exceed the nodes.
-"""
+"""The settings of a simulation, and the fleet that they describe: the same settings give the same fleet."""
 
 from __future__ import annotations
 
@@ -87,6 +82,7 @@ class SimulatedFleet:
 def make_fleet(settings: SimulationSettings) -> SimulatedFleet:
     """The fleet of these settings. Raises ``RecordingError``, ``OSError`` and ``SimulationSettingsError``."""
     grid = read_grid(settings.traces, settings.step, settings.speed, settings.seed)
+    # A stream of its own, so that the fleet does not depend on how recordings are generated.
     random = np.random.Generator(np.random.PCG64([settings.seed, 0xF1EE7]))
     day = steps_of_a_day(settings.step, settings.speed)
     if settings.groups.members > settings.vms:
@@ -99,6 +95,8 @@ def make_fleet(settings: SimulationSettings) -> SimulatedFleet:
 
 def _node_size(table: VmTable, settings: SimulationSettings) -> Resources:
     """A node's size in whole compute units; the largest VM fits below the watermark."""
+    # Agents hold what was needed lately and round up, so VMs reserve more than they need, and `fill` is below the
+    # watermark.
     share = _peak_units(table, settings.steps) / (settings.nodes * settings.fill)
     largest = int(table.most_units.max()) / float(settings.watermark)
     return UNIT * ceil(max(share, largest))
@@ -106,4 +104,5 @@ def _node_size(table: VmTable, settings: SimulationSettings) -> Resources:
 
 def _peak_units(table: VmTable, steps: int) -> int:
     """The largest number of compute units that all VMs together need at one instant."""
+    # A few hundred instants are enough to find the peak of a day.
     return max(int(table.units_at(step).sum()) for step in range(0, max(1, steps), max(1, steps // PEAK_SAMPLES)))

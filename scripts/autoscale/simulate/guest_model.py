@@ -1,10 +1,4 @@
-"""The model of a guest: the metrics that a guest of a given size reports under a given demand (S4.3).
-
-- A guest serves as much demand as it has CPU. The unserved share of the demand is the share of time that tasks wait;
-  the number of runnable tasks is the demand.
-- Memory in use is the demand, capped at the guest's memory; a guest with too little memory stalls on it.
-- The disk is never the limit, the host steals no time, and free memory can be unplugged at once.
-"""
+"""The model of a guest: the metrics that a guest of a given size reports under a given demand (S4.3)."""
 
 from __future__ import annotations
 
@@ -23,11 +17,16 @@ def observe_guest(cores: float, mem: float, size: Resources) -> tuple[GuestSampl
     """The metrics of a guest of ``size`` under a steady demand of ``cores`` (>= 0) vCPUs and ``mem`` bytes."""
     has, total = size.cpu.as_cores, size.mem.value
     sample = GuestSample(
+        # The agent's own observer is a runnable task, too, which its policy subtracts again.
         runnable=ceil(cores) + OBSERVER,
         load1=cores,
         load5=cores,
         mem_total=size.mem,
+        # Memory in use is the demand, capped at the guest's memory; all of the rest can be unplugged at once.
         mem_available=Bytes(max(0, total - int(mem))),
     )
+    # A guest serves as much demand as it has CPU. The share that it cannot serve is the share of time that tasks
+    # wait.
     waits = 1.0 - has / cores if cores > has else 0.0
+    # The disk is never the limit, and the host steals no time.
     return sample, Rates(busy=min(cores, has), steal=0.0, cpu_stall=waits, mem_stall=SWAPPING if mem > total else 0.0)

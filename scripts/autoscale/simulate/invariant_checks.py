@@ -1,9 +1,4 @@
-"""Checks that nothing is over-committed, by the ledger's invariants and by what the guests really have.
-
-- After each step: the invariants of every node that the step touched, against the true size of every VM that acted;
-  each node's reservations against its total; the sizes of the guests on a node against its total.
-- Once an hour: the invariants of all nodes and VMs.
-"""
+"""Checks that nothing is over-committed, by the ledger's invariants and by what the guests really have."""
 
 from __future__ import annotations
 
@@ -38,12 +33,15 @@ class InvariantChecks:
     def after_step(self, step: int, touched: Iterable[str], changed: list[SimulatedVm]) -> None:
         """Runs the checks. ``changed`` holds all VMs whose size or node may differ from the step before."""
         ledger = self._cluster.ledger
+        # All nodes and VMs only once an hour: that takes time, and every change is checked when it happens.
         if step % self._all_every == 0:
             broken = violations(ledger, {vm.pod: VmTruth(vm.use, vm.held) for vm in self._vms})
         else:
             truth = {vm.pod: VmTruth(vm.use, vm.held) for vm in changed}
             broken = violations_on(ledger, touched, truth)
+        # The ledger could agree with itself and still exceed a node, so totals are checked apart from its invariants.
         broken += [f"{name}: over its total by {by}" for name, by in overcommitted(ledger).items()]
+        # Guests may have more than the ledger knows, so their true sizes are added up, too.
         broken += self._guests(changed)
         self.problems += [f"{step * self._step:g} s: {what}" for what in broken]
 
@@ -52,6 +50,7 @@ class InvariantChecks:
         for vm in changed:
             index, use = vm.index, vm.use
             self._on[index], self._cpu[index], self._mem[index] = self._number[vm.node], use.cpu.value, use.mem.value
+        # `bincount` sums by node in C; there are too many VMs to do it in Python after each step.
         cpu = np.bincount(self._on, self._cpu, minlength=len(self._number))
         mem = np.bincount(self._on, self._mem, minlength=len(self._number))
         over = (cpu > self._total.cpu.value) | (mem > self._total.mem.value)

@@ -1,11 +1,4 @@
-"""Simulated migrations: the real planner decides, a model of the controller carries them out (S4.8, S4.9, S4.12).
-
-- Planner, reservations, binding and the ledger's view of each phase are the real ones. The planner compares the loads
-  that the agents would have reported last.
-- A migration takes its set-up and the time to copy the memory in use; both nodes are reserved meanwhile. One that takes
-  longer than the policy's timeout fails; nothing else fails.
-- The VM keeps its size from the order to the end. Then an agent starts in the target pod.
-"""
+"""Simulated migrations: the real planner decides, a model of the controller carries them out (S4.8, S4.9, S4.12)."""
 
 from __future__ import annotations
 
@@ -60,6 +53,7 @@ def _how_many(size: Resources, excess: Resources | None) -> float:
     if excess is None:
         return 1.0
     pairs = ((excess.cpu.value, size.cpu.value), (excess.mem.value, size.mem.value))
+    # Floor division of the negative rounds up.
     return max((float(-(-much // one)) if one else inf for much, one in pairs if much), default=1.0)
 
 
@@ -109,11 +103,13 @@ class SimulatedMigrations:
         self._last: dict[ObjectName, Instant] = {}
         self._policy = MigrationPolicy(enabled=order != NO_MIGRATION)
         self._cluster, self._settings = cluster, settings
+        # Each order has a stream of its own, so that adding one changes no other.
         self._random = Random(f"{settings.seed} {order}")
         self._select = ORDERS[order](self._random)
         self._loads: Loads = ([], [])
         self._planner = Planner(self._by_last_reports)
         self._ranking = RankingConfig()
+        # A heap by the time at which each ends.
         self._in_flight: list[InFlightMove] = []
 
     @property
@@ -135,6 +131,7 @@ class SimulatedMigrations:
 
     def reconcile(self, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], MovePlan]:
         """Carries out the planner's plan under these loads; returns the VMs that started to move, and the plan."""
+        # The loads are kept for the planner's callback, which only gets victims.
         ledger, self._loads = self._cluster.ledger, loads
         look = self._planner.plan(ledger, self._policy, self._ranking, Now(now, now), self._random.randint)
         plan = completed(look)
@@ -155,6 +152,7 @@ class SimulatedMigrations:
         return self._select([self._reported(victim) for victim in victims], need, has_place)
 
     def _reported(self, victim: Victim) -> Victim:
+        # The planner compares the loads that the agents would have reported last.
         load, mem = self._load_of(self._cluster.vms[victim.vm])
         return replace(victim, load=load, to_copy=mem)
 
@@ -162,6 +160,7 @@ class SimulatedMigrations:
         vm, ledger, number = self._cluster.vms[move.vm], self._cluster.ledger, self.started
         name, target = _named(f"{vm.name.name}-{number}"), _named(f"{vm.name.name}-on-{number}")
         answer = ledger.reserve_move(move, name, now)
+        # Nothing lies between plan and reservation here, so a refusal is a bug.
         if answer.verdict is not FITS:
             raise RuntimeError(f"the planner's own move {move} is refused: {answer}")
         ledger.migration_created(name)
@@ -178,8 +177,10 @@ class SimulatedMigrations:
             created_at=now,
         )
         ledger.see_migration(facts, now)
+        # The VM keeps its size from the order to the end.
         vm.is_migrating = True
         self._cluster.changed(vm, now)
+        # Both nodes are reserved from here until the migration ends.
         if not self._cluster.bind(self._cluster.pod(vm, target.name, name), move.target):
             raise RuntimeError(f"the reserved node {move.target} has no room for {target}")
         ledger.see_migration(replace(facts, version=2, phase=MigrationPhase.RUNNING), now)
@@ -188,6 +189,7 @@ class SimulatedMigrations:
     def _track(self, vm: SimulatedVm, facts: MigrationFacts, now: Instant) -> None:
         cores, mem = self._load_of(vm)
         wanted = self._settings.setup + mem / self._settings.bandwidth.value
+        # A migration that takes longer than the policy's timeout fails; nothing else fails.
         takes = min(wanted, self._policy.timeout)
         heappush(self._in_flight, InFlightMove(now + takes, self.started, vm, facts, in_time=wanted <= takes))
         self.started += 1
@@ -198,8 +200,10 @@ class SimulatedMigrations:
 
     def _succeed(self, move: InFlightMove, now: Instant) -> None:
         vm, source, cluster = move.vm, move.vm.pod, self._cluster
+        # The source's node loses the pod, so it is checked, too. `changed` touches the target only.
         cluster.touched.add(vm.node)
         vm.is_migrating, vm.node = False, move.facts.target or ""
+        # A new agent starts in the target pod, without any history.
         vm.start_agent(f"{vm.name.name}-on-{move.number}", now)
         cluster.changed(vm, now)
         cluster.adopt(vm)

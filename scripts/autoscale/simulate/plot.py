@@ -33,29 +33,32 @@ WIDTHS: Final = {"least-cost": 2.2}
 
 def draw(fleet: SimulatedFleet, orders: Sequence[SimulationOutcome], path: Path) -> None:
     """Writes the plot. Orders without counted hours are left out."""
-    shown = [each for each in orders if each.figures.hours > 0]
+    counted = [outcome for outcome in orders if outcome.figures.hours > 0]
     figure = Figure(figsize=(13, 11.5), dpi=110, layout="constrained")
     over, migrations, denied, filled = figure.subplots(4, 1, sharex=True, height_ratios=[3, 2.4, 2.4, 2])
     nodes = fleet.settings.nodes
-    for each in shown:
-        name, hours, curves = each.figures.order, each.figures.hours, each.curves
+    for outcome in counted:
+        name, hours, curves = outcome.figures.order, outcome.figures.hours, outcome.curves
         style = {"color": COLOURS.get(name, "#6c757d"), "linewidth": WIDTHS.get(name, 1.4)}
         over.plot(
-            *thinned(100 * curves["over_watermark"] / nodes, hours, POINTS), label=_in_words(each.figures), **style
+            *thinned(100 * curves["over_watermark"] / nodes, hours, POINTS), label=_in_words(outcome.figures), **style
         )
         denied.plot(*thinned(curves["denied"], hours, POINTS), **style)
         filled.plot(*thinned(100 * curves["utilisation"], hours, POINTS), **style)
+        # Without migration there is no rate, only a line at zero.
         if name != "none":
             migrations.plot(*_per_hour(curves["migrations"], hours), **style)
     _finish(over, "nodes over the watermark, %", f"{100 * float(fleet.settings.watermark):g} % of what can be reserved")
     _finish(migrations, "migrations begun per hour", "")
     _finish(denied, "VMs that lack what they asked for", "by powers of ten")
+    # Denials range from none to thousands, and a logarithm has no zero.
     denied.set_yscale("symlog", linthresh=1, linscale=0.5)
     denied.yaxis.set_major_formatter(FuncFormatter(_in_full))
     _finish(filled, "reserved of all nodes, %", "the shade: demand of all guests, of all vCPUs")
-    _demand(filled, fleet, shown[:1])
+    # Demand is the same under every order, so it is drawn once.
+    _demand(filled, fleet, counted[:1])
     filled.set_xlabel("hours")
-    filled.set_xlim(0, max((each.figures.hours for each in shown), default=1.0))
+    filled.set_xlim(0, max((outcome.figures.hours for outcome in counted), default=1.0))
     _head(figure, over, f"Who moves when a node fills up?  {describe(fleet)}")
     figure.savefig(path)
 
@@ -83,8 +86,8 @@ def _in_full(value: float, _place: int | None) -> str:
 
 def _demand(panel: Axes, fleet: SimulatedFleet, shown: Sequence[SimulationOutcome]) -> None:
     vcpus = fleet.total.cpu.as_cores * fleet.settings.nodes
-    for each in shown:
-        hours, demand = thinned(100 * each.curves["demand"] / vcpus, each.figures.hours, POINTS)
+    for outcome in shown:
+        hours, demand = thinned(100 * outcome.curves["demand"] / vcpus, outcome.figures.hours, POINTS)
         panel.fill_between(hours, demand, color=DEMAND, linewidth=0, zorder=0)
 
 

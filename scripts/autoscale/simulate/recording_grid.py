@@ -1,9 +1,4 @@
-"""Resamples recordings to the simulation's time grid, with the weight that each has in a fleet (S4.13, B.5).
-
-- A step's demand is the mean over the step. A recording repeats when it ends.
-- Demand and memory are shares of the recording's 99.5th percentile; the VM that plays it scales them.
-- Without recorded memory, memory follows the highest demand of the last hour, as a database's cache does.
-"""
+"""Resamples recordings to the simulation's time grid, with the weight that each has in a fleet (S4.13, B.5)."""
 
 from __future__ import annotations
 
@@ -64,6 +59,7 @@ def lay_on_grid(
     """Resamples ``recordings`` to a grid of ``step`` seconds, ``speed`` (> 0) times faster."""
     parts = [_lay_one(recording, step, speed) for recording in recordings]
     length = np.array([len(cores) for cores, _ in parts], dtype=np.int64)
+    # A recording repeats when it ends, so its first step follows its last one.
     changed = [(cores != np.roll(cores, 1)) | (mem != np.roll(mem, 1)) for cores, mem in parts]
     return RecordingGrid(
         cores=np.concatenate([cores for cores, _ in parts]),
@@ -79,13 +75,16 @@ def _lay_one(recording: Recording, step: Seconds, speed: float) -> tuple[Floats,
     seconds = recording.seconds / speed
     cores = _shares(_means(seconds, recording.cores, step))
     if recording.mem_bytes is not None and recording.mem_bytes.max() > 0:
+        # Rounded: a change of less than a hundredth is not worth a recheck of every agent.
         return cores, np.round(_shares(_means(seconds, recording.mem_bytes, step)), 2)
+    # Without recorded memory, memory follows the highest demand of the last hour, as a database's cache does.
     warm = _rolling_maximum(np.minimum(cores, 1.0), max(1, round(WARM / speed / step)))
     return cores, np.round(COLD_SHARE + (1 - COLD_SHARE) * warm, 2)
 
 
 def _means(seconds: Floats, values: Floats, step: Seconds) -> Floats:
     """The mean over every whole step of ``values``, each of which holds until the next."""
+    # The last value is taken to hold as long as the others usually do.
     end = float(seconds[-1] + np.median(np.diff(seconds)))
     return step_means(seconds, values, step, max(1, int(end // step)))
 
@@ -101,6 +100,7 @@ def _rolling_maximum(values: Floats, steps: int) -> Floats:
     steps = min(steps, len(values))
     most, covered = values, 1
     while covered < steps:
+        # The covered span doubles with each round, so an hour of steps takes only a few.
         shift = min(covered, steps - covered)
         most = np.maximum(most, np.roll(most, shift))
         covered += shift

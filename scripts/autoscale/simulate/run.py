@@ -1,12 +1,4 @@
-"""Plays a fleet step by step.
-
-- A step runs the agents that are due, in random order, then the planner and the migrations that end, then the checks
-  and the statistics. No code here sleeps or reads a clock.
-- The planner runs every second of a step, as the real one does: its pace decides how long a node stays too full. One
-  that may move nothing runs once.
-- The first hour fills the agents' windows and spreads the VMs; it is checked but not counted.
-- The same fleet and the same order give the same result.
-"""
+"""Plays a fleet step by step, in virtual time: no code here sleeps or reads a clock."""
 
 from __future__ import annotations
 
@@ -39,10 +31,14 @@ class Run:
     def __init__(self, fleet: SimulatedFleet, order: str) -> None:
         settings = fleet.settings
         self.order = order
+        # The first hour fills the agents' windows and spreads the VMs; it is checked but not counted.
         self.warm_up = round(WARM_UP / settings.step)
         self.steps = self.warm_up + settings.steps
+        # The planner runs every second of a step, as the real one does: its pace decides how long a node stays too
+        # full. One that may move nothing runs once.
         self._planner_rounds = 1 if order == NO_MIGRATION else max(1, round(settings.step / PLANNER_PERIOD))
         self._fleet = fleet
+        # Every random choice comes from a seeded stream: the same fleet and the same order give the same result.
         self._random = Random(f"{settings.seed} chance")
         self._cluster = SimulatedCluster(fleet)
         policy = agent_policy(settings.step)
@@ -88,6 +84,7 @@ class Run:
         demand, used = cores.tolist(), mem.tolist()
         arrived = self._arrive(step - 1, now)
         self._wake_denied()
+        # Agents first, then the planner, as a node's pressure comes from what agents were granted.
         acted = self._run_agents(step, self._wakes.due(step, is_new), demand, used, now)
         moved, stuck = self._run_planner(step, (demand, used))
         touched, changed = self._cluster.take_touched(), arrived + acted + moved
@@ -104,6 +101,7 @@ class Run:
             moved += self._arrive(step, now)
             leaving, plan = self._moves.reconcile(now, loads)
             for vm in leaving:
+                # A VM that moves holds still; its agent has to hear of it.
                 self._wakes.wake_next(vm.index)
             moved += leaving
             stuck = len(plan.stuck)
@@ -121,6 +119,7 @@ class Run:
         """Runs the agents that are ``due``: each observes its guest and acts if it has to. Returns those that acted."""
         wakes, cluster, vms = self._wakes, self._cluster, self._vms
         order = due.tolist()
+        # In the same order, the first VMs would always get the last room of a node.
         self._random.shuffle(order)
         acted = []
         for index in order:
@@ -129,6 +128,7 @@ class Run:
             if vm.observe(demand[index], used[index], now) or vm.is_waiting:
                 vm.act(cluster, now, self._random.random())
                 acted.append(vm)
+                # Identity: an unchanged size is the same object, and comparing it is cheap.
                 if vm.use is not size:
                     wakes.note_change(step, index)
                 elif vm.is_waiting:
@@ -139,6 +139,7 @@ class Run:
 
     def _note_denial(self, vm: SimulatedVm) -> None:
         if vm.is_denied:
+            # The room at the time of the denial: only more than that can change the answer.
             self._denied[vm.index] = self._cluster.ledger.rooms[vm.node].free
         else:
             self._denied.pop(vm.index, None)

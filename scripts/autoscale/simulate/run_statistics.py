@@ -72,6 +72,7 @@ class RunStatistics:
         """Records a step. ``changed`` holds all VMs whose size or permit may differ from the step before."""
         self._note_nodes(touched)
         self._note_vms(changed)
+        # Demand above the VM's bounds can be served by no scheduler, so it does not count as short.
         demand = np.minimum(cores, self._most)
         self.curves.add(
             over_watermark=float(self._over.sum()),
@@ -86,12 +87,14 @@ class RunStatistics:
             sharing=float(self._settings.groups.sharing(self._on)),
         )
         if self.curves.played == self._warm_up:
+            # Counters run from the start; the figures are differences from the end of the warm-up.
             self._before = self._counts()
 
     def _note_nodes(self, touched: Iterable[str]) -> None:
         rooms = self._cluster.ledger.rooms
         for name in touched:
             room, number = rooms[name], self._number[name]
+            # The scarcer of the two resources decides how full a node is.
             self._used[number] = max(room.reserved.cpu.ratio(room.total.cpu), room.reserved.mem.ratio(room.total.mem))
             self._over[number] = not room.reserved.within(room.watermark)
 
@@ -102,6 +105,7 @@ class RunStatistics:
             denial = vm.state.scheduler.denial
             if denial is None:
                 self._denied.pop(vm.index, None)
+                # Before its denial is forgotten, it counts for the longest.
                 if vm.index in self._denied_from:
                     self._longest_denial = self._longest()
                     del self._denied_from[vm.index]
@@ -110,8 +114,9 @@ class RunStatistics:
                 self._denied[vm.index] = denial.wanted.cpu.minus_or_zero(denial.granted.cpu).as_cores
 
     def _longest(self) -> int:
-        """For how many of the steps counted a VM was denied without a break, at most."""
+        """The longest denial of a VM without a break, in counted steps."""
         first = min(self._denied_from.values(), default=self.curves.played)
+        # A denial from before the warm-up's end counts from there on.
         return max(self._longest_denial, self.curves.played - max(first, self._warm_up))
 
     def _counts(self) -> Counts:
@@ -133,6 +138,7 @@ class RunStatistics:
         steps, groups = len(curve["denied"]), self._settings.groups
         hours, nodes = steps * step / 3600, self._settings.nodes
         now = self._counts()
+        # Before the warm-up is over, nothing counts.
         count = now.since(self._before if steps else now)
         over = float(curve["over_watermark"].sum()) * step / 3600
         demand = float(curve["demand"].sum())

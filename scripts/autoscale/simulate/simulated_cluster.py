@@ -1,8 +1,4 @@
-"""The simulated API server and scheduler: the real ledger, informed of every change at once.
-
-- Every write succeeds and every watch event arrives immediately. ``tests/scenarios`` covers loss, delay and restarts.
-- VMs are placed as kube-scheduler places them: the ledger's filter, then its scores, then a random choice among equals.
-"""
+"""The simulated API server and scheduler: the real ledger, informed of every change at once."""
 
 from __future__ import annotations
 
@@ -36,20 +32,24 @@ class SimulatedCluster:
         self._groups = fleet.settings.groups
         policy, size = fleet.policy, fleet.allocatable
         nodes = [NodeFacts(name, size, policy, traits=NodeTraits({HOSTNAME: name})) for name in self.nodes]
+        # Every write succeeds and every watch event arrives at once; `tests/scenarios` covers loss, delay and
+        # restarts.
         self.ledger.resync(nodes, [], [], Instant(0.0))
 
     # Requests and changes of VMs --------------------------------------------------------------------------------------
 
     def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
         """A request of the VM's agent, its permit persisted before it is answered."""
-        held = vm.held
+        ceiling = vm.held
         decision = self.ledger.decide(vm.pod, request, now)
         if decision.persist is not None:
             vm.version += 1
             vm.permit = decision.persist.permit
+            # The permit is stored before it is answered, as the real scheduler does it.
             self.ledger.permit_stored(decision.persist.revision, self.facts(vm))
             self.touched.add(vm.node)
-        if not request.resources.within(held):
+        # Requests for less are always granted and would hide the denials.
+        if not request.resources.within(ceiling):
             is_granted = request.resources.within(decision.permit)
             self.asked += 1
             self.granted += is_granted
@@ -92,6 +92,7 @@ class SimulatedCluster:
             raise SimulationSettingsError(
                 "--fill: the VMs do not find room at the start; choose less of it, or more nodes"
             )
+        # As kube-scheduler: the filter, then the preferences and scores, then a random choice among equals.
         fits = self._apart(vm, fits)
         scores = self.ledger.scores(facts, fits)
         best = max(scores)
@@ -125,6 +126,7 @@ class SimulatedCluster:
 
     def take_touched(self) -> list[str]:
         """The nodes on which something has changed since the last call."""
+        # Sorted: the order of a set of strings differs between runs.
         touched = sorted(self.touched)
         self.touched.clear()
         return touched

@@ -1,10 +1,4 @@
-"""Groups of VMs in a simulated fleet: a primary and its read replicas, which would rather not share a node.
-
-- The first VMs of the fleet are the groups' members, group by group, each primary before its replicas.
-- Clients spread over the replicas of a group, so these play one recording at one time; the primary plays its own.
-- The preference is the one that real members have. Placement heeds it as kube-scheduler does, and the real planner
-  judges it for each move.
-"""
+"""Groups of VMs in a simulated fleet: a primary and its read replicas, which would rather not share a node."""
 
 from __future__ import annotations
 
@@ -49,6 +43,7 @@ class SimulatedGroups:
 
     def beside(self, vm: int) -> range:
         """All members of the group of ``vm``; none if it is in no group."""
+        # The first VMs of the fleet are the groups' members, group by group, each primary before its replicas.
         first = vm // self.size * self.size
         return range(first, first + self.size) if vm < self.members else range(0)
 
@@ -57,6 +52,7 @@ class SimulatedGroups:
         if vm >= self.members:
             return UNCONSTRAINED
         others = PodTerm(HOSTNAME, (Requirement(LABEL_GROUP, "In", (self._name(vm),)),))
+        # A preference and no requirement, as real members have: a group must also run on too few nodes.
         return PodConstraints(preferred_pods=(Weighted(_WEIGHT, others),))
 
     def traits(self, vm: int) -> PodTraits:
@@ -72,6 +68,8 @@ class SimulatedGroups:
             return table
         same = np.arange(len(table.base))
         places = np.arange(self.members) % self.size
+        # Clients spread over the replicas of a group, so these play one recording at one time; the primary plays its
+        # own.
         same[: self.members] -= np.where(places > 1, places - 1, 0)
         return replace(
             table,
@@ -85,6 +83,7 @@ class SimulatedGroups:
 
     def sharing(self, on: Ints) -> int:
         """The number of members beside another one of their group, if each VM is on the node ``on`` (a number)."""
+        # Sorted, members on one node are neighbours.
         rows = np.sort(on[: self.members].reshape(self.count, self.size), axis=1)
         return int((rows[:, 1:] == rows[:, :-1]).sum())
 

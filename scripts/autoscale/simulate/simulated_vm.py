@@ -1,10 +1,4 @@
-"""One simulated VM: its object in the API, its guest and its agent.
-
-- The agent is the real one: ``plan`` decides and ``advance`` takes every event. Only an uneventful observation is
-  shortened to the two functions inside it, ``goal`` and ``Stabilizer.observe``; a test compares both forms.
-- A plan is made only if the policy's target differs from the VM's size, or if a denied request may be withdrawn.
-- After a migration a new agent starts in the target pod, without any history.
-"""
+"""One simulated VM: its object in the API, its guest and its agent."""
 
 from __future__ import annotations
 
@@ -83,6 +77,8 @@ class SimulatedVm:
         """Starts an agent in ``pod``; it knows of the VM what the API says."""
         self.pods += 1
         self.pod = pod
+        # A new agent knows nothing of what was before; its sequence numbers must be higher than those of the last
+        # one.
         self.state = begin(ObjectName(NAMESPACE, pod), self.policy, now, 0.0, self.pods * RESTART)
         self.seen(now)
 
@@ -113,15 +109,18 @@ class SimulatedVm:
         """The agent observes its guest. True if it may have to act."""
         guest, use = self.state.guest, self.use
         sample, over = observe_guest(cores, mem, use)
-        known = goal(sample, over, use.at_most(guest.had or use), self.policy, settling=False)
-        need = known.need
-        guest.seen, guest.had, guest.goal = ObservedSample(sample, now), use, known
+        # An uneventful observation calls only the two functions inside `advance`, `goal` and `Stabilizer.observe`,
+        # since it runs for every agent in every step; a test compares both forms.
+        current = goal(sample, over, use.at_most(guest.had or use), self.policy, settling=False)
+        need = current.need
+        guest.seen, guest.had, guest.goal = ObservedSample(sample, now), use, current
         guest.stabilizer.observe(None if need is None else need.at_most(self.bounds.max), use, now)
         target = guest.stabilizer.target
         if need is None or target is None:
             return True
         self.may_shrink = _units(need) < _units(use)
         wanted = min(max(1, _units(target)), self.most)
+        # A plan is made only if the target differs from the size, or if a denied request may be withdrawn.
         is_other = wanted * UNIT.cpu.value != use.cpu.value or wanted * UNIT.mem.value != use.mem.value
         return is_other or self.is_denied
 
@@ -161,4 +160,5 @@ class SimulatedVm:
 
 def _units(amounts: Resources) -> int:
     """``Resources.units_up`` of the compute unit in plain integers, because it runs for every observation."""
+    # Floor division of the negative rounds up.
     return max(-(-amounts.cpu.value // UNIT.cpu.value), -(-amounts.mem.value // UNIT.mem.value))

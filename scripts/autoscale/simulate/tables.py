@@ -28,48 +28,49 @@ class SimulationOutcome:
 
 
 ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
-    ("permits asked", lambda found: f"{found.asked:,}"),
-    ("granted in full", lambda found: f"{found.granted:,}"),
-    ("partly denied", lambda found: f"{found.denied:,}"),
-    ("denial, VM-seconds", lambda found: f"{found.denied_vm_seconds:,.0f}"),
-    ("longest denial of a VM, seconds", lambda found: f"{found.longest_denial_seconds:,.0f}"),
-    ("denial, vCPU-hours", lambda found: f"{found.denied_vcpu_hours:,.1f}"),
-    ("migrations per hour", lambda found: f"{found.migrations_per_hour:,.1f}"),
-    ("of VMs that moved within the hour before", lambda found: f"{found.moved_again:,}"),
-    ("copied, GiB", lambda found: f"{found.copied_gib:,.0f}"),
-    ("load on the move, vCPU-hours", lambda found: f"{found.disturbed_vcpu_hours:,.2f}"),
-    ("failed", lambda found: f"{found.failed:,}"),
-    ("no VM could leave, node-hours", lambda found: f"{found.stuck_node_hours:,.1f}"),
-    ("over the watermark, node-hours", lambda found: f"{found.over_watermark_node_hours:,.1f}"),
-    ("over the watermark, % of node-hours", lambda found: f"{found.over_watermark_percent:.2f}"),
-    ("mean utilisation, %", lambda found: f"{100 * found.mean_utilisation:.1f}"),
-    ("peak utilisation, %", lambda found: f"{100 * found.peak_utilisation:.1f}"),
-    ("demand without CPU, %", lambda found: f"{found.short_percent:.3f}"),
-    ("over-commit violations", lambda found: f"{found.violations:,}"),
-    ("CPU seconds to play it", lambda found: f"{found.cpu_seconds:,.1f}"),
+    ("permits asked", lambda figures: f"{figures.asked:,}"),
+    ("granted in full", lambda figures: f"{figures.granted:,}"),
+    ("partly denied", lambda figures: f"{figures.denied:,}"),
+    ("denial, VM-seconds", lambda figures: f"{figures.denied_vm_seconds:,.0f}"),
+    ("longest denial of a VM, seconds", lambda figures: f"{figures.longest_denial_seconds:,.0f}"),
+    ("denial, vCPU-hours", lambda figures: f"{figures.denied_vcpu_hours:,.1f}"),
+    ("migrations per hour", lambda figures: f"{figures.migrations_per_hour:,.1f}"),
+    ("of VMs that moved within the hour before", lambda figures: f"{figures.moved_again:,}"),
+    ("copied, GiB", lambda figures: f"{figures.copied_gib:,.0f}"),
+    ("load on the move, vCPU-hours", lambda figures: f"{figures.disturbed_vcpu_hours:,.2f}"),
+    ("failed", lambda figures: f"{figures.failed:,}"),
+    ("no VM could leave, node-hours", lambda figures: f"{figures.stuck_node_hours:,.1f}"),
+    ("over the watermark, node-hours", lambda figures: f"{figures.over_watermark_node_hours:,.1f}"),
+    ("over the watermark, % of node-hours", lambda figures: f"{figures.over_watermark_percent:.2f}"),
+    ("mean utilisation, %", lambda figures: f"{100 * figures.mean_utilisation:.1f}"),
+    ("peak utilisation, %", lambda figures: f"{100 * figures.peak_utilisation:.1f}"),
+    ("demand without CPU, %", lambda figures: f"{figures.short_percent:.3f}"),
+    ("over-commit violations", lambda figures: f"{figures.violations:,}"),
+    ("CPU seconds to play it", lambda figures: f"{figures.cpu_seconds:,.1f}"),
 )
 """The rows of the table. Violations must be 0 in every column."""
 
 GROUP_ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
-    ("groups, and their replicas", lambda found: f"{found.groups:,}, {found.replicas:,}"),
-    ("beside another of their group, % of member-hours", lambda found: f"{found.sharing_percent:.2f}"),
+    ("groups, and their replicas", lambda figures: f"{figures.groups:,}, {figures.replicas:,}"),
+    ("beside another of their group, % of member-hours", lambda figures: f"{figures.sharing_percent:.2f}"),
 )
 """Rows of fleets that have groups."""
 
 
 def print_tables(console: Console, fleet: SimulatedFleet, outcomes: Sequence[SimulationOutcome]) -> None:
     """The orders side by side, and the violations found."""
-    hours = max((each.figures.hours for each in outcomes), default=0.0)
+    hours = max((outcome.figures.hours for outcome in outcomes), default=0.0)
     console.print(f"{describe(fleet)}; {hours:g} h counted", highlight=False, soft_wrap=True)
     table = Table("")
-    for each in outcomes:
-        table.add_column(each.figures.order, justify="right")
+    for outcome in outcomes:
+        table.add_column(outcome.figures.order, justify="right")
     for name, cell in (*ROWS, *(GROUP_ROWS if fleet.settings.groups.count else ())):
-        table.add_row(name, *(cell(each.figures) for each in outcomes))
+        table.add_row(name, *(cell(outcome.figures) for outcome in outcomes))
     console.print(table)
-    for each in outcomes:
-        for problem in each.problems[:10]:
-            console.print(f"[red]{each.figures.order}: {problem}")
+    for outcome in outcomes:
+        # One broken invariant is often reported in each step, and ten show what it is.
+        for problem in outcome.problems[:10]:
+            console.print(f"[red]{outcome.figures.order}: {problem}")
 
 
 def describe(fleet: SimulatedFleet) -> str:
@@ -95,11 +96,11 @@ def as_json(fleet: SimulatedFleet, outcomes: Sequence[SimulationOutcome], *, fin
         "watermark": float(settings.watermark),
         "orders": [
             {
-                "figures": each.figures,
-                "problems": list(each.problems),
-                "curves": {name: _rounded(curve, each.figures.hours) for name, curve in each.curves.items()},
+                "figures": outcome.figures,
+                "problems": list(outcome.problems),
+                "curves": {name: _rounded(curve, outcome.figures.hours) for name, curve in outcome.curves.items()},
             }
-            for each in outcomes
+            for outcome in outcomes
         ],
     }
     if settings.groups.count:
@@ -114,8 +115,10 @@ def _rounded(curve: Floats, hours: float) -> list[float]:
 def thinned(curve: Floats, hours: float, points: int) -> tuple[Floats, Floats]:
     """The means of at most ``points`` equal intervals of a curve of ``hours``: (middles in hours, means)."""
     count = min(points, len(curve))
+    # An interrupted order may have played no counted step.
     if not count:
         return np.zeros(0), np.zeros(0)
     edges = np.linspace(0, len(curve), count + 1).astype(np.int64)
+    # Means of equal intervals, so that no spike is left out.
     means = np.add.reduceat(curve, edges[:-1]) / np.diff(edges)
     return (np.arange(count) + 0.5) * hours / count, np.asarray(means, dtype=np.float64)

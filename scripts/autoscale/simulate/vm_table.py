@@ -1,8 +1,4 @@
-"""The VMs of a simulated fleet: the bounds of each, and the recording that it plays from a given offset.
-
-- The recording grid and the random generator determine everything.
-- VMs are shifted by whole days and a few hours, so that they keep the daily rhythm of their recording.
-"""
+"""The VMs of a simulated fleet: the bounds of each, and the recording that it plays from a given offset."""
 
 from __future__ import annotations
 
@@ -48,6 +44,7 @@ class VmTable:
 
     def at(self, step: int) -> tuple[Floats, Floats, Flags]:
         """Every VM's demand in vCPUs, its memory in use in bytes, and whether either has just changed."""
+        # A recording repeats when it ends.
         place = self.base + (step + self.offset) % self.length
         grid = self.grid
         return grid.cores[place] * self.cpu_peak, grid.mem[place] * self.mem_peak, grid.is_new[place]
@@ -59,6 +56,7 @@ class VmTable:
     def units_at(self, step: int) -> Ints:
         """Compute units that each VM needs at ``step``."""
         cores, used, _ = self.at(step)
+        # The default policies of agents: a fleet's nodes are sized for what its agents will ask for.
         cpu, memory = CpuPolicy(), MemoryPolicy()
         by_cpu = cores / cpu.target / UNIT.cpu.as_cores
         by_mem = (used + memory.kernel_allowance.value) / memory.target / UNIT.mem.value
@@ -88,6 +86,7 @@ def draw_vm_table(grid: RecordingGrid, count: int, day: int, spread: float, rand
 
 def _offsets(length: Ints, day: int, spread: float, random: np.random.Generator) -> Ints:
     """The first step of each: on a random day at about the same time, or anywhere in a recording shorter than a day."""
+    # VMs are shifted by whole days and a few hours, so that they keep the daily rhythm of their recording.
     days = random.integers(0, np.maximum(1, length // day))
     beside = np.round(random.uniform(-spread, spread, len(length)) * day).astype(np.int64)
     return np.where(length < day, random.integers(0, length), (days * day + beside) % length)

@@ -1,10 +1,4 @@
-"""Selects the agents that must observe their guests in a step; skipping the others makes the simulation fast.
-
-- While demand and size stay the same, an agent's answer changes only when a sample leaves a window of its policy. So a
-  change is observed when it happens and again each time a window has passed it.
-- A sample that leaves a window can only lower the target, so a VM that cannot shrink skips these rechecks.
-- A recheck is never early. It may be a step or two late, because the delays of consecutive stages add up.
-"""
+"""Selects the agents that must observe their guests in a step; skipping the others makes the simulation fast."""
 
 from __future__ import annotations
 
@@ -23,6 +17,7 @@ def recheck_delays(smoothing: Smoothing, step: Seconds) -> list[int]:
 
     A window shorter than a step has passed by the next step and needs no recheck of its own.
     """
+    # While demand and size stay the same, an agent's answer changes only when a sample leaves a window of its policy.
     spans = {
         int(span // step) + 1
         for policy in (smoothing.cpu, smoothing.memory)
@@ -31,6 +26,7 @@ def recheck_delays(smoothing: Smoothing, step: Seconds) -> list[int]:
         if isinstance(span, Duration) and span >= step
     }
     longest = max(spans, default=1)
+    # The delays of consecutive stages add up, so a recheck may be a step or two late, but never early.
     return sorted(spans | {longest + span for span in spans if span != longest})
 
 
@@ -41,16 +37,19 @@ class WakeSchedule:
         self._delays = list(delays)
         self._rounds = max(self._delays, default=0) + 1
         self._changed = np.zeros((self._rounds, count), dtype=np.bool_)
+        # Every agent runs in the first step.
         self._next: set[int] = set(range(count))
         self.may_shrink = np.ones(count, dtype=np.bool_)
 
     def due(self, step: int, is_new: Flags) -> Ints:
         """The agents that run in this step. ``is_new``: their guests' demand has just changed."""
+        # A ring of rows, as old as the longest delay; this step overwrites the oldest.
         changed = self._changed[step % self._rounds]
         changed[:] = is_new
         recheck = np.zeros_like(is_new)
         for delay in self._delays:
             recheck |= self._changed[(step - delay) % self._rounds]
+        # A sample that leaves a window can only lower the target, so a VM that cannot shrink skips the recheck.
         due = is_new | (recheck & self.may_shrink)
         due[list(self._next)] = True
         self._next.clear()

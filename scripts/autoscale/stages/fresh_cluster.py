@@ -33,6 +33,7 @@ async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> Async
 @asynccontextmanager
 async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluster]:
     """A cluster that begins to come up, in place of an earlier one of that name. Raises ``AlreadyRunsError``."""
+    # `anew` removes what an earlier run left: a demonstration has to begin with an empty cluster.
     cluster = await launch(ClusterFolder.of(name), spec, attached=True, anew=True)
     try:
         yield cluster
@@ -44,8 +45,10 @@ async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluste
 async def watched(name: str, cluster: LaunchedCluster) -> AsyncIterator[Site]:
     """The way to a cluster that is up. Its end cancels the block, which then raises a group with a ``SiteError``."""
     async with open_site(find_cluster(ClusterFlags(name))) as site, asyncio.TaskGroup() as tasks:
+        # The task fails when the cluster's process ends, which cancels the block.
         watching = tasks.create_task(_fails_with(cluster, ClusterFolder.of(name)))
         yield site
+        # The cluster has served its purpose; its end is no failure any more.
         watching.cancel()
 
 

@@ -55,9 +55,11 @@ async def fresh_kubernetes(name: str, spec: ClusterSpec, console: Console, clock
     """
     folder = ClusterFolder.of(name)
     async with AsyncExitStack() as stack:
+        # Pushed first, so that it runs last: the disks are in use until the cluster has ended.
         stack.push_async_callback(asyncio.to_thread, _remove_disks, folder)
         cluster = await stack.enter_async_context(launched(name, spec))
         with StepView(console) as view:
+            # Building images and bringing the cluster up take minutes each, and neither needs the other.
             async with asyncio.TaskGroup() as tasks:
                 building = tasks.create_task(_build(spec.kubernetes, folder.root / _ARCHIVES, view))
                 tasks.create_task(cluster.follow(view.show))
@@ -69,10 +71,11 @@ async def fresh_kubernetes(name: str, spec: ClusterSpec, console: Console, clock
 
 
 def _remove_disks(folder: ClusterFolder) -> None:
-    """Remove a cluster's disks, gigabytes; not those of a cluster that ran before and runs on."""
+    """Remove a cluster's disks, gigabytes."""
+    # A cluster of that name may have run before; then nothing was launched, and its disks are its own.
     if not folder.runs():
-        for each in (folder.real, folder.root / _ARCHIVES):
-            shutil.rmtree(each, ignore_errors=True)
+        for disk_folder in (folder.real, folder.root / _ARCHIVES):
+            shutil.rmtree(disk_folder, ignore_errors=True)
 
 
 async def _build(minor: str, archives: Path, view: StepView) -> InstallationParts:
@@ -81,6 +84,7 @@ async def _build(minor: str, archives: Path, view: StepView) -> InstallationPart
     def named(line: str) -> None:
         nonlocal told
         name = line.partition(":")[0]
+        # Each image has many lines of progress; the step shows only the name of the current one.
         if name != told:
             told = name
             note(name)
@@ -93,6 +97,7 @@ async def _install(found: Installed, view: StepView, clock: Clock) -> None:
     with _step("images on the nodes", view):
         for archive in map(Path, found.parts.archives):
             await load_image(found.folder.nodes, archive)
+            # An archive has hundreds of megabytes and is on the nodes now.
             await asyncio.to_thread(archive.unlink)
     with _step("autoscaler", view) as note:
         await apply_manifests(found.folder.kubeconfig, found.parts)

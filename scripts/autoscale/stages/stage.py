@@ -1,4 +1,4 @@
-"""Where a demonstration is played: the embedded cluster, or a real Kubernetes. The acts know neither."""
+"""The stage of a demonstration: the embedded cluster, or a real Kubernetes. The acts know neither."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ class KubernetesStage:
     def guests_of(self, vm: Json) -> str:
         """With the reason for which the guest is emulated, or is not."""
         why = [
-            text(each, "message") for each in items(vm, "status", "conditions") if text(each, "type") == "Accelerated"
+            text(condition, "message")
+            for condition in items(vm, "status", "conditions")
+            if text(condition, "type") == "Accelerated"
         ]
         return f"{self.guests} ({why[0]})" if why else self.guests
 
@@ -94,12 +96,14 @@ class KubernetesStage:
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def look(change: ObjectChange) -> None:
+            # The first pod that cannot come up is the cause; a future takes one result.
             if change.new is not None and (story := hopeless([change.new])) and not ended.done():
                 ended.set_result(story)
 
         informer.listen(look)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(informer.run())
+            # The error ends the watch, and everything else in the caller's task group.
             raise SiteError(await ended)
 
     async def last_look(self) -> str:
@@ -107,6 +111,7 @@ class KubernetesStage:
         try:
             return f"$ kubectl {' '.join(_SHOWN)}\n{await self.installed.kubectl(*_SHOWN)}"
         except InstallationError as error:
+            # The summary is an extra: its failure must not hide the outcome.
             return str(error)
 
 
@@ -116,10 +121,10 @@ async def fresh_stage(name: str, spec: ClusterSpec, console: Console, clock: Clo
     folder = ClusterFolder.of(name)
     if not spec.kubernetes:
         async with fresh_cluster(name, spec, console) as site:
-            said = await ask_cluster(folder, "status")
-            yield EmbeddedStage(site, said.guests, said.network)
+            cluster_status = await ask_cluster(folder, "status")
+            yield EmbeddedStage(site, cluster_status.guests, cluster_status.network)
         return
     async with fresh_kubernetes(name, spec, console, clock) as installed:
-        said = await ask_cluster(folder, "status")
-        guests = f"QEMU in pods of {said.guests}"
-        yield KubernetesStage(installed, installed.site, guests, said.network, clock)
+        cluster_status = await ask_cluster(folder, "status")
+        guests = f"QEMU in pods of {cluster_status.guests}"
+        yield KubernetesStage(installed, installed.site, guests, cluster_status.network, clock)

@@ -1,1 +1,1 @@
-"""How commands speak in a terminal: formats of output, live texts, and completion in shells."""
+"""Terminal input and output of commands: formats of output, live texts, and completion in shells."""

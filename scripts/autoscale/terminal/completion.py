@@ -1,7 +1,4 @@
-"""What a shell completes: names of VMs, namespaces and nodes of the cluster that the flags so far mean.
-
-A cluster that is away, slow or forbidden completes nothing, and says nothing.
-"""
+"""Shell completion: names of VMs, namespaces and nodes of the cluster that the flags so far mean."""
 
 from __future__ import annotations
 
@@ -42,19 +39,20 @@ def complete_vm(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_namespace(ctx: typer.Context, incomplete: str) -> list[str]:
     """Namespaces that have VMs."""
-    found = {each.namespace for each in _names(ctx, VIRTUAL_MACHINES)}
-    return sorted(each for each in found if each.startswith(incomplete))
+    namespaces = {vm.namespace for vm in _names(ctx, VIRTUAL_MACHINES)}
+    return sorted(namespace for namespace in namespaces if namespace.startswith(incomplete))
 
 
 def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of nodes."""
-    return sorted(each.name for each in _names(ctx, NODES) if each.name.startswith(incomplete))
+    return sorted(node.name for node in _names(ctx, NODES) if node.name.startswith(incomplete))
 
 
 def fitting(names: Iterable[ObjectName], namespace: str, begun: str) -> list[str]:
     """The VMs whose names begin so, as one may type them (pure)."""
-    typed = (each.name if each.namespace == namespace and "/" not in begun else str(each) for each in names)
-    return sorted(each for each in typed if each.startswith(begun))
+    # A name is plain in the namespace that is meant, unless another namespace is being typed.
+    typed = (vm.name if vm.namespace == namespace and "/" not in begun else str(vm) for vm in names)
+    return sorted(candidate for candidate in typed if candidate.startswith(begun))
 
 
 def vms_of_kubectl(typed: Sequence[str], incomplete: str) -> list[str]:
@@ -66,6 +64,7 @@ def vms_of_kubectl(typed: Sequence[str], incomplete: str) -> list[str]:
 
 def _typed_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """The options among the words that say which VMs are meant, by their parameters' names."""
+    # The empty last word stands for the value of an option that is still being typed.
     for word, following in pairwise((*words, "")):
         option, equals, value = word.partition("=")
         if name := _OPTIONS.get(option):
@@ -80,6 +79,8 @@ def _names_of(flags: ClusterFlags, kind: Resource) -> list[ObjectName]:
     try:
         return asyncio.run(_listed(flags, kind))
     except _SILENT:
+        # A cluster that is away, slow or forbidden completes nothing: an error would be printed into the command
+        # line.
         return []
 
 
@@ -97,12 +98,13 @@ async def _listed(flags: ClusterFlags, kind: Resource) -> list[ObjectName]:
 
 async def listed(client: ApiClient, kind: Resource) -> list[ObjectName]:
     """The names of all objects of a kind. Raises as ``ApiClient.list``."""
-    found: list[Json] = (await client.list(kind)).objects
-    return [name_of(each) for each in found]
+    objects: list[Json] = (await client.list(kind)).objects
+    return [name_of(item) for item in objects]
 
 
 def completion(shell: Annotated[str, typer.Argument(help="bash, zsh or fish", autocompletion=lambda: _SHELLS)]) -> None:
     """Print a script that completes `autoscale` in a shell: eval "$(autoscale completion bash)"."""
     if shell not in _SHELLS:
         raise typer.BadParameter(f"expected one of {', '.join(_SHELLS)}, got {shell!r}")
+    # typer's scripts call the program again with this variable set.
     print(get_completion_script(prog_name="autoscale", complete_var="_AUTOSCALE_COMPLETE", shell=shell))

@@ -1,4 +1,4 @@
-"""How every command that lists something prints it: text for people, JSON or YAML for scripts.
+"""Output of every command that lists something: text for people, JSON or YAML for scripts.
 
 Field names in JSON and YAML are stable: ``docs/command-line.md`` lists them.
 """
@@ -41,8 +41,12 @@ OutputFormat = Annotated[
 def serialised(fields: object, output: Output) -> str:
     """JSON or YAML, with the order of the fields kept (pure)."""
     if output is Output.YAML:
+        # A line of YAML is not folded: scripts and people search it by line.
         return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=10_000).rstrip("\n")
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(fields, indent=2, ensure_ascii=False))
+    return _STEERING.sub(
+        lambda control_character: f"\\u{ord(control_character[0]):04x}",
+        json.dumps(fields, indent=2, ensure_ascii=False),
+    )
 
 
 _STEERING: Final = re.compile(r"[\x7f-\x9f]")
@@ -52,6 +56,7 @@ _STEERING: Final = re.compile(r"[\x7f-\x9f]")
 def show(lines: Iterable[str], fields: object, output: Output) -> None:
     """Prints the lines, or the fields for scripts. No line is wrapped or cut."""
     if output.is_for_scripts:
+        # Plain print: rich would wrap lines and colour them.
         print(serialised(fields, output))
         return
     print_lines(Console(), lines)
@@ -60,4 +65,5 @@ def show(lines: Iterable[str], fields: object, output: Output) -> None:
 def print_lines(console: Console, lines: Iterable[str]) -> None:
     """Prints texts of a cluster as they are: no markup, nothing that steers the terminal, no line wrapped or cut."""
     for line in lines:
+        # Long lines are left to the terminal, so that copying one gives it whole.
         console.print(escape(visible_lines(line)), soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""What stdout, stderr and the variables of a terminal can do, set right before a command prints."""
+"""Preparation of stdout, stderr and a terminal's variables, before a command prints."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ _PLAIN: Final = {
 
 
 def prepare_streams(environment: MutableMapping[str, str], *streams: TextIO) -> None:
-    """Makes any text printable in the encoding of ``streams``, and forgets a width and height that cannot be.
-
-    ``PYTHONIOENCODING=latin-1`` and terminals of old would end a command at its first ✓; ``COLUMNS=0`` hides all.
-    """
+    """Makes any text printable in the encoding of ``streams``, and drops an impossible width and height."""
+    # `PYTHONIOENCODING=latin-1` and old terminals would end a command at its first ✓.
     codecs.register_error(_HANDLER, _spelt)
     for stream in streams:
+        # Streams that already replace or ignore such characters stay as they are; tests pass streams of other types.
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors=_HANDLER)
+    # rich obeys these: `COLUMNS=0` would hide everything.
     for name in ("COLUMNS", "LINES"):
-        given = environment.get(name, "")
-        if given and not (given.isdecimal() and int(given) > 0):
+        size = environment.get(name, "")
+        if size and not (size.isdecimal() and int(size) > 0):
             del environment[name]
 
 
 def _spelt(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
+        # The handler is registered for decoding as well, where it has no answer.
         raise error
     wrong = error.object[error.start : error.end]
     return "".join(_PLAIN.get(sign, "?") for sign in wrong), error.end

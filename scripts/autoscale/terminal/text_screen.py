@@ -44,7 +44,9 @@ class TextScreen(ModalScreen[None]):
 
     async def on_mount(self) -> None:
         """Reads once, and then again and again."""
+        # The scrolled part takes the arrow keys.
         self.query_one(VerticalScroll).focus()
+        # The first reading is awaited, so that the screen is not empty for a whole interval.
         await self.update_text()
         self.set_interval(self._every, self.update_text)
 
@@ -62,6 +64,7 @@ class WatchApp(App[None]):
     """One text, live, until escape, q or Ctrl-C."""
 
     ENABLE_COMMAND_PALETTE = False
+    # Textual gives ctrl+c to copying, which nobody expects here.
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "quit", "quit", priority=True)]
 
     def __init__(self, title: str, read: Callable[[], Awaitable[list[str]]], every: float) -> None:

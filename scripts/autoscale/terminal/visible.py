@@ -1,4 +1,4 @@
-"""Texts of a cluster on their way to a terminal: what would steer the terminal becomes a sign that one sees. Pure.
+"""Texts of a cluster on their way to a terminal: characters that would steer it become visible signs (pure).
 
 Annotations, reasons and events are written by other people, and an escape sequence in one could clear the screen,
 rename the window or forge a line.
@@ -18,8 +18,10 @@ _DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2
 """What turns the direction of a text round: a name could read as another one."""
 
 _SHOWN: Final = MappingProxyType(
+    # A tab is harmless and keeps columns aligned.
     {code: _PICTURES + code for code in range(0x20) if chr(code) != "\t"}
     | {_DELETE: _DELETE_PICTURE}
+    # C1 controls have no pictures in Unicode.
     | dict.fromkeys((*range(0x80, 0xA0), *_DIRECTIONS), _REPLACEMENT)
 )
 
@@ -39,4 +41,5 @@ def visible_lines(text: str) -> str:
     >>> visible_lines("why\n\x9b2J")
     'why\n�2J'
     """
+    # `split` and not `splitlines`: that would also split at control characters, which must become visible.
     return "\n".join(map(visible, text.split("\n")))

@@ -59,6 +59,7 @@ class TopApp(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
+        # Textual's default for ctrl+c is to copy.
         Binding("ctrl+c", "quit", "quit", priority=True),
         Binding("n", "nodes", "nodes"),
         Binding("less_than_sign", "sort(-1)", "sort"),
@@ -76,6 +77,7 @@ class TopApp(App[None]):
         self._seen = FleetSnapshot()
         self._said = ""
         self._of_nodes = False
+        # Nodes and VMs each keep their filter and order.
         self._views = {True: View(NODE_COLUMNS, "node"), False: View(VM_COLUMNS, "vm")}
         self._placed: list[PlacedColumn] = []
         self._rows = RowList(id="rows")
@@ -103,7 +105,8 @@ class TopApp(App[None]):
 
     async def look(self) -> None:
         """Looks once, and draws it."""
-        self._seen = await self._source.look([each.name for each in self._rows.on_screen if not self._of_nodes])
+        # VMs on the screen are asked for at each look; of nodes there is no agent to ask.
+        self._seen = await self._source.look([row.name for row in self._rows.on_screen if not self._of_nodes])
         self.draw()
 
     @property
@@ -129,17 +132,19 @@ class TopApp(App[None]):
         self._say("detail", self._said or ("" if row is None else f"{row.name}: {row.cells[-1]}"))
 
     def _say(self, where: str, text: str, *, hide: bool = False) -> None:
-        shown = self._texts[where]
-        shown.update(Content(visible(text)))
-        shown.display = bool(text) or not hide
+        widget = self._texts[where]
+        widget.update(Content(visible(text)))
+        widget.display = bool(text) or not hide
 
     def on_resize(self, _: events.Resize) -> None:
         """Other columns may fit now."""
+        # The table's own size is known only after the next layout.
         self.call_after_refresh(self.draw)
 
     def on_key(self, _: events.Key) -> None:
         """The cursor may have moved; the last message has been read."""
         self._said = ""
+        # The cursor moves after this handler.
         self.call_after_refresh(self._detail)
 
     def action_nodes(self) -> None:
@@ -149,7 +154,7 @@ class TopApp(App[None]):
 
     def action_sort(self, step: int) -> None:
         """By the next column of those on the screen."""
-        self._see(self.view.next_column([each.column for each in self._placed], step))
+        self._see(self.view.next_column([placed_column.column for placed_column in self._placed], step))
 
     def action_reverse(self) -> None:
         """The other way round."""
@@ -208,4 +213,5 @@ class TopApp(App[None]):
         async def lines() -> list[str]:
             return HELP.splitlines()
 
+        # The help does not change, so it is read once an hour.
         self.push_screen(TextScreen("autoscale top", lines, 3600.0))

@@ -1,9 +1,4 @@
-"""Which columns a table has, and which of them fit into a width (pure).
-
-- Names and numbers are never cut. A column that does not fit is left out, the least important first.
-- Sentences stand last and get the remaining width; they alone may be shortened.
-- The columns of importance 0 always stay: a terminal that is too narrow for them scrolls sideways.
-"""
+"""Columns of tables, and the choice of those that fit into a width (pure)."""
 
 from __future__ import annotations
 
@@ -104,35 +99,39 @@ NODE_COLUMNS: Final = (
 
 def fitted(columns: Sequence[Column], rows: Sequence[TableRow], width: int, arrow_at: str = "") -> list[PlacedColumn]:
     """The columns that fit into ``width`` characters; the heading of ``arrow_at`` has room for its arrow."""
-    widths = [_width(index, each, rows, arrow_at) for index, each in enumerate(columns)]
+    widths = [_width(index, column, rows, arrow_at) for index, column in enumerate(columns)]
+    # Names and numbers are never cut. A column that does not fit is left out, the least important first.
     placed = [
-        PlacedColumn(index, each, widths[index])
-        for index, each in enumerate(columns)
-        if each.kind != ColumnType.SENTENCE
+        PlacedColumn(index, column, widths[index])
+        for index, column in enumerate(columns)
+        if column.kind != ColumnType.SENTENCE
     ]
     while taken(placed) > width:
-        last = max(placed, key=lambda each: (each.column.importance, each.index))
+        last = max(placed, key=lambda placed_column: (placed_column.column.importance, placed_column.index))
+        # Columns of importance 0 always stay: a terminal that is too narrow for them scrolls sideways.
         if last.column.importance == 0:
             return placed
         placed.remove(last)
-    for index, each in enumerate(columns):
+    # Sentences get what is left; they alone may be shortened.
+    for index, column in enumerate(columns):
         left = width - taken(placed) - GAP
-        if each.kind == ColumnType.SENTENCE and left >= min(LEAST_SENTENCE, widths[index]):
-            placed.append(PlacedColumn(index, each, min(left, widths[index])))
+        if column.kind == ColumnType.SENTENCE and left >= min(LEAST_SENTENCE, widths[index]):
+            placed.append(PlacedColumn(index, column, min(left, widths[index])))
     return placed
 
 
 def whole(columns: Sequence[Column], rows: Sequence[TableRow]) -> list[PlacedColumn]:
     """All columns at their full width."""
-    return [PlacedColumn(index, each, _width(index, each, rows, "")) for index, each in enumerate(columns)]
+    return [PlacedColumn(index, column, _width(index, column, rows, "")) for index, column in enumerate(columns)]
 
 
 def taken(placed: Sequence[PlacedColumn]) -> int:
     """Width of a line of these columns, in characters."""
-    return sum(each.width for each in placed) + GAP * max(0, len(placed) - 1)
+    return sum(placed_column.width for placed_column in placed) + GAP * max(0, len(placed) - 1)
 
 
 def _width(index: int, column: Column, rows: Sequence[TableRow], arrow_at: str) -> int:
+    # The arrow and its space.
     heading = len(column.heading) + 2 * (column.key == arrow_at)
     return max((heading, *(len(row.cells[index]) for row in rows)))
 
@@ -140,20 +139,24 @@ def _width(index: int, column: Column, rows: Sequence[TableRow], arrow_at: str) 
 def header(placed: Sequence[PlacedColumn], sorted_by: str = "", *, descending: bool = False) -> str:
     """The line of headings, with an arrow at the column that the rows are sorted by."""
     arrow = " ▼" if descending else " ▲"
-    headings = [each.column.heading + (arrow if each.column.key == sorted_by else "") for each in placed]
+    headings = [
+        placed_column.column.heading + (arrow if placed_column.column.key == sorted_by else "")
+        for placed_column in placed
+    ]
     return _joined(placed, headings)
 
 
 def line(row: TableRow, placed: Sequence[PlacedColumn]) -> str:
     """One row as text."""
-    return _joined(placed, [shortened(row.cells[each.index], each.width) for each in placed])
+    return _joined(placed, [shortened(row.cells[placed_column.index], placed_column.width) for placed_column in placed])
 
 
 def _joined(placed: Sequence[PlacedColumn], cells: Sequence[str]) -> str:
     padded = (
-        cell.rjust(each.width) if each.column.is_number else cell.ljust(each.width)
-        for each, cell in zip(placed, cells, strict=True)
+        cell.rjust(placed_column.width) if placed_column.column.is_number else cell.ljust(placed_column.width)
+        for placed_column, cell in zip(placed, cells, strict=True)
     )
+    # Trailing blanks would wrap lines that fit.
     return (" " * GAP).join(padded).rstrip()
 
 
@@ -161,15 +164,19 @@ def shortened(sentence: str, width: int) -> str:
     """A sentence in at most ``width`` characters, cut between words where it can be."""
     if len(sentence) <= width:
         return sentence
+    # The ellipsis takes one character.
     begun = sentence[: width - 1]
     return (begun[: begun.rfind(" ")] if " " in begun else begun) + "…"
 
 
 def printable(given: str) -> str:
     """Without characters that a terminal would obey."""
-    return given if given.isprintable() else "".join(each if each.isprintable() else "�" for each in given)
+    return (
+        given if given.isprintable() else "".join(character if character.isprintable() else "�" for character in given)
+    )
 
 
+# Sorting thousands of rows each second parses the same cells again and again.
 @lru_cache(maxsize=65536)
 def order(kind: ColumnType, cell: str) -> Order:
     """Sort key of a cell in its column: amounts by size, names by the numbers in them, unknown ones first."""
@@ -179,21 +186,23 @@ def order(kind: ColumnType, cell: str) -> Order:
 
 
 def _by_name(cell: str) -> tuple[tuple[float, str], ...]:
-    return tuple((float(each), "") if each.isdecimal() else (-1.0, each) for each in re.split(r"(\d+)", cell) if each)
+    # Numbers in names are compared as numbers: node-9 before node-10.
+    return tuple((float(part), "") if part.isdecimal() else (-1.0, part) for part in re.split(r"(\d+)", cell) if part)
 
 
 def _by_cpu(cell: str) -> tuple[tuple[float, str], ...]:
-    return _amount(cell, lambda given: MilliCpu.parse(given).as_cores)
+    return _amount(cell, lambda quantity: MilliCpu.parse(quantity).as_cores)
 
 
 def _by_memory(cell: str) -> tuple[tuple[float, str], ...]:
-    return _amount(cell, lambda given: Bytes.parse(given).as_gib)
+    return _amount(cell, lambda quantity: Bytes.parse(quantity).as_gib)
 
 
 def _amount(cell: str, read: Callable[[str], float]) -> tuple[tuple[float, str], ...]:
     try:
         return ((read(cell), ""),)
     except QuantityError:
+        # Text that is no amount goes before all amounts, since amounts are never negative.
         return ((-1.0, cell),)
 
 

@@ -39,6 +39,7 @@ def top(
     flags: ClusterFlags,
 ) -> None:
     """Show nodes and VMs: what they have, use and may have, what is denied or moves. Press ? for the keys."""
+    # Scripts and pipes get tables that end; a live picture needs a terminal on both sides.
     is_live = not once and output is Output.TEXT and sys.stdin.isatty() and sys.stdout.isatty()
     cluster = find_cluster(flags)
     run(_live(every, namespace, cluster) if is_live else _once(namespace, cluster, output))
@@ -46,8 +47,8 @@ def top(
 
 async def _once(namespace: str, cluster: ReachedCluster, output: Output) -> int:
     async with open_site(cluster) as site:
-        seen = await FleetReader(site, SystemClock(), namespace).everything()
-        show(tables(site.title, seen, output), fields(seen), output)
+        snapshot = await FleetReader(site, SystemClock(), namespace).everything()
+        show(tables(site.title, snapshot, output), fields(snapshot), output)
     return 0
 
 
@@ -61,6 +62,7 @@ async def _live(every: float, namespace: str, cluster: ReachedCluster) -> int:
             await TopApp(fleet, every).run_async()
         finally:
             watching.cancel()
+            # The watch has to end before its client is closed.
             await asyncio.wait([watching])
     return 0
 
@@ -68,7 +70,7 @@ async def _live(every: float, namespace: str, cluster: ReachedCluster) -> int:
 def tables(title: str, seen: FleetSnapshot, output: Output) -> Iterator[str]:
     """Both tables, whole, as lines (pure)."""
     yield title
-    yield from (f"  {each}" for each in seen.troubles)
+    yield from (f"  {trouble}" for trouble in seen.troubles)
     yield from _table(NODE_COLUMNS, seen.nodes, output)
     yield ""
     yield from _table(VM_COLUMNS, seen.vms, output)
@@ -84,7 +86,11 @@ def fields(seen: FleetSnapshot) -> Json:
 
 
 def _table(columns: tuple[Column, ...], rows: tuple[TableRow, ...], output: Output) -> Iterator[str]:
-    placed = [each for each in whole(columns, rows) if output is Output.WIDE or _is_usual(each.column)]
+    placed = [
+        placed_column
+        for placed_column in whole(columns, rows)
+        if output is Output.WIDE or _is_usual(placed_column.column)
+    ]
     yield header(placed)
     yield from (line(row, placed) for row in _sorted(columns, rows))
 

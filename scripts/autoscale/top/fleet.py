@@ -1,8 +1,4 @@
-"""Follows a cluster for a view: watches VMs and migrations, asks the scheduler, and asks agents a few at a time.
-
-- VMs that are on the screen are asked at each look, the others in turn, so that 10,000 VMs cost no more than 100.
-- What cannot be reached is said in ``FleetSnapshot.troubles``; what was seen last stays until it is back.
-"""
+"""Follows a cluster for a view: watches VMs and migrations, asks the scheduler, and asks agents a few at a time."""
 
 from __future__ import annotations
 
@@ -67,8 +63,8 @@ class FleetReader:
     async def run(self) -> None:
         """Watches until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for each in (self._vms, self._pods, self._migrations):
-                tasks.create_task(each.run())
+            for informer in (self._vms, self._pods, self._migrations):
+                tasks.create_task(informer.run())
 
     async def everything(self) -> FleetSnapshot:
         """One look that asks every agent. Raises as ``ApiClient.list``."""
@@ -84,26 +80,29 @@ class FleetReader:
     async def look(self, on_screen: Sequence[str]) -> FleetSnapshot:
         """The present state; the agents of the VMs on the screen are asked again."""
         named = self._named()
-        asked = [each for each in map(_object_name, on_screen) if each in named]
-        return await self._look([*asked, *self._others(named, set(asked))])
+        # A VM on the screen may have been deleted since.
+        visible_vms = [name for name in map(_object_name, on_screen) if name in named]
+        return await self._look([*visible_vms, *self._others(named, set(visible_vms))])
 
     async def _look(self, asked: Sequence[ObjectName]) -> FleetSnapshot:
         trouble, scheduler, _ = await asyncio.gather(
             self._api_trouble(), self._site.of_scheduler("/nodes"), self._ask_all(asked)
         )
         if scheduler is not None:
+            # If the scheduler does not answer, what was seen last stays until it is back.
             self._learn(items(scheduler, "nodes"))
         troubles = (trouble, "" if scheduler is not None else self._scheduler_silence())
         lines = tuple(node_line(node) for node, _ in self._nodes)
-        return FleetSnapshot(self._vm_rows(), lines, tuple(each for each in troubles if each))
+        return FleetSnapshot(self._vm_rows(), lines, tuple(message for message in troubles if message))
 
     def _learn(self, nodes: Sequence[Json]) -> None:
-        """A node that is as before keeps its objects: the rows of its VMs are then known to be as before."""
+        """Takes over the scheduler's nodes."""
         before = {text(node, "name"): (node, pods) for node, pods in self._nodes}
         self._nodes = []
         for node in nodes:
-            known = before.get(text(node, "name"))
-            self._nodes.append(known if known is not None and known[0] == node else (node, by_vm(node)))
+            previous = before.get(text(node, "name"))
+            # A node that is as before keeps its objects, so that the rows of its VMs are recognised as unchanged.
+            self._nodes.append(previous if previous is not None and previous[0] == node else (node, by_vm(node)))
 
     def _scheduler_silence(self) -> str:
         reason = self._site.silence.get(SCHEDULER, "")
@@ -111,6 +110,7 @@ class FleetReader:
 
     async def _api_trouble(self) -> str:
         try:
+            # A watch may hang without an error, so the API is asked for something small at each look.
             await self._site.client.revision(VIRTUAL_MACHINES)
         except (KubeApiError, ApiUnavailableError) as error:
             return f"The API server does not answer: {printable(str(error))}"
@@ -124,8 +124,9 @@ class FleetReader:
     def _others(self, named: Mapping[ObjectName, Json], asked: set[ObjectName]) -> list[ObjectName]:
         if not self._turn:
             self._turn = list(named)
+        # VMs that are not on the screen are asked in turn, so that 10,000 VMs cost no more than 100.
         taken, self._turn = self._turn[:_IN_TURN], self._turn[_IN_TURN:]
-        return [each for each in taken if each in named and each not in asked]
+        return [name for name in taken if name in named and name not in asked]
 
     async def _ask_all(self, names: Sequence[ObjectName]) -> None:
         pods = self._followed.index
@@ -134,31 +135,38 @@ class FleetReader:
         async def ask(name: ObjectName) -> None:
             async with limit:
                 vm = self._vms.get(name)
+                # An agent that does not answer leaves an empty explanation: an old one would look current.
                 self._agents[name] = (vm and await explanation(self._site, vm, pods)) or {}
 
         await asyncio.gather(*map(ask, names))
 
     def _vm_rows(self) -> tuple[TableRow, ...]:
-        """A row is made again only where something of it has changed."""
+        """The rows of all VMs."""
         reserved = {vm: pod for _, pods in self._nodes for vm, pod in pods.items()}
         named = self._named()
         moving = {
-            ObjectName(name.namespace, text(each, "spec", "vmName")): each
-            for name, each in self._migrations.objects.items()
-            if text(each, "status", "phase") not in ENDED
+            ObjectName(name.namespace, text(migration, "spec", "vmName")): migration
+            for name, migration in self._migrations.objects.items()
+            if text(migration, "status", "phase") not in ENDED
         }
         before, self._rows = self._rows, {}
         self._note_pending(named)
         for name, vm in named.items():
             is_waiting = self._pending.is_long(str(name), self._clock.now())
-            given = (vm, self._agents.get(name, {}), reserved.get(str(name), {}), moving.get(name), is_waiting)
-            known = before.get(name)
-            row = known[1] if known is not None and known[0] == given else vm_row(*given[:4], is_waiting=is_waiting)
-            self._rows[name] = given, row
+            inputs = (vm, self._agents.get(name, {}), reserved.get(str(name), {}), moving.get(name), is_waiting)
+            previous = before.get(name)
+            # A row is made again only if one of its inputs has changed: there may be 10,000 of them, each second.
+            row = (
+                previous[1]
+                if previous is not None and previous[0] == inputs
+                else vm_row(*inputs[:4], is_waiting=is_waiting)
+            )
+            self._rows[name] = inputs, row
         return tuple(row for _, row in self._rows.values())
 
     def _note_pending(self, named: Mapping[ObjectName, Json]) -> None:
         now = self._clock.now()
+        # A VM that is gone must not count as waiting, should one of its name come again.
         for key in self._pending.keys - set(map(str, named)):
             self._pending.see(key, now, is_so=False)
         for name, vm in named.items():
@@ -167,24 +175,24 @@ class FleetReader:
     async def story(self, vm: str) -> list[str]:
         """Explanation of the VM's size, as ``autoscale explain`` prints it, or why it is unknown."""
         try:
-            found = await gathered(self._site, await self._site.client.get(VIRTUAL_MACHINES, _object_name(vm)))
+            explained = await gathered(self._site, await self._site.client.get(VIRTUAL_MACHINES, _object_name(vm)))
         except (KubeApiError, ApiUnavailableError) as error:
             return [printable(str(error))]
-        return [printable(each) for each in story_of(found)]
+        return [printable(sentence) for sentence in story_of(explained)]
 
     def question(self, vm: str) -> str:
         """Consequences of migrating the VM."""
-        found = self._vms.get(_object_name(vm)) or {}
+        virtual_machine = self._vms.get(_object_name(vm)) or {}
         stays = "Its address and connections stay."
         breaks = "It has no overlay address: its connections break."
-        kept = stays if keeps_connections(found) else breaks
-        node = printable(text(found, "status", "node")) or "its node"
-        return f"Migrate {vm} from {node} to another node that has room? {kept}"
+        consequence = stays if keeps_connections(virtual_machine) else breaks
+        node = printable(text(virtual_machine, "status", "node")) or "its node"
+        return f"Migrate {vm} from {node} to another node that has room? {consequence}"
 
     async def move(self, vm: str) -> str:
-        """Creates a migration as ``autoscale migrate`` does, and says so (S4.12)."""
+        """Creates a migration as ``autoscale migrate`` does, and returns a message about it (S4.12)."""
         name = _object_name(vm)
-        if any(is_under_way(each, name) for each in self._migrations.objects.values()):
+        if any(is_under_way(migration, name) for migration in self._migrations.objects.values()):
             return f"{vm} is migrating already."
         try:
             made = await self._site.client.create(MIGRATIONS, name.namespace, migration_of(name))

@@ -1,4 +1,4 @@
-"""What opens above the table: a question, and the text of the help."""
+"""Dialogs above the table: a question, and the text of the help."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler_plugin.dashboard.core.states import NODE_STATES, VM_STATES, VmSta
 
 
 def _listed(states: tuple[VmState, ...]) -> str:
-    return "\n".join(f"  {each.word:<10} {each.means}" for each in states)
+    return "\n".join(f"  {state.word:<10} {state.means}" for state in states)
 
 
 HELP: Final = f"""\
@@ -52,6 +52,7 @@ class Question(ModalScreen[bool]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
+        # Enter means no: it also opens explanations, and is easily pressed once more.
         Binding("n,escape,q,enter", "answer(False)", "no"),
     ]
 

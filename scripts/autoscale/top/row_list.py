@@ -79,6 +79,7 @@ class RowList(ScrollView, can_focus=True):
     @property
     def on_screen(self) -> list[TableRow]:
         """The rows that one sees now."""
+        # The first line of the screen has the headings, so one row less is visible.
         first = round(self.scroll_y)
         return list(self.rows[first : first + max(0, self.size.height - 1)])
 
@@ -86,16 +87,21 @@ class RowList(ScrollView, can_focus=True):
         self, rows: Sequence[TableRow], placed: Sequence[PlacedColumn], sorted_by: str, *, descending: bool
     ) -> None:
         """Draws these rows instead."""
-        kept = self.chosen
+        previous = self.chosen
         self.rows, self._placed = rows, placed
         self._header = header(placed, sorted_by, descending=descending)
-        at = next((at for at, row in enumerate(rows) if kept is not None and row.name == kept.name), self._cursor)
+        # The choice stays with its row; if that is gone, the cursor stays at its place.
+        at = next(
+            (at for at, row in enumerate(rows) if previous is not None and row.name == previous.name), self._cursor
+        )
         self._cursor = max(0, min(at, len(rows) - 1))
+        # One more line for the headings.
         self.virtual_size = Size(taken(placed), len(rows) + 1)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen: the headings, which stay, or a row."""
+        # The headings take the first line and do not scroll.
         at = y - 1 + round(self.scroll_y)
         if y == 0:
             text, style = self._header, _HEADER
@@ -105,8 +111,8 @@ class RowList(ScrollView, can_focus=True):
         else:
             text, style = "", _PLAIN
         left, width = round(self.scroll_x), self.size.width
-        shown = text.ljust(left + width)[left : left + width]
-        return Strip([Segment(shown, self.rich_style + style)], width)
+        visible_part = text.ljust(left + width)[left : left + width]
+        return Strip([Segment(visible_part, self.rich_style + style)], width)
 
     def action_move(self, by: int) -> None:
         """Moves the cursor, and scrolls so that one sees it."""
@@ -129,4 +135,5 @@ class RowList(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """Puts the cursor on the row that was clicked."""
         if event.y > 0:
+            # Line 0 has the headings.
             self.action_move(round(self.scroll_y) + event.y - 1 - self._cursor)

@@ -36,6 +36,7 @@ def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
     ``is_waiting``: it has been pending for long.
     """
     status, metrics, goal = child(vm, "status"), child(agent, "metrics"), child(agent, "goal")
+    # The permit as the agent holds it; the scheduler's view stands in if the agent is silent.
     permit = child(agent, "permit") or child(pod, "permit")
     name, node = name_of(vm), _where(text(status, "node"), migration)
     wait = "" if migration is None else wait_of(migration)
@@ -61,7 +62,7 @@ def node_line(node: Json) -> TableRow:
     """One node as the scheduler has it."""
     name, state = text(node, "name"), _node_state(node)
     _, cpu_bar, _, memory_bar, _, _ = node_row(node)
-    excess, vms = child(node, "pressure", "excess"), sum(1 for each in items(node, "pods") if text(each, "vm"))
+    excess, vms = child(node, "pressure", "excess"), sum(1 for pod in items(node, "pods") if text(pod, "vm"))
     cells = (
         name,
         state,
@@ -84,9 +85,10 @@ def node_line(node: Json) -> TableRow:
 def as_fields(columns: tuple[Column, ...], row: TableRow) -> Json:
     """A row for scripts: each column by its key; what is unknown is null."""
     return {
-        each.key: None if cell == UNKNOWN else cell
-        for each, cell in zip(columns, row.cells, strict=True)
-        if not each.key.endswith("Bar")
+        column.key: None if cell == UNKNOWN else cell
+        for column, cell in zip(columns, row.cells, strict=True)
+        # Bars are drawings for people; their numbers are in columns of their own.
+        if not column.key.endswith("Bar")
     }
 
 
@@ -96,7 +98,7 @@ def by_vm(node: Json) -> dict[str, Json]:
 
 
 def _shown(cells: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(printable(each) or UNKNOWN for each in cells)
+    return tuple(printable(cell) or UNKNOWN for cell in cells)
 
 
 def phase_of(vm: Json) -> str:
@@ -107,23 +109,23 @@ def phase_of(vm: Json) -> str:
 def _state(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiting: bool) -> str:
     """The most striking state by the page's table; else its phase."""
     phase = phase_of(vm)
-    found = {
+    conditions = {
         UNHEALTHY: phase == FAILED or page_row(vm).problem,
         WAITING: is_waiting,
         DENIED: child(agent, "denied") or _some(child(pod, "denied")),
         TROUBLE: items(agent, "troubles"),
         MOVING: migration,
     }
-    return worst(VM_STATES, found) or phase
+    return worst(VM_STATES, conditions) or phase
 
 
 def _node_state(node: Json) -> str:
-    found = {
+    conditions = {
         STUCK: text(node, "stuck"),
         PRESSED: _some(child(node, "pressure", "excess")),
         CLOSED: node.get("open") is False,
     }
-    return worst(NODE_STATES, found) or "open"
+    return worst(NODE_STATES, conditions) or "open"
 
 
 def _some(amounts: Json) -> bool:

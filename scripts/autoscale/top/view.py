@@ -1,4 +1,4 @@
-"""What a person wants to see of a table: which rows, in which order (pure)."""
+"""A person's view of a table: the filter and the order of its rows (pure)."""
 
 from __future__ import annotations
 
@@ -36,18 +36,21 @@ class View:
         """The rows that pass the filter, sorted; equal ones by name."""
         tests = [_test(word) for word in self.words.lower().split()]
         passed = [row for row in rows if all(test(row) for test in tests)]
+        # Sorting is stable: rows that are equal in the chosen column stay sorted by name, also in descending order.
         passed.sort(key=lambda row: order(self.columns[0].kind, row.name))
-        at = next(index for index, each in enumerate(self.columns) if each.key == self.sorted_by)
+        at = next(index for index, column in enumerate(self.columns) if column.key == self.sorted_by)
         kind = self.columns[at].kind
         passed.sort(key=lambda row: order(kind, row.cells[at]), reverse=self.descending)
         return passed
 
     def next_column(self, shown: Sequence[Column], step: int) -> Self:
         """Sorted by the next column of those shown, or the one before: numbers begin with the greatest."""
-        keys = [each.key for each in shown]
+        keys = [candidate.key for candidate in shown]
+        # The sorted column may not fit on the screen any more; then the first one is next.
         at = keys.index(self.sorted_by) + step if self.sorted_by in keys else 0
-        found = shown[at % len(shown)]
-        return replace(self, sorted_by=found.key, descending=found.is_number)
+        column = shown[at % len(shown)]
+        # The greatest numbers are what a person looks for.
+        return replace(self, sorted_by=column.key, descending=column.is_number)
 
     def reversed(self) -> Self:
         """The other way round."""
@@ -59,10 +62,10 @@ class View:
 
 
 def _test(word: str) -> Callable[[TableRow], bool]:
-    found = _FIELD.fullmatch(word)
-    if found is None:
+    match = _FIELD.fullmatch(word)
+    if match is None:
         return lambda row: any(word in cell.lower() for cell in row.cells)
-    read, wanted = _FIELDS[found[1]], found[3]
-    if found[2] == "=":
+    read, wanted = _FIELDS[match[1]], match[3]
+    if match[2] == "=":
         return lambda row: wanted in read(row).lower().split()  # a VM that moves has two nodes
     return lambda row: wanted in read(row).lower()

@@ -1,1 +1,1 @@
-"""What looks at the cluster: every answer, and every refusal to answer, becomes a fact."""
+"""Looks at the cluster: every answer, and every refusal to answer, becomes a fact."""

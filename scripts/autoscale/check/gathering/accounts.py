@@ -1,4 +1,4 @@
-"""What programs and agents say of themselves: metrics by the API server's proxy, all else by port-forward."""
+"""Metrics and explanations of programs and agents: metrics by the API server's proxy, all else by port-forward."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORWARD: Final = "create pods/portforward"
 
 _AT_ONCE: Final = 16
 _AGENT_PORT: Final = 9101
-_METRICS: Final = {each.name: each.metrics for each in PROGRAMS if each.leases}
+_METRICS: Final = {program.name: program.metrics for program in PROGRAMS if program.leases}
 """Of the programs with several replicas: where their metrics are."""
 
 _PREFIX: Final = "autoscale_"
@@ -37,9 +37,9 @@ T = TypeVar("T")
 
 async def pages(client: ApiClient, pods: Sequence[Json], notes: list[str]) -> dict[str, Look[Sequence[MetricSample]]]:
     """The metrics of each replica that runs, by pod; ``notes`` takes what a person should know of the way there."""
-    asked = [pod for pod in pods if program_of(pod) in _METRICS and pod_phase(pod) == "Running"]
-    looks = await asyncio.gather(*(_page(client, pod, notes) for pod in asked))
-    return {name_of(pod).name: look for pod, look in zip(asked, looks, strict=True)}
+    running = [pod for pod in pods if program_of(pod) in _METRICS and pod_phase(pod) == "Running"]
+    looks = await asyncio.gather(*(_page(client, pod, notes) for pod in running))
+    return {name_of(pod).name: look for pod, look in zip(running, looks, strict=True)}
 
 
 async def _page(client: ApiClient, pod: Json, notes: list[str]) -> Look[Sequence[MetricSample]]:
@@ -49,6 +49,7 @@ async def _page(client: ApiClient, pod: Json, notes: list[str]) -> Look[Sequence
     try:
         return SiteObservations(samples(page.value.decode()))
     except ValueError as error:
+        # A page that cannot be parsed is a fault of the program, and not a missing right.
         return Unseen(f"the metrics of pod {name_of(pod).name} cannot be read: {error}", has_failed=True)
 
 
@@ -61,15 +62,17 @@ async def _metrics(client: ApiClient, pod: Json, notes: list[str]) -> bytes:
         try:
             page = await client.pod_get(name_of(pod), port, "/metrics")
         except (KubeApiError, ApiUnavailableError):
+            # The proxy's error names the cause; that of the fallback would hide it.
             raise error from None
         notes.append(f"the API server does not reach pod {name_of(pod).name}, asked by port-forward: {error}")
         return page
 
 
 async def _told(asked: Awaitable[T], pod: Json, right: str) -> Look[T]:
-    """The pod's explanation. Why one that is not ready has none is a matter of its program's line."""
+    """The pod's explanation."""
     look = await looked(asked, right)
     if isinstance(look, Unseen) and look.has_failed:
+        # A pod that is not ready is reported on the line of its program; it need not fail here as well.
         return Unseen(f"pod {name_of(pod).name}: {look.why}", has_failed=is_ready(pod))
     return look
 
@@ -80,9 +83,12 @@ def samples(page: str) -> list[MetricSample]:
     >>> samples('autoscale_x_total{verb="filter"} 3')
     [MetricSample(name='autoscale_x_total', labels={'verb': 'filter'}, value=3.0)]
     """
-    lines = [each for each in page.splitlines() if each.startswith(_PREFIX)]
-    found = text_string_to_metric_families("\n".join(lines) + "\n")
-    return [MetricSample(each.name, dict(each.labels), each.value) for family in found for each in family.samples]
+    # The parser is slow, and metrics of Python and the process are not needed.
+    lines = [line for line in page.splitlines() if line.startswith(_PREFIX)]
+    families = text_string_to_metric_families("\n".join(lines) + "\n")
+    return [
+        MetricSample(sample.name, dict(sample.labels), sample.value) for family in families for sample in family.samples
+    ]
 
 
 async def ledger(client: ApiClient, pod: Json | None) -> Look[Json]:
@@ -98,19 +104,22 @@ async def explanations(
     """Explanations of each VM's agent; None if it does not answer. VMs without an agent are left out."""
     runners = {name_of(pod): pod for pod in vm_pods if agent_container(pod) is not None}
     on_nodes = {node_of(pod): pod for pod in pods if program_of(pod) == AGENT and pod_phase(pod) == "Running"}
-    asked = dict[str, tuple[Json, str]]()
+    targets = dict[str, tuple[Json, str]]()
     for vm in vms:
         if labels_of(vm).get(LABEL_ENABLED) != "true" or text(vm, "status", "phase") != "Running":
             continue
         name = name_of(vm)
+        # The label has the VM's name without its namespace, and during a migration a VM has two runner pods.
         own = [pod for pod in runners.values() if labels_of(pod).get(LABEL_VM_NAME) == name.name]
         beside = [pod for pod in own if name_of(pod).namespace == name.namespace]
         current = [pod for pod in beside if name_of(pod).name == text(vm, "status", "podName")] or beside
+        # An agent beside the VM goes first; without one, the agent of the node answers for the VM.
         if current:
-            asked[str(name)] = current[0], "/explain"
+            targets[str(name)] = current[0], "/explain"
         elif (node := on_nodes.get(text(vm, "status", "node"))) is not None:
-            asked[str(name)] = node, f"/explain/{name}"
-    chosen = dict(sorted(asked.items())[:MOST_AGENTS])
+            targets[str(name)] = node, f"/explain/{name}"
+    # Sorted, so that repeated checks ask the same agents.
+    chosen = dict(sorted(targets.items())[:MOST_AGENTS])
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def every() -> Mapping[str, Json | None]:
@@ -127,6 +136,7 @@ async def _account(client: ApiClient, pod: Json, path: str, limit: asyncio.Semap
         except ApiUnavailableError:
             return None
         except KubeApiError as error:
+            # A missing right concerns every agent, so it ends the whole look; other refusals concern this one.
             if error.kind is RefusalKind.FORBIDDEN:
                 raise
             return None
@@ -135,6 +145,7 @@ async def _account(client: ApiClient, pod: Json, path: str, limit: asyncio.Semap
 async def _json(client: ApiClient, pod: Json, port: int, path: str) -> Json:
     try:
         return msgspec.json.decode(await client.pod_get(name_of(pod), port, path), type=Json)
+    # msgspec raises RecursionError if JSON is nested too deeply.
     except (ValueError, RecursionError) as error:
         raise ApiUnavailableError(f"GET {path}: {error}") from error
 

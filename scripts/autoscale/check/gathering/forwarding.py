@@ -48,7 +48,8 @@ class Kubectl:
 
         Raises ``ForwardingError``.
         """
-        wanted = [f":{each}" for each in ports]
+        # An empty local port lets kubectl choose a free one.
+        wanted = [f":{port}" for port in ports]
         waits = f"--pod-running-timeout={RUNNING:g}s"
         arguments = ("--namespace", namespace, "port-forward", waits, "--address", "127.0.0.1", target, *wanted)
         try:
@@ -76,14 +77,17 @@ class Kubectl:
 
 
 async def _ports(process: asyncio.subprocess.Process, ports: Sequence[int]) -> dict[int, int]:
-    """The line of each port comes in the order in which they were asked for."""
-    found = list[int]()
-    while len(found) < len(ports):
+    """The local port of each forwarded port, from kubectl's output."""
+    local_ports = list[int]()
+    while len(local_ports) < len(ports):
         line = (await process.stdout.readline()).decode() if process.stdout else ""
         if not line:
-            said = (await process.stderr.read()).decode().strip() if process.stderr else ""
-            kind = CannotForwardError if _FORBIDDEN.search(said) else ForwardingError
-            raise kind(said.splitlines()[-1] if said else "kubectl port-forward ended")
+            errors = (await process.stderr.read()).decode().strip() if process.stderr else ""
+            # A refusal by RBAC concerns the person who asks; any other error concerns the pod.
+            kind = CannotForwardError if _FORBIDDEN.search(errors) else ForwardingError
+            # The last line has the reason; those before it are warnings of kubectl.
+            raise kind(errors.splitlines()[-1] if errors else "kubectl port-forward ended")
         if match := _FORWARDING.search(line):
-            found.append(int(match[1]))
-    return dict(zip(ports, found, strict=True))
+            local_ports.append(int(match[1]))
+    # kubectl prints a line for each port in the order in which they were asked for.
+    return dict(zip(ports, local_ports, strict=True))

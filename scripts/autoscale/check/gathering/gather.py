@@ -1,4 +1,4 @@
-"""Looks at everything that the checks need, as much at once as there is no order in it."""
+"""Gathers everything that the checks need, concurrently where no look depends on another."""
 
 from __future__ import annotations
 
@@ -78,8 +78,10 @@ class Gathering:
     async def facts(self, *, before: bool) -> CheckFacts:
         """Everything that can be seen now. Never raises for what cannot."""
         usual, server = NEW_NAMESPACE if before else PLAIN_NAMESPACE, await self._server()
+        # Without an API server every other look would only time out.
         if isinstance(server, Unseen):
             return CheckFacts(self.namespace or usual, self.clock.wall(), server, self.release)
+        # Deployments go first: they tell the namespace in which everything else is looked for.
         deployments, daemon_sets = await asyncio.gather(self._all(DEPLOYMENTS), self._all(DAEMON_SETS))
         namespace = self.namespace or namespace_of(deployments) or usual
         facts = CheckFacts(namespace, self.clock.wall(), server, self.release)
@@ -90,6 +92,7 @@ class Gathering:
 
     async def _server(self) -> Look[ApiServerFacts]:
         """The API server's version, and our calendar against its own."""
+        # The monotonic clock measures how long the answer takes; the wall clock may be set meanwhile.
         began = self.clock.now(), self.clock.wall()
         try:
             body, headers = await self.client.raw_answer("/version")
@@ -104,6 +107,7 @@ class Gathering:
             version = text(msgspec.json.decode(body, type=Json), "gitVersion")
         except (ValueError, RecursionError):
             version = ""
+        # A proxy or another web server can answer /version, too.
         if not version:
             return Unseen("the server there is not a Kubernetes API server")
         at = _date(headers.get("date", ""))
@@ -118,6 +122,7 @@ class Gathering:
         """Objects that exist before an installation, too, and those of the installation."""
         namespaces, api_services, nodes, node_leases, definitions = await asyncio.gather(
             self._all(NAMESPACES),
+            # The Service `kubernetes` in `default` is the API server's own.
             self._all(SERVICES, "default", fields="metadata.name=kubernetes"),
             self._all(NODES),
             self._all(LEASES, NODE_LEASES),
@@ -152,24 +157,27 @@ class Gathering:
         return replace(facts, network_policies=policies, waiting_pods=waiting_pods)
 
     async def _certificates(self, namespace: str) -> Objects:
-        """Our Secrets with certificates. All are listed, for names cannot be selected by how they begin."""
-        found = await self._all(SECRETS, namespace)
-        if isinstance(found, Unseen):
-            return found
-        return SiteObservations([each for each in found.value if has_certificates(name_of(each).name)])
+        """Our Secrets with certificates."""
+        # All are listed: a field selector cannot match the beginning of a name.
+        secrets = await self._all(SECRETS, namespace)
+        if isinstance(secrets, Unseen):
+            return secrets
+        return SiteObservations([secret for secret in secrets.value if has_certificates(name_of(secret).name)])
 
     async def _tried(self, facts: CheckFacts, *, before: bool) -> CheckFacts:
         """Rights, and whether pods are admitted."""
         namespace = facts.namespace
         to_install = install_rights(namespace, makes_namespace=facts.lacks_namespace)
         own = await rights.own_rights(self.client, to_install if before else command_rights(namespace))
-        workloads = [each for each in shipped() if text(each, "kind") in ("Deployment", "DaemonSet")]
+        workloads = [manifest for manifest in shipped() if text(manifest, "kind") in ("Deployment", "DaemonSet")]
         if not before:
-            known = not isinstance(facts.deployments, Unseen) and not isinstance(facts.daemon_sets, Unseen)
-            workloads = list(installed(facts).values()) if known else []
+            is_listed = not isinstance(facts.deployments, Unseen) and not isinstance(facts.daemon_sets, Unseen)
+            workloads = list(installed(facts).values()) if is_listed else []
+        # A dry run in a namespace that does not exist is refused for that reason alone.
         tried_in = STAND_IN if before and facts.lacks_namespace else namespace
         admission = await trials.admission(self.client, tried_in, workloads, is_installed=not before)
         facts = replace(facts, own_rights=own, admission=admission, tried_in=tried_in)
+        # Before the installation there is no webhook that could inject an agent.
         return facts if before else replace(facts, injection=await trials.injection(self.client, facts))
 
     async def _told(self, facts: CheckFacts) -> CheckFacts:
@@ -179,8 +187,9 @@ class Gathering:
             return replace(facts, account_rights=await of_accounts)
         pods = facts.pods.value
         has_vms = not isinstance(facts.vms, Unseen) and not isinstance(facts.vm_pods, Unseen)
-        found, pages = await asyncio.gather(of_accounts, accounts.pages(self.client, pods, self.notes))
-        facts = replace(facts, account_rights=found, metrics=pages)
+        account_rights, pages = await asyncio.gather(of_accounts, accounts.pages(self.client, pods, self.notes))
+        # The leader is found by its metrics, so ports and ledger are looked at after them.
+        facts = replace(facts, account_rights=account_rights, metrics=pages)
         ledger, (served, answers) = await asyncio.gather(
             accounts.ledger(self.client, leading_pod(facts, SCHEDULER)), ports.tls_ports(self.kubectl, facts)
         )
@@ -192,8 +201,8 @@ class Gathering:
 
 def namespace_of(deployments: Objects) -> str:
     """Namespace of the scheduler, if there is exactly one; else empty (pure)."""
-    found = [] if isinstance(deployments, Unseen) else deployments.value
-    where = {name_of(each).namespace for each in found if name_of(each).name == SCHEDULER}
+    schedulers = [] if isinstance(deployments, Unseen) else deployments.value
+    where = {name_of(deployment).namespace for deployment in schedulers if name_of(deployment).name == SCHEDULER}
     return where.pop() if len(where) == 1 else ""
 
 
@@ -204,22 +213,26 @@ def wanted_by_accounts(facts: CheckFacts) -> dict[str, frozenset[Right]]:
     here = defaultdict[str, list[Json]](list)
     for pod in pods:
         here[f"{facts.namespace}:{text(pod, 'spec', 'serviceAccountName')}"].append(pod)
-    found = {
+    rights_by_account = {
         account: exercised(account, granted, here[account])
         for account, granted in shipped_rights.items()
         if account in here
     }
+    # The agent's rights are those of its Role; a sidecar uses them in the namespace of its VM.
     of_agent = next(
-        (each for account, each in shipped_rights.items() if account.endswith(f":{trials.AGENT_ACCOUNT}")), frozenset()
+        (granted for account, granted in shipped_rights.items() if account.endswith(f":{trials.AGENT_ACCOUNT}")),
+        frozenset(),
     )
     for pod in [] if isinstance(facts.vm_pods, Unseen) else facts.vm_pods.value:
         if agent_container(pod) is not None:
             namespace = name_of(pod).namespace
             account = f"{namespace}:{text(pod, 'spec', 'serviceAccountName')}"
-            found[account] = frozenset(
-                replace(right, namespace=namespace) if right.namespace else right for right in of_agent
+            rights_by_account[account] = frozenset(
+                # Cluster-wide rights have no namespace and stay as they are.
+                replace(right, namespace=namespace) if right.namespace else right
+                for right in of_agent
             )
-    return found
+    return rights_by_account
 
 
 def _date(header: str) -> float | None:

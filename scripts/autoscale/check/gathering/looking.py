@@ -26,6 +26,7 @@ async def looked(asked: Awaitable[T], what: str) -> Look[T]:
     except KubeApiError as error:
         if error.kind is RefusalKind.FORBIDDEN:
             return Unseen(f"you may not {what}")
+        # A kind whose definition is not installed gives 404 for the list itself.
         if error.kind is RefusalKind.NOT_FOUND:
             return Unseen(f"the cluster has nothing to {what}")
         return Unseen(f"{what}: {error}", has_failed=True)
@@ -45,25 +46,27 @@ async def objects(
 
 
 def why_not(error: Exception) -> str:
-    """The reason for an unusable answer, in words."""
+    """The reason for an unusable answer."""
     chain = list(_causes(error))
-    if any(isinstance(each, ssl.SSLCertVerificationError) or _UNTRUSTED in str(each) for each in chain):
+    if any(isinstance(cause, ssl.SSLCertVerificationError) or _UNTRUSTED in str(cause) for cause in chain):
         return f"its certificate is not trusted by the kubeconfig ({_last(chain)})"
-    if any(isinstance(each, httpx.TimeoutException) for each in chain):
+    if any(isinstance(cause, httpx.TimeoutException) for cause in chain):
         return "it does not answer in time"
-    if any(isinstance(each, httpx.ConnectError) for each in chain):
+    if any(isinstance(cause, httpx.ConnectError) for cause in chain):
         return f"it cannot be reached ({_last(chain)})"
     return str(error)
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
-    found = list[BaseException]()
-    while error is not None and error not in found:
-        found.append(error)
+    chain = list[BaseException]()
+    # A chain of contexts can have a cycle.
+    while error is not None and error not in chain:
+        chain.append(error)
         error = error.__cause__ or error.__context__
-    return found
+    return chain
 
 
 def _last(chain: Sequence[BaseException]) -> str:
-    said = [str(each).strip() for each in chain if str(each).strip()]
-    return said[-1] if said else type(chain[-1]).__name__
+    # The innermost exception has the operating system's own words.
+    messages = [str(cause).strip() for cause in chain if str(cause).strip()]
+    return messages[-1] if messages else type(chain[-1]).__name__

@@ -23,5 +23,6 @@ def shipped() -> tuple[Json, ...]:
     folder = _DEPLOY / "kubernetes"
     leader = folder / "with-certificates" / "scheduler-leader.yaml"
     files = (_DEPLOY / "scheduler-deploy.yaml", *sorted(folder.glob("*.yaml")), leader)
-    found = (each for path in files for each in yaml.load_all(path.read_text(), Loader=_LOADER))
-    return tuple(each for each in found if isinstance(each, dict))
+    documents = (document for path in files for document in yaml.load_all(path.read_text(), Loader=_LOADER))
+    # An empty document (a trailing `---`) is None.
+    return tuple(document for document in documents if isinstance(document, dict))

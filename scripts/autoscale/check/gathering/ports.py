@@ -35,23 +35,26 @@ class _Hook:
 async def tls_ports(kubectl: Kubectl, facts: CheckFacts) -> tuple[dict[str, Look[Served]], dict[str, Look[Webhook]]]:
     """Certificate of each port, and the answer of each webhook."""
     served, answers = dict[str, Look[Served]](), dict[str, Look[Webhook]]()
-    chosen = [(each, pod) for each in PROGRAMS if each.tls and (pod := leading_pod(facts, each.name)) is not None]
+    chosen = [
+        (program, pod) for program in PROGRAMS if program.tls and (pod := leading_pod(facts, program.name)) is not None
+    ]
     hooks = _hooks(facts)
     of_pods = [_of_pod(kubectl, program, pod, hooks) for program, pod in chosen]
-    of_hooks = [_of_hook(kubectl, each) for each in hooks]
-    for found in await asyncio.gather(*of_pods):
-        served |= found
-    for name, answer in zip((each.name for each in hooks), await asyncio.gather(*of_hooks), strict=True):
+    of_hooks = [_of_hook(kubectl, hook) for hook in hooks]
+    for certificates in await asyncio.gather(*of_pods):
+        served |= certificates
+    for name, answer in zip((hook.name for hook in hooks), await asyncio.gather(*of_hooks), strict=True):
         answers[name] = answer
     return served, answers
 
 
 def _hooks(facts: CheckFacts) -> list[_Hook]:
     try:
-        found = our_webhooks(facts)
+        webhooks = our_webhooks(facts)
     except UnseenError:
+        # Without the list of webhooks there is nothing to ask; their own check says why.
         return []
-    return [_hook(webhook) for _, webhook in found if child(webhook, "clientConfig", "service")]
+    return [_hook(webhook) for _, webhook in webhooks if child(webhook, "clientConfig", "service")]
 
 
 def _hook(webhook: Json) -> _Hook:
@@ -60,7 +63,9 @@ def _hook(webhook: Json) -> _Hook:
     try:
         bundle = base64.b64decode(text(config, "caBundle"))
     except binascii.Error:
+        # A malformed bundle vouches for nothing, which the check of trust reports.
         bundle = b""
+    # The API server takes 443 if a webhook names no port.
     port = whole(service, "port") or _HTTPS
     where = (text(service, "namespace"), text(service, "name"))
     return _Hook(text(webhook, "name"), *where, port, text(service, "path"), bundle)
@@ -70,14 +75,16 @@ async def _of_pod(kubectl: Kubectl, program: Program, pod: Json, hooks: Sequence
     name = name_of(pod)
     titles = {port: f"{program.name}:{port}" for port in program.tls}
     vouching = {
-        each.name: (each.bundle, f"{each.service}.{each.namespace}.svc")
-        for each in hooks
-        if each.service == program.name
+        # The API server verifies a webhook's certificate for this host name.
+        hook.name: (hook.bundle, f"{hook.service}.{hook.namespace}.svc")
+        for hook in hooks
+        if hook.service == program.name
     }
     try:
         async with kubectl.forward(name.namespace, f"pod/{name.name}", program.tls) as ports:
             return {titles[port]: await shown(here, vouching) for port, here in ports.items()}
     except CannotForwardError as error:
+        # A slow way is a failure, but without kubectl or the right to forward the look is skipped.
         return dict.fromkeys(titles.values(), Unseen(str(error), has_failed=error.is_slow))
     except ForwardingError as error:
         return dict.fromkeys(titles.values(), Unseen(str(error), has_failed=is_ready(pod)))
@@ -89,5 +96,6 @@ async def _of_hook(kubectl: Kubectl, hook: _Hook) -> Look[Webhook]:
             return SiteObservations(await reviewed(ports[hook.port], hook.name, hook.path))
     except CannotForwardError as error:
         return Unseen(str(error), has_failed=error.is_slow)
+    # The API server would get no answer from this webhook either.
     except ForwardingError as error:
         return SiteObservations(Webhook(hook.name, str(error)))

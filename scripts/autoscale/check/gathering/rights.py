@@ -1,4 +1,4 @@
-"""What the person who asks and the programs' accounts may do: asked of the API server, right by right."""
+"""Rights of the person who asks and of the programs' accounts: the API server is asked about each."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ async def account_rights(
     client: ApiClient, wanted: Mapping[str, Iterable[Right]]
 ) -> Look[Mapping[str, Mapping[Right, bool]]]:
     """Rights that each service account (``namespace:name``) has."""
-    found = dict[str, Mapping[Right, bool]]()
+    granted = dict[str, Mapping[Right, bool]]()
     for account, rights in wanted.items():
         namespace = account.partition(":")[0]
+        # Rights can be granted to these groups, and the API server adds none of them to a review by itself.
         groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
         who: Json = {"user": f"system:serviceaccount:{account}", "groups": groups}
         look = await _asked(client, OF_OTHERS, rights, who, "create subjectaccessreviews.authorization.k8s.io")
         if isinstance(look, Unseen):
+            # One refused review means that all others would be refused as well.
             return look
-        found[account] = look.value
-    return SiteObservations(found)
+        granted[account] = look.value
+    return SiteObservations(granted)
 
 
 async def _asked(
@@ -52,14 +54,14 @@ async def _asked(
             return flag(await client.create(review, "", body), "status", "allowed")
 
     async def every() -> Mapping[Right, bool]:
-        asked = sorted(rights)
-        return dict(zip(asked, await asyncio.gather(*map(one, asked)), strict=True))
+        ordered = sorted(rights)
+        return dict(zip(ordered, await asyncio.gather(*map(one, ordered)), strict=True))
 
     return await looked(every(), what)
 
 
 def _attributes(right: Right) -> Json:
     resource, _, subresource = right.resource.partition("/")
-    found: Json = {"verb": right.verb, "group": right.group, "resource": resource}
-    given = {"subresource": subresource, "namespace": right.namespace, "name": right.name}
-    return found | {key: value for key, value in given.items() if value}
+    attributes: Json = {"verb": right.verb, "group": right.group, "resource": resource}
+    optional = {"subresource": subresource, "namespace": right.namespace, "name": right.name}
+    return attributes | {key: value for key, value in optional.items() if value}

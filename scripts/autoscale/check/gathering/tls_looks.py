@@ -1,4 +1,4 @@
-"""What TLS ports show, and whether webhooks answer: asked through forwarded ports."""
+"""Looks at the certificates of TLS ports and the answers of webhooks, through forwarded ports."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ REVIEW: Final[Json] = {
 
 
 def _trusting_all() -> ssl.SSLContext:
+    # The certificate itself is wanted, even an expired or untrusted one.
     context = trusting()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -56,6 +57,7 @@ async def shown(port: int, bundles: Mapping[str, tuple[bytes, str]]) -> Look[Ser
     name that is asked for, by whose they are.
     """
     try:
+        # No host name: the certificate is looked at and not verified.
         certificate = await _handshake(port, _trusting_all(), "")
         whys = {name: await _distrust(port, bundle, host) for name, (bundle, host) in bundles.items()}
     except OSError as error:  # ssl's errors and TimeoutError are OSErrors
@@ -73,8 +75,10 @@ async def _distrust(port: int, bundle: bytes, host: str) -> str:
         await _handshake(port, context, host)
     except ssl.SSLCertVerificationError as error:
         return error.verify_message
+    # The peer closed the connection: that says nothing about the authority.
     except ssl.SSLEOFError:
         raise
+    # A bundle that is no PEM, or a handshake that fails for another reason than trust.
     except (ssl.SSLError, ValueError) as error:
         return _told(error)
     return ""
@@ -86,6 +90,7 @@ async def _handshake(port: int, context: ssl.SSLContext, host: str) -> bytes:
         _, writer = await asyncio.open_connection(_HOST, port, ssl=context, server_hostname=host or None)
     try:
         shown_object = writer.get_extra_info("ssl_object")
+        # Binary form: without verification, getpeercert() returns an empty dict.
         return ssl.DER_cert_to_PEM_cert(shown_object.getpeercert(True)).encode()
     finally:
         writer.close()
@@ -100,9 +105,11 @@ async def reviewed(port: int, name: str, path: str) -> Webhook:
     """Review a made-up pod at the webhook on the forwarded ``port``."""
     url = f"https://{_HOST}:{port}{path or '/'}"
     try:
+        # A proxy of the environment must not take requests to a forwarded port.
         async with httpx.AsyncClient(verify=_trusting_all(), trust_env=False, timeout=_PATIENCE) as client:
             response = await client.post(url, json=REVIEW)
         answer = child(msgspec.json.decode(response.raise_for_status().content, type=Json), "response")
     except (httpx.HTTPError, ValueError, RecursionError) as error:
         return Webhook(name, str(error) or type(error).__name__)
+    # A webhook has to repeat the review's uid, or the API server drops its answer.
     return Webhook(name, "" if text(answer, "uid") == _UID else "its answer is not one to the review that was sent")

@@ -1,4 +1,4 @@
-"""Pods sent to the API server as dry runs: whether it admits those of our programs, and asks our webhook about VMs'."""
+"""Pods sent to the API server as dry runs: those of our programs, and one of a VM for our webhook."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ async def admission(
     client: ApiClient, namespace: str, workloads: Iterable[Json], *, is_installed: bool
 ) -> dict[str, Look[str]]:
     """By program: why a pod of it is refused, or nothing if it is not."""
-    found = {name_of(each).name: pod_of(each, is_installed=is_installed) for each in workloads}
-    looks = await asyncio.gather(*(_tried(client, namespace, pod) for pod in found.values()))
-    return dict(zip(found, looks, strict=True))
+    pods = {name_of(workload).name: pod_of(workload, is_installed=is_installed) for workload in workloads}
+    looks = await asyncio.gather(*(_tried(client, namespace, pod) for pod in pods.values()))
+    return dict(zip(pods, looks, strict=True))
 
 
 def pod_of(workload: Json, *, is_installed: bool) -> Json:
@@ -60,12 +60,14 @@ def pod_of(workload: Json, *, is_installed: bool) -> Json:
     metadata = {**child(template, "metadata"), "generateName": "autoscale-check-"}
     spec = child(template, "spec")
     if not is_installed:
+        # A pod whose service account is missing is refused, whatever else is in order.
         spec = {**spec, "serviceAccountName": "default"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 async def injection(client: ApiClient, facts: CheckFacts) -> Look[str]:
-    """Why a pod of a VM would get no agent, empty if it would: the API server's own way to the webhook is not ours."""
+    """Reason why a pod of a VM would get no agent; empty if it gets one."""
+    # The API server reaches the webhook by a way of its own, which a port-forward does not test.
     try:
         our_webhooks(facts)
     except UnseenError as error:
@@ -73,38 +75,44 @@ async def injection(client: ApiClient, facts: CheckFacts) -> Look[str]:
     accounts = await objects(client, SERVICE_ACCOUNTS, fields=f"metadata.name={AGENT_ACCOUNT}")
     if isinstance(accounts, Unseen):
         return accounts
-    where = [name_of(each).namespace for each in accounts.value]
-    asked = [each for each in where if each not in _unasked(facts)]
-    if not asked:
+    where = [name_of(account).namespace for account in accounts.value]
+    watched = [namespace for namespace in where if namespace not in _unasked(facts)]
+    if not watched:
         return Unseen(f"no namespace of VMs has the service account {AGENT_ACCOUNT}")
-    look = await _tried(client, asked[0], OF_A_VM, lambda made: "" if agent_container(made) else NO_AGENT)
+    # One namespace stands for all: the webhook's rules are the same in each.
+    look = await _tried(client, watched[0], OF_A_VM, lambda made: "" if agent_container(made) else NO_AGENT)
     if isinstance(look, Unseen) or look.value in ("", NO_AGENT):
         return look
-    return Unseen(f"a pod of a VM is refused in {asked[0]}: {look.value}")
+    # Another admission plugin refused the pod before the webhook could be judged.
+    return Unseen(f"a pod of a VM is refused in {watched[0]}: {look.value}")
 
 
 def _unasked(facts: CheckFacts) -> set[str]:
     """The namespaces about whose pods the webhook is not asked."""
-    known = [] if isinstance(facts.namespaces, Unseen) else facts.namespaces.value
-    out = {name_of(each).name for each in known if labels_of(each).get(LABEL_INJECT) == "false"}
+    namespaces = [] if isinstance(facts.namespaces, Unseen) else facts.namespaces.value
+    out = {name_of(namespace).name for namespace in namespaces if labels_of(namespace).get(LABEL_INJECT) == "false"}
+    # The webhook leaves out kube-system and its own namespace, or it could block its own pod.
     return {*out, "kube-system", facts.namespace}
 
 
 async def _tried(
     client: ApiClient, namespace: str, pod: Json, judge: Callable[[Json], str] = lambda _: ""
 ) -> Look[str]:
-    """Why the pod is refused, or what ``judge`` says of it as it would be stored."""
+    """Reason why the pod is refused, or the verdict of ``judge`` on the pod as it would be stored."""
     try:
         made = await client.try_create(PODS, namespace, pod)
     except KubeApiError as error:
-        said = error.refusal.message
-        if error.kind is RefusalKind.FORBIDDEN and _BY_RIGHTS in said:
+        message = error.refusal.message
+        # Admission plugins (Pod Security, quotas) answer Forbidden, too; a missing right has its own words.
+        if error.kind is RefusalKind.FORBIDDEN and _BY_RIGHTS in message:
             return Unseen(f"you may not create pods in {namespace}, not even as a dry run")
         if error.kind is RefusalKind.NOT_FOUND:
             return Unseen(f"there is no namespace {namespace}")
-        if _NO_DRY_RUN in said:
-            return Unseen(f"a webhook takes no dry runs: {said}")
-        return SiteObservations(said.partition(" is forbidden: ")[2] or said)
+        # A webhook that declares side effects makes the API server refuse dry runs.
+        if _NO_DRY_RUN in message:
+            return Unseen(f"a webhook takes no dry runs: {message}")
+        # The part before it only repeats the pod's generated name.
+        return SiteObservations(message.partition(" is forbidden: ")[2] or message)
     except ApiUnavailableError as error:
         return Unseen(f"create pods in {namespace} as a dry run: {why_not(error)}", has_failed=True)
     return SiteObservations(judge(made))

@@ -1,1 +1,1 @@
-"""What makes a finding of facts: one pure function for each line of ``autoscale check``."""
+"""Judges of facts: one pure function for each line of ``autoscale check``."""

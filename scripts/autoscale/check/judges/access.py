@@ -1,4 +1,4 @@
-"""Who may do what: the person who asks, and the service accounts of our programs (pure).
+"""Rights of the person who asks, and of the service accounts of our programs (pure).
 
 What a program needs is what its ClusterRole and Role in the shipped manifests grant, which tests hold against every
 call that it makes.
@@ -59,7 +59,7 @@ _NOT_WITH: Final = {("neonvm-controller", "--no-network-policies"): "polic"}
 
 
 def install_rights(namespace: str, *, makes_namespace: bool) -> list[Right]:
-    """Rights needed to install. A role of Kubernetes is bound where it is."""
+    """Rights needed to install."""
     inside = (
         ("", "serviceaccounts"), ("", "configmaps"), ("", "secrets"), ("", "services"), ("apps", "deployments"),
         ("apps", "daemonsets"), ("policy", "poddisruptionbudgets"), (_RBAC, "roles"), (_RBAC, "rolebindings"),
@@ -70,12 +70,15 @@ def install_rights(namespace: str, *, makes_namespace: bool) -> list[Right]:
         (_ADMISSION, "mutatingwebhookconfigurations"), (_ADMISSION, "validatingadmissionpolicies"),
         (_ADMISSION, "validatingadmissionpolicybindings"),
     )  # fmt: skip
-    found = [Right(verb, group, what, namespace) for group, what in inside for verb in ("create", "patch")]
-    found += [Right(verb, group, what) for group, what in outside for verb in ("create", "patch")]
-    found += [Right(verb, _RBAC, "rolebindings", BORROWED_IN) for verb in ("create", "patch")]
-    found += [Right("create", "", "namespaces")] if makes_namespace else []
-    found += [Right("escalate", _RBAC, "clusterroles"), Right("bind", _RBAC, "clusterroles")]
-    return list(dict.fromkeys(found))
+    rights = [Right(verb, group, what, namespace) for group, what in inside for verb in ("create", "patch")]
+    rights += [Right(verb, group, what) for group, what in outside for verb in ("create", "patch")]
+    # The role of `extension-apiserver-authentication-reader` can be bound in its own namespace alone.
+    rights += [Right(verb, _RBAC, "rolebindings", BORROWED_IN) for verb in ("create", "patch")]
+    rights += [Right("create", "", "namespaces")] if makes_namespace else []
+    # RBAC lets nobody grant rights that they do not hold themselves, unless they may `escalate` and `bind`.
+    rights += [Right("escalate", _RBAC, "clusterroles"), Right("bind", _RBAC, "clusterroles")]
+    # A dict drops duplicates and keeps the order: an installation in kube-system names its RoleBindings twice.
+    return list(dict.fromkeys(rights))
 
 
 def command_rights(namespace: str) -> list[Right]:
@@ -90,6 +93,7 @@ def command_rights(namespace: str) -> list[Right]:
         Right("list", "", "pods"),
         Right("watch", "", "pods"),
         Right("list", "", "events"),
+        # `get` opens a port-forward over WebSocket, `create` one over SPDY; kubectl's version decides.
         Right("get", "", "pods/portforward"),
         Right("create", "", "pods/portforward"),
         Right("get", "", "services/proxy", namespace),
@@ -107,22 +111,25 @@ def may_use_commands(facts: CheckFacts) -> CheckResult:
 
 
 def _own(facts: CheckFacts, wanted: Iterable[Right]) -> CheckResult:
-    known = facts.own_rights.value
-    missing = [each for each in wanted if not known.get(each, True)]
-    return CheckResult("", [CheckProblem(str(each), f"you may not {each}") for each in missing])
+    rights = facts.own_rights.value
+    # A right that was not asked for counts as granted: no finding without an answer.
+    missing = [right for right in wanted if not rights.get(right, True)]
+    return CheckResult("", [CheckProblem(str(right), f"you may not {right}") for right in missing])
 
 
 def programs_may_act(facts: CheckFacts) -> CheckResult:
     """Check that each program's service account may do all that the program does."""
-    known = facts.account_rights.value
-    if not known:
+    rights_by_account = facts.account_rights.value
+    if not rights_by_account:
         raise UnseenError("no program is installed")
     problems = [
         CheckProblem(account, f"the service account {account} may not {', '.join(map(str, missing))}")
-        for account, rights in sorted(known.items())
+        for account, rights in sorted(rights_by_account.items())
         if (missing := sorted(right for right, is_allowed in rights.items() if not is_allowed))
     ]
-    return CheckResult(f"{len(known)} service accounts, {sum(map(len, known.values()))} rights", problems)
+    return CheckResult(
+        f"{len(rights_by_account)} service accounts, {sum(map(len, rights_by_account.values()))} rights", problems
+    )
 
 
 def needed_rights(documents: Iterable[Json], namespace: str) -> dict[str, frozenset[Right]]:
@@ -131,13 +138,14 @@ def needed_rights(documents: Iterable[Json], namespace: str) -> dict[str, frozen
     Accounts are ``namespace:name``.
     """
     every = list(documents)
-    roles = {(text(each, "kind"), name_of(each).name): each for each in every if "rules" in each}
-    found: dict[str, set[Right]] = {}
+    roles = {(text(role, "kind"), name_of(role).name): role for role in every if "rules" in role}
+    granted: dict[str, set[Right]] = {}
     for binding in every:
         if text(binding, "kind") in ("ClusterRoleBinding", "RoleBinding"):
             for account in _accounts(binding, namespace):
-                found.setdefault(account, set()).update(_granted(binding, roles, namespace))
-    return {account: frozenset(rights) for account, rights in found.items()}
+                # An account has several bindings, each with rights of its own.
+                granted.setdefault(account, set()).update(_granted(binding, roles, namespace))
+    return {account: frozenset(rights) for account, rights in granted.items()}
 
 
 def exercised(account: str, granted: Iterable[Right], pods: Sequence[Json]) -> frozenset[Right]:
@@ -147,28 +155,32 @@ def exercised(account: str, granted: Iterable[Right], pods: Sequence[Json]) -> f
     def is_told_any(argument: str) -> bool:
         return any(is_told(pod, argument) for pod in pods)
 
+    # The flag turns a part of the program off; it then needs no right to those kinds.
     unused = [part for (account_name, flag), part in _NOT_WITH.items() if account_name == name and is_told_any(flag)]
     needs = ((right, _ONLY_WITH.get((name, right.resource))) for right in granted)
     return frozenset(
         right
-        for right, told in needs
-        if (told is None or is_told_any(told)) and not any(part in right.resource for part in unused)
+        for right, argument in needs
+        if (argument is None or is_told_any(argument)) and not any(part in right.resource for part in unused)
     )
 
 
 def _accounts(binding: Json, namespace: str) -> list[str]:
     subjects = items(binding, "subjects")
-    return [f"{_moved(text(each, 'namespace'), namespace)}:{text(each, 'name')}" for each in subjects]
+    return [f"{_moved(text(subject, 'namespace'), namespace)}:{text(subject, 'name')}" for subject in subjects]
 
 
 def _moved(shipped: str, namespace: str) -> str:
+    # The chart can be installed in any namespace; the manifests name one.
     return namespace if shipped == SHIPPED_NAMESPACE else shipped
 
 
 def _granted(binding: Json, roles: Mapping[tuple[str, str], Json], namespace: str) -> list[Right]:
     reference = child(binding, "roleRef")
+    # A ClusterRole that a RoleBinding names is granted in the binding's namespace alone.
     where = "" if text(binding, "kind") == "ClusterRoleBinding" else name_of(binding).namespace
     role = roles.get((text(reference, "kind"), text(reference, "name")))
+    # A role of Kubernetes itself is not in our manifests.
     if role is None:
         return list(BORROWED.get(text(reference, "name"), ()))
     return [right for rule in items(role, "rules") for right in _rights(rule, _moved(where, namespace))]
@@ -180,10 +192,11 @@ def _rights(rule: Json, namespace: str) -> list[Right]:
         for group in _words(rule, "apiGroups")
         for resource in _words(rule, "resources")
         for verb in _words(rule, "verbs")
+        # A rule without resourceNames is for all objects of the kind.
         for name in (_words(rule, "resourceNames") or [""])
     ]
 
 
 def _words(rule: Json, key: str) -> list[str]:
-    found = rule.get(key)
-    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+    words = rule.get(key)
+    return [word for word in words if isinstance(word, str)] if isinstance(words, list) else []

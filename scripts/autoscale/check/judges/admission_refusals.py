@@ -1,4 +1,4 @@
-"""What keeps pods of ours out of the namespace: Pod Security, quotas, limits, webhooks of others (pure).
+"""Refusals that keep our pods out of the namespace: Pod Security, quotas, limits, webhooks of others (pure).
 
 Each program's pod was sent to the API server as a dry run, so the words are the server's own.
 """
@@ -28,12 +28,15 @@ PRIORITY_QUOTA: Final = "install the chart with --set priorityQuota=true, which 
 
 def exists(facts: CheckFacts) -> CheckResult:
     """Check that the namespace is there and is not about to go. Installing makes it."""
-    found = next((each for each in facts.namespaces.value if name_of(each).name == facts.namespace), None)
-    if found is None and SCHEDULER in installed(facts):
+    namespace = next(
+        (candidate for candidate in facts.namespaces.value if name_of(candidate).name == facts.namespace), None
+    )
+    # Only if the scheduler is installed is a missing namespace a fault; otherwise installing makes it.
+    if namespace is None and SCHEDULER in installed(facts):
         return CheckResult(problems=[CheckProblem(facts.namespace, f"there is no namespace {facts.namespace}")])
-    if found is None:
+    if namespace is None:
         return CheckResult(f"{facts.namespace} is not there yet; helm install --create-namespace makes it")
-    if is_leaving(found):
+    if is_leaving(namespace):
         return CheckResult(
             problems=[CheckProblem(facts.namespace, f"the namespace {facts.namespace} is being deleted")]
         )
@@ -41,36 +44,35 @@ def exists(facts: CheckFacts) -> CheckResult:
 
 
 def pod_security(facts: CheckFacts) -> CheckResult:
-    """Check that the namespace's Pod Security admits our pods.
-
-    One that is not there yet will have no label of its own.
-    """
+    """Check that the namespace's Pod Security admits our pods."""
+    # The stand-in's label says nothing about a namespace that will be made without one.
     if facts.tried_in != facts.namespace and _ENFORCE in _labels(facts, facts.tried_in):
         raise UnseenError(f"there is no namespace {facts.namespace} yet, and {facts.tried_in} has its own {_ENFORCE}")
-    found = _refused(facts, lambda said: _has(said, _POD_SECURITY))
+    result = _refused(facts, lambda message: _has(message, _POD_SECURITY))
     if facts.tried_in == facts.namespace:
-        return found
+        return result
     makes = (
         f"kubectl create namespace {facts.namespace}; kubectl label namespace {facts.namespace} {_ENFORCE}=privileged"
     )
-    return replace(found, problems=[replace(each, remedy=makes) for each in found.problems])
+    return replace(result, problems=[replace(problem, remedy=makes) for problem in result.problems])
 
 
 def _labels(facts: CheckFacts, namespace: str) -> Mapping[str, str]:
-    return next((labels_of(each) for each in facts.namespaces.value if name_of(each).name == namespace), {})
+    return next(
+        (labels_of(candidate) for candidate in facts.namespaces.value if name_of(candidate).name == namespace), {}
+    )
 
 
 def quota(facts: CheckFacts) -> CheckResult:
-    """Check that quotas and limits of the namespace leave room for a pod of each program. One that is not there yet has
-    none, which is in the way where the cluster asks for a quota.
-    """
+    """Check that quotas and limits of the namespace leave room for a pod of each program."""
     if facts.tried_in == facts.namespace:
-        found = _refused(facts, lambda said: _has(said, (*_QUOTA, *_CLASSES, *_LIMITS)))
-        return replace(found, problems=[_asks_for_quota(each) for each in found.problems])
-    lacking = _refused(facts, lambda said: _has(said, _CLASSES)).problems
+        result = _refused(facts, lambda message: _has(message, (*_QUOTA, *_CLASSES, *_LIMITS)))
+        return replace(result, problems=[_asks_for_quota(problem) for problem in result.problems])
+    # A namespace that is not there yet has no quota, so it stands in the way only if the cluster requires one.
+    lacking = _refused(facts, lambda message: _has(message, _CLASSES)).problems
     if not lacking:
         raise UnseenError(f"there is no namespace {facts.namespace} yet, and so no quota in it")
-    return CheckResult(problems=[replace(_asks_for_quota(each), level=Level.WARNING) for each in lacking])
+    return CheckResult(problems=[replace(_asks_for_quota(problem), level=Level.WARNING) for problem in lacking])
 
 
 def _asks_for_quota(problem: CheckProblem) -> CheckProblem:
@@ -79,8 +81,8 @@ def _asks_for_quota(problem: CheckProblem) -> CheckProblem:
 
 def others(facts: CheckFacts) -> CheckResult:
     """Check for anything else that refuses our pods: a policy, a webhook."""
-    known = (*_POD_SECURITY, *_QUOTA, *_CLASSES, *_LIMITS)
-    return _refused(facts, lambda said: not _has(said, known))
+    explained = (*_POD_SECURITY, *_QUOTA, *_CLASSES, *_LIMITS)
+    return _refused(facts, lambda message: not _has(message, explained))
 
 
 def _has(said: str, words: tuple[str, ...]) -> bool:
@@ -90,7 +92,8 @@ def _has(said: str, words: tuple[str, ...]) -> bool:
 def _refused(facts: CheckFacts, is_meant: Callable[[str], bool]) -> CheckResult:
     if not facts.admission:
         raise UnseenError("there is no pod to try")
-    if not any(isinstance(each, SiteObservations) for each in facts.admission.values()):
+    # If no dry run was answered, the check is skipped with the reason of the first.
+    if not any(isinstance(look, SiteObservations) for look in facts.admission.values()):
         next(iter(facts.admission.values())).value  # noqa: B018 - raises with the reason
     where = "" if facts.tried_in == facts.namespace else f" in {facts.tried_in}, as {facts.namespace} is not there yet,"
     problems = [

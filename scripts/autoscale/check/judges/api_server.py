@@ -35,8 +35,8 @@ def minor_of(version: str) -> Minor | None:
     >>> minor_of("v1.34.1-gke.100"), minor_of("latest")
     ((1, 34), None)
     """
-    found = _NUMBERS.match(version)
-    return (int(found[1]), int(found[2])) if found else None
+    match = _NUMBERS.match(version)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _told(minor: Minor) -> str:
@@ -53,7 +53,9 @@ def answers(facts: CheckFacts) -> CheckResult:
 def looks_succeed(facts: CheckFacts) -> CheckResult:
     """Check that all could be looked at that there is and that one may look at."""
     return CheckResult(
-        "", [CheckProblem("", why, Level.WARNING) for why in sorted({each.why for each in facts.failed_looks})]
+        # Many looks fail for one reason; a set names it once.
+        "",
+        [CheckProblem("", why, Level.WARNING) for why in sorted({look.why for look in facts.failed_looks})],
     )
 
 
@@ -61,19 +63,23 @@ def is_supported(facts: CheckFacts) -> CheckResult:
     """Check that this Kubernetes is one that we work with, and one that is tested."""
     version = facts.server.value.version
     minor = minor_of(version)
-    newest = max(found for each in SUPPORTED if (found := minor_of(each)))
+    newest = max(parsed for supported in SUPPORTED if (parsed := minor_of(supported)))
     if minor is None:
         raise UnseenError(f"the API server says its version as {version!r}")
     if minor < LEAST:
         return CheckResult(
             problems=[CheckProblem("", f"Kubernetes {_told(minor)} is too old: {_told(LEAST)} or newer is needed")]
         )
+    # Only our own controller needs IPAddress objects; NeonVM's works with older servers.
     if minor < LEAST_FOR_CONTROLLER and _has_controller(facts):
-        said = f"neonvm-controller needs Kubernetes {_told(LEAST_FOR_CONTROLLER)} or newer, this is {_told(minor)}"
-        return CheckResult(problems=[CheckProblem("", said)])
+        message = f"neonvm-controller needs Kubernetes {_told(LEAST_FOR_CONTROLLER)} or newer, this is {_told(minor)}"
+        return CheckResult(problems=[CheckProblem("", message)])
+    # Newer servers mostly work, so this is only a warning.
     if minor > newest:
-        said = f"Kubernetes {_told(minor)} is newer than {_told(newest)}, the newest that this release is tested with"
-        return CheckResult(problems=[CheckProblem("", said, Level.WARNING)])
+        message = (
+            f"Kubernetes {_told(minor)} is newer than {_told(newest)}, the newest that this release is tested with"
+        )
+        return CheckResult(problems=[CheckProblem("", message, Level.WARNING)])
     return CheckResult(_told(minor))
 
 
@@ -82,40 +88,43 @@ def _has_controller(facts: CheckFacts) -> bool:
 
 
 def addresses_are_ipv4(facts: CheckFacts) -> CheckResult:
-    """Check that pods have addresses that our programs listen at, by the first family of the API server's own Service:
-    it is the one that the cluster was made with, and pods have theirs from it.
-    """
-    addresses = [text(each, "spec", "clusterIP") for each in facts.api_services.value]
+    """Check that pods have addresses that our programs listen at."""
+    # The API server's own Service has the cluster's primary family, from which pods get their addresses.
+    addresses = [text(service, "spec", "clusterIP") for service in facts.api_services.value]
     if not any(addresses):
         raise UnseenError("the Service default/kubernetes has no address")
-    if other := [each for each in addresses if ":" in each]:
-        said = f"the cluster's first family of addresses is IPv6 (the API server's Service has {other[0]})"
-        return CheckResult(problems=[CheckProblem("", said)])
+    if other := [address for address in addresses if ":" in address]:
+        message = f"the cluster's first family of addresses is IPv6 (the API server's Service has {other[0]})"
+        return CheckResult(problems=[CheckProblem("", message)])
     return CheckResult("IPv4")
 
 
 def kube_scheduler_fits(facts: CheckFacts) -> CheckResult:
     """Check that the kube-scheduler in our pod is as old as the API server, or one minor version older."""
     server = minor_of(facts.server.value.version)
-    problems, seen = list[CheckProblem](), dict[str, str]()
+    problems, tags = list[CheckProblem](), dict[str, str]()
     for pod in pods_of(facts, SCHEDULER):
         for container in containers(pod):
             if text(container, "name") == KUBE_SCHEDULER:
-                seen[name_of(pod).name] = image_tag(text(container, "image")) or labels_of(pod).get("version", "")
-    if not seen:
+                # An image pinned by its digest alone has no tag; the label has the version then.
+                tags[name_of(pod).name] = image_tag(text(container, "image")) or labels_of(pod).get("version", "")
+    if not tags:
         raise UnseenError("no pod of ours has a kube-scheduler")
-    for pod_name, tag in seen.items():
+    for pod_name, tag in tags.items():
         minor = minor_of(tag)
         if minor is None or server is None:
             raise UnseenError(f"the image of kube-scheduler has the tag {tag!r}, which says no version")
         problems += _skew(pod_name, minor, server)
-    return CheckResult(f"kube-scheduler {', '.join(sorted(set(seen.values())))}", problems)
+    return CheckResult(f"kube-scheduler {', '.join(sorted(set(tags.values())))}", problems)
 
 
 def _skew(pod: str, ours: Minor, server: Minor) -> list[CheckProblem]:
-    told = f"kube-scheduler of pod {pod} is {_told(ours)}, the API server is {_told(server)}"
+    versions = f"kube-scheduler of pod {pod} is {_told(ours)}, the API server is {_told(server)}"
+    # Kubernetes' version skew policy: never newer than the API server, at most one minor version older.
     if ours > server:
-        return [CheckProblem(pod, f"{told}: a kube-scheduler must not be newer than the API server")]
+        return [CheckProblem(pod, f"{versions}: a kube-scheduler must not be newer than the API server")]
     if ours[1] < server[1] - 1:
-        return [CheckProblem(pod, f"{told}: a kube-scheduler may be one minor version older, not more", Level.WARNING)]
+        return [
+            CheckProblem(pod, f"{versions}: a kube-scheduler may be one minor version older, not more", Level.WARNING)
+        ]
     return []

@@ -1,4 +1,4 @@
-"""Certificates: in the Secrets, on the ports, and what webhooks are trusted by (pure)."""
+"""Certificates: in the Secrets, on the ports, and in the caBundles of webhooks (pure)."""
 
 from __future__ import annotations
 
@@ -52,13 +52,18 @@ class StoredCertificates:
 
     @property
     def is_of_runners(self) -> bool:
-        """Whether the authority of runner pods signs these: it vouches for nothing else."""
+        """True if the authority of runner pods signs these: it vouches for nothing else."""
         return self.secret.startswith(RUNNERS)
 
     @property
     def decisive(self) -> x509.Certificate:
         """The one whose age counts: the leaf, or the newest authority."""
-        return max(self.chain, key=lambda each: each.not_valid_after_utc) if self.is_authority else self.chain[0]
+        # The newest authority signs; older ones stay until no leaf of theirs is left.
+        return (
+            max(self.chain, key=lambda certificate: certificate.not_valid_after_utc)
+            if self.is_authority
+            else self.chain[0]
+        )
 
     def __str__(self) -> str:
         return f"{self.key} of the Secret {self.secret}"
@@ -75,7 +80,7 @@ def kept_certificates(facts: CheckFacts) -> list[StoredCertificates]:
 
 
 def _secrets(facts: CheckFacts) -> list[Json]:
-    return [each for each in facts.secrets.value if has_certificates(name_of(each).name)]
+    return [secret for secret in facts.secrets.value if has_certificates(name_of(secret).name)]
 
 
 def has_certificates(secret: str) -> bool:
@@ -103,6 +108,7 @@ def _named(certificate: x509.Certificate) -> str:
 
 
 def _moment(facts: CheckFacts) -> datetime:
+    # Certificates are judged by the API server's calendar: this machine's may be wrong.
     return datetime.fromtimestamp(facts.server_now, UTC)
 
 
@@ -113,8 +119,8 @@ def _age_problem(what: str, subject: str, certificate: x509.Certificate, now: da
     if now < begins:
         return CheckProblem(subject, f"{what} is valid only in {_span((begins - now).total_seconds())}")
     if now >= begins + (ends - begins) * LATE:
-        said = f"{what} expires in {_span((ends - now).total_seconds())} and was not replaced in time"
-        return CheckProblem(subject, said, Level.WARNING)
+        message = f"{what} expires in {_span((ends - now).total_seconds())} and was not replaced in time"
+        return CheckProblem(subject, message, Level.WARNING)
     return None
 
 
@@ -125,6 +131,7 @@ def _span(seconds: float) -> str:
     ('2 minutes', '2 hours', '5 days')
     """
     for unit, name in ((_DAY, "day"), (3600.0, "hour"), (60.0, "minute")):
+        # A unit is used from one and a half of it on: 84 minutes is more exact than 1 hour.
         if seconds >= unit * 1.5 or unit == 60.0:
             return f"{seconds / unit:.0f} {name}s"
     return ""
@@ -132,55 +139,67 @@ def _span(seconds: float) -> str:
 
 def are_current(facts: CheckFacts) -> CheckResult:
     """Check that no certificate in our Secrets is missing, expired, not yet valid, or about to expire."""
-    now, kept = _moment(facts), kept_certificates(facts)
+    now, stored_certificates = _moment(facts), kept_certificates(facts)
     if not _secrets(facts):
         raise UnseenError(f"there is no Secret {SECRETS}")
-    filled = {each.secret for each in kept}
-    empty = sorted(name_of(each).name for each in _secrets(facts) if name_of(each).name not in filled)
+    filled = {stored.secret for stored in stored_certificates}
+    empty = sorted(name_of(secret).name for secret in _secrets(facts) if name_of(secret).name not in filled)
     problems = [CheckProblem(name, f"the Secret {name} has no certificate yet") for name in empty]
-    problems += [CheckProblem(each.secret, f"{each} holds no certificate") for each in kept if not each.chain]
-    whole = _decisive(kept)
-    told = ((each, f"{each} ({_named(each.decisive)})") for each in whole)
-    aged = (_age_problem(what, each.secret, each.decisive, now) for each, what in told)
-    problems += [each for each in aged if each is not None]
-    problems = [replace(each, remedy=_OF_RUNNERS) if each.subject.startswith(RUNNERS) else each for each in problems]
-    ends = [each.decisive.not_valid_after_utc for each in whole]
+    problems += [
+        CheckProblem(stored.secret, f"{stored} holds no certificate")
+        for stored in stored_certificates
+        if not stored.chain
+    ]
+    whole = _decisive(stored_certificates)
+    described = ((stored, f"{stored} ({_named(stored.decisive)})") for stored in whole)
+    aged = (_age_problem(what, stored.secret, stored.decisive, now) for stored, what in described)
+    problems += [problem for problem in aged if problem is not None]
+    # The controller issues certificates of runners; the others are issued elsewhere, so their remedy differs.
+    problems = [
+        replace(problem, remedy=_OF_RUNNERS) if problem.subject.startswith(RUNNERS) else problem for problem in problems
+    ]
+    ends = [stored.decisive.not_valid_after_utc for stored in whole]
     soonest = f"the first of {len(ends)} expires in {_span((min(ends) - now).total_seconds())}" if ends else ""
     return CheckResult(soonest, problems)
 
 
 def _decisive(kept: list[StoredCertificates]) -> list[StoredCertificates]:
-    """All that are not empty; of the authorities in one Secret only the newest, for older ones are only trusted."""
-    found = [each for each in kept if each.chain and each.secret not in (SECRETS, RUNNERS)]
+    """All that are not empty; of the authorities in one Secret only the newest."""
+    decisive = [stored for stored in kept if stored.chain and stored.secret not in (SECRETS, RUNNERS)]
+    # The Secrets that hold a series of authorities, where only the newest signs.
     for name in (SECRETS, RUNNERS):
-        signing = [each for each in kept if each.chain and each.secret == name]
-        found += [max(signing, key=lambda each: each.decisive.not_valid_after_utc)] if signing else []
-    return found
+        signing = [stored for stored in kept if stored.chain and stored.secret == name]
+        # Older authorities are only trusted, so their expiry does no harm.
+        decisive += [max(signing, key=lambda stored: stored.decisive.not_valid_after_utc)] if signing else []
+    return decisive
 
 
 def are_signed(facts: CheckFacts) -> CheckResult:
     """Check that an authority in our Secrets has signed each certificate in them."""
-    kept = kept_certificates(facts)
-    authorities = [(each, ca) for each in kept if each.is_authority for ca in each.chain]
-    leafs = [each for each in kept if each.chain and not each.is_authority]
+    stored_certificates = kept_certificates(facts)
+    authorities = [(stored, ca) for stored in stored_certificates if stored.is_authority for ca in stored.chain]
+    leafs = [stored for stored in stored_certificates if stored.chain and not stored.is_authority]
     if not authorities or not leafs:
         raise UnseenError(f"there is no Secret {SECRETS}… with an authority (ca.crt) and certificates")
     problems = [
-        CheckProblem(each.secret, f"{each} is not signed by any authority in ca.crt")
-        for each in leafs
-        if not _vouched(each.chain, [ca for of, ca in authorities if of.is_of_runners == each.is_of_runners])
+        CheckProblem(leaf.secret, f"{leaf} is not signed by any authority in ca.crt")
+        for leaf in leafs
+        # An authority of runners vouches for runners alone, and no other for them.
+        if not _vouched(leaf.chain, [ca for of, ca in authorities if of.is_of_runners == leaf.is_of_runners])
     ]
     return CheckResult(f"{len(leafs)} certificates", problems)
 
 
 def _vouched(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:
     """Return True if an authority has signed the leaf, or an intermediate of its chain that leads to it."""
+    # From the leaf upwards, as a TLS client builds the path.
     at, *others = chain
     while not any(_signed(at, ca) for ca in authorities):
-        signers = [each for each in others if _signed(at, each)]
+        signers = [signer for signer in others if _signed(at, signer)]
         if not signers:
             return False
         at = signers[0]
+        # Each certificate is used once, so that a cycle of signatures cannot make the walk endless.
         others.remove(at)
     return True
 
@@ -188,6 +207,7 @@ def _vouched(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certi
 def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         leaf.verify_directly_issued_by(authority)
+    # TypeError: the authority's key is of a kind that cannot sign certificates.
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
@@ -195,24 +215,25 @@ def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
 
 def are_served(facts: CheckFacts) -> CheckResult:
     """Check that each TLS port shows a certificate that is valid now, and one of those in the Secrets."""
-    shown = {port: look.value for port, look in sorted(facts.served.items()) if isinstance(look, SiteObservations)}
-    if not shown:
-        raise UnseenError(next((each.why for each in facts.served.values() if isinstance(each, Unseen)), "no TLS port"))
-    now, kept = _moment(facts), {leaf for each in _kept(facts) for leaf in each.chain}
-    found = (_shown(port, served.certificate, kept, now) for port, served in shown.items())
-    return CheckResult(f"{len(shown)} ports", [each for each in found if each is not None])
+    observed = {port: look.value for port, look in sorted(facts.served.items()) if isinstance(look, SiteObservations)}
+    if not observed:
+        raise UnseenError(next((look.why for look in facts.served.values() if isinstance(look, Unseen)), "no TLS port"))
+    now, stored_leaves = _moment(facts), {leaf for stored in _kept(facts) for leaf in stored.chain}
+    ages = (_shown(port, served.certificate, stored_leaves, now) for port, served in observed.items())
+    return CheckResult(f"{len(observed)} ports", [problem for problem in ages if problem is not None])
 
 
 def _shown(port: str, certificate: bytes, kept: set[x509.Certificate], now: datetime) -> CheckProblem | None:
     remedy = f"kubectl -n {{namespace}} rollout restart deployment/{port.partition(':')[0]}"
-    found = certificates(certificate)
-    if not found:
+    chain = certificates(certificate)
+    if not chain:
         return CheckProblem(port, f"{port} shows no certificate", remedy=remedy)
-    if problem := _age_problem(f"the certificate that {port} shows", port, found[0], now):
+    if problem := _age_problem(f"the certificate that {port} shows", port, chain[0], now):
         return replace(problem, remedy=remedy)
-    if kept and found[0] not in kept:
-        said = f"{port} shows a certificate that is in no Secret any more: the program has not taken the new one"
-        return CheckProblem(port, said, Level.WARNING, remedy)
+    # Without Secrets that can be read there is nothing to compare with.
+    if kept and chain[0] not in kept:
+        message = f"{port} shows a certificate that is in no Secret any more: the program has not taken the new one"
+        return CheckProblem(port, message, Level.WARNING, remedy)
     return None
 
 
@@ -222,25 +243,27 @@ def _kept(facts: CheckFacts) -> list[StoredCertificates]:
 
 def our_webhooks(facts: CheckFacts) -> list[tuple[str, Json]]:
     """Each webhook of ours, with its configuration's name. Raises ``UnseenError`` if there is none."""
-    found = [
-        (name_of(each).name, webhook)
-        for each in facts.webhooks.value
-        if name_of(each).name.startswith(WEBHOOKS)
-        for webhook in items(each, "webhooks")
+    webhooks = [
+        (name_of(configuration).name, webhook)
+        for configuration in facts.webhooks.value
+        if name_of(configuration).name.startswith(WEBHOOKS)
+        for webhook in items(configuration, "webhooks")
     ]
-    if not found:
+    if not webhooks:
         raise UnseenError("no webhook of ours is installed")
-    return found
+    return webhooks
 
 
 def bundles_are_current(facts: CheckFacts) -> CheckResult:
     """Check that each webhook's ``caBundle`` is the authority of our Secrets, and vouches for what its port shows."""
     own = (
-        each
-        for each in _kept(facts)
-        if each.is_authority and each.secret not in OF_THE_EXPANDER and not each.is_of_runners
+        stored
+        for stored in _kept(facts)
+        # The API server calls the injector, whose certificate neither the expander's authority nor that of runners
+        # signs.
+        if stored.is_authority and stored.secret not in OF_THE_EXPANDER and not stored.is_of_runners
     )
-    authorities = {ca for each in own for ca in each.chain}
+    authorities = {ca for stored in own for ca in stored.chain}
     problems = [
         CheckProblem(configuration, why)
         for configuration, webhook in our_webhooks(facts)
@@ -254,6 +277,7 @@ def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts:
     if not bundle:
         yield f"{told} is empty: the API server trusts nothing that the webhook shows"
         return
+    # One authority in common is enough: a bundle has the old and the new one while they are replaced.
     if authorities and not authorities & bundle:
         yield f"{told} has another authority than the Secrets: the API server does not trust the webhook"
         return
@@ -266,21 +290,22 @@ def webhooks_answer(facts: CheckFacts) -> CheckResult:
     """Check that each webhook answers a made-up review."""
     names = [text(webhook, "name") for _, webhook in our_webhooks(facts)]
     looks = {name: facts.answers[name] for name in names if name in facts.answers}
-    seen = {name: look.value for name, look in looks.items() if isinstance(look, SiteObservations)}
-    if not seen:
+    reviews = {name: look.value for name, look in looks.items() if isinstance(look, SiteObservations)}
+    if not reviews:
         raise UnseenError(
-            next((each.why for each in looks.values() if not isinstance(each, SiteObservations)), "it was not asked")
+            next((look.why for look in looks.values() if not isinstance(look, SiteObservations)), "it was not asked")
         )
-    said = [
+    problems = [
         CheckProblem(name, f"the webhook {name} does not answer: {got.refused}")
-        for name, got in seen.items()
+        for name, got in reviews.items()
         if got.refused
     ]
-    return CheckResult(f"{len(seen)} webhooks", said)
+    return CheckResult(f"{len(reviews)} webhooks", problems)
 
 
 def webhook_is_reached(facts: CheckFacts) -> CheckResult:
-    """Whether the API server itself gets an answer of our webhook."""
+    """Check that the API server itself gets an answer of our webhook."""
+    # Raises if there is no webhook of ours, so that the check is skipped.
     our_webhooks(facts)
     why = facts.injection.value
     return CheckResult(

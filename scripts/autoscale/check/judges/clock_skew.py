@@ -1,8 +1,4 @@
-"""Calendars: ours, the nodes', and those of the programs that hold Leases, against the API server's (pure).
-
-The holder of a Lease writes the moment by its own calendar, and the API server writes when that came by its own
-(``managedFields``): the difference is how far the two are apart.
-"""
+"""Calendars: ours, the nodes', and those of the programs that hold Leases, against the API server's (pure)."""
 
 from __future__ import annotations
 
@@ -37,32 +33,40 @@ def of_nodes(facts: CheckFacts) -> CheckResult:
 
 def of_programs(facts: CheckFacts) -> CheckResult:
     """Check that the calendars of the programs that hold our Leases are the API server's."""
-    known = {lease for each in PROGRAMS for lease in each.leases}
-    ours = [each for each in facts.leases.value if name_of(each).name in known and text(each, "spec", "holderIdentity")]
+    our_leases = {lease for program in PROGRAMS for lease in program.leases}
+    # A Lease without a holder was given up: nobody renews it.
+    ours = [
+        lease
+        for lease in facts.leases.value
+        if name_of(lease).name in our_leases and text(lease, "spec", "holderIdentity")
+    ]
     return _of_leases(ours, "the clock of what holds the Lease {name}")
 
 
 def _of_leases(leases: Sequence[Json], whose: str) -> CheckResult:
-    ahead = {name_of(each).name: skew for each in leases if (skew := lead_of(each)) is not None}
+    ahead = {name_of(lease).name: skew for lease in leases if (skew := lead_of(lease)) is not None}
     if not ahead:
         raise UnseenError("no Lease says by whose calendar it was renewed")
-    found = [_problem(name, whose.format(name=name), skew, 1.0) for name, skew in sorted(ahead.items())]
+    # `managedFields` have whole seconds.
+    problems = [_problem(name, whose.format(name=name), skew, 1.0) for name, skew in sorted(ahead.items())]
     widest = max(ahead.values(), key=abs)
     return CheckResult(
-        f"{len(ahead)} within {max(abs(widest), 1.0):.0f} s", [each for each in found if each is not None]
+        f"{len(ahead)} within {max(abs(widest), 1.0):.0f} s", [problem for problem in problems if problem is not None]
     )
 
 
 def lead_of(lease: Json) -> float | None:
-    """By how many seconds the calendar of the last to renew the Lease is ahead of the API server's, to a second.
+    """Seconds by which the calendar of the last to renew the Lease is ahead of the API server's, to a second.
 
     None if the Lease was changed for another reason since.
     """
+    # The holder writes `renewTime` by its own calendar; the API server stamps `managedFields` by its own when it
+    # stores that. The difference is how far the two are apart.
     renewed = parse_timestamp(text(lease, "spec", "renewTime"))
     stamps = [
         stamp
-        for each in items(lease, "metadata", "managedFields")
-        if "f:renewTime" in str(each.get("fieldsV1")) and (stamp := parse_timestamp(text(each, "time"))) is not None
+        for entry in items(lease, "metadata", "managedFields")
+        if "f:renewTime" in str(entry.get("fieldsV1")) and (stamp := parse_timestamp(text(entry, "time"))) is not None
     ]
     if renewed is None or not stamps:
         return None
@@ -70,6 +74,7 @@ def lead_of(lease: Json) -> float | None:
 
 
 def _problem(subject: str, whose: str, ahead: float, within: float) -> CheckProblem | None:
+    # The uncertainty of the measurement must not count as skew.
     off = abs(ahead) - within
     if off < SOME:
         return None

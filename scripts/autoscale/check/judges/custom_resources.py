@@ -36,18 +36,18 @@ NEEDED: Final = (
     NeededKind(
         VIRTUAL_MACHINES,
         (
-            *(f"{_GUEST}.cpus.{each}" for each in ("min", "max", "use")),
-            *(f"{_GUEST}.memorySlots.{each}" for each in ("min", "max", "use")),
+            *(f"{_GUEST}.cpus.{limit}" for limit in ("min", "max", "use")),
+            *(f"{_GUEST}.memorySlots.{limit}" for limit in ("min", "max", "use")),
             *(f"{_GUEST}.memorySlotSize", f"{_GUEST}.rootDisk.image", f"{_GUEST}.ports"),
             *("spec.schedulerName", "spec.nodeSelector", "spec.extraNetwork.enable"),
-            *(f"status.{each}" for each in ("phase", "podName", "podIP", "node", "cpus", "memorySize", "conditions")),
+            *(f"status.{name}" for name in ("phase", "podName", "podIP", "node", "cpus", "memorySize", "conditions")),
         ),
     ),
     NeededKind(
         MIGRATIONS,
         (
-            *(f"spec.{each}" for each in ("vmName", "completionTimeout", "maxBandwidth", "nodeAffinity")),
-            *(f"status.{each}" for each in ("phase", "sourcePodName", "targetPodName", "sourceNode", "targetNode")),
+            *(f"spec.{name}" for name in ("vmName", "completionTimeout", "maxBandwidth", "nodeAffinity")),
+            *(f"status.{name}" for name in ("phase", "sourcePodName", "targetPodName", "sourceNode", "targetNode")),
         ),
     ),
     NeededKind(HVPAS, ("spec", "status"), "autoscaling-groups"),
@@ -58,35 +58,36 @@ NEEDED: Final = (
 
 def are_installed(facts: CheckFacts) -> CheckResult:
     """Check that each kind that the installed programs need is defined, established, and served in our version."""
-    found, here = _by_name(facts), installed(facts)
-    wanted = [each for each in NEEDED if not each.program or each.program in here]
-    problems = [problem for each in wanted if (problem := _not_served(each, found.get(each.name)))]
+    definitions, here = _by_name(facts), installed(facts)
+    # A definition is needed if its program is installed; those without a program are always needed.
+    wanted = [kind for kind in NEEDED if not kind.program or kind.program in here]
+    problems = [problem for kind in wanted if (problem := _not_served(kind, definitions.get(kind.name)))]
     return CheckResult(f"{len(wanted)} kinds are defined and served", problems)
 
 
 def fields_are_there(facts: CheckFacts) -> CheckResult:
     """Check that the definitions that are there have every field that we need."""
-    found = _by_name(facts)
+    definitions = _by_name(facts)
     problems = [
-        CheckProblem(each.name, f"the definition {each.name} lacks {', '.join(missing)}")
-        for each in NEEDED
-        if each.name in found and (missing := list(_missing(each, found[each.name])))
+        CheckProblem(kind.name, f"the definition {kind.name} lacks {', '.join(missing)}")
+        for kind in NEEDED
+        if kind.name in definitions and (missing := list(_missing(kind, definitions[kind.name])))
     ]
     return CheckResult("", problems)
 
 
 def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
-    """Before an installation: whether definitions that are there already are ones that we work with."""
-    found = _by_name(facts)
-    there = [each for each in NEEDED if each.name in found]
+    """Before an installation: check that existing definitions are ones that we work with."""
+    definitions = _by_name(facts)
+    there = [kind for kind in NEEDED if kind.name in definitions]
     problems = [
         CheckProblem(
-            each.name,
-            f"the definition {each.name} is there already and lacks {', '.join(missing)}: installing replaces it",
+            kind.name,
+            f"the definition {kind.name} is there already and lacks {', '.join(missing)}: installing replaces it",
             Level.WARNING,
         )
-        for each in there
-        if (missing := list(_missing(each, found[each.name])))
+        for kind in there
+        if (missing := list(_missing(kind, definitions[kind.name])))
     ]
     return CheckResult(
         f"{len(there)} of {len(NEEDED)} kinds are there already" if there else "none is there yet", problems
@@ -94,12 +95,12 @@ def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
 
 
 def _by_name(facts: CheckFacts) -> Mapping[str, Json]:
-    return {name_of(each).name: each for each in facts.definitions.value}
+    return {name_of(definition).name: definition for definition in facts.definitions.value}
 
 
 def _version(needed: NeededKind, definition: Json) -> Json | None:
     versions = items(definition, "spec", "versions")
-    return next((each for each in versions if text(each, "name") == needed.resource.version), None)
+    return next((version for version in versions if text(version, "name") == needed.resource.version), None)
 
 
 def _not_served(needed: NeededKind, definition: Json | None) -> CheckProblem | None:
@@ -109,6 +110,7 @@ def _not_served(needed: NeededKind, definition: Json | None) -> CheckProblem | N
     if version is None or not flag(version, "served"):
         return CheckProblem(needed.name, f"the definition {needed.name} does not serve {needed.resource.version}")
     for condition in items(definition, "status", "conditions"):
+        # NamesAccepted is False if another definition already uses the plural or the kind.
         if text(condition, "type") in ("Established", "NamesAccepted") and text(condition, "status") != "True":
             why = text(condition, "message") or text(condition, "reason")
             return CheckProblem(needed.name, f"the definition {needed.name} is not {text(condition, 'type')}: {why}")
@@ -121,11 +123,13 @@ def _missing(needed: NeededKind, definition: Json) -> Iterator[str]:
         return
     schema = child(version, "schema", "openAPIV3Schema")
     yield from (path for path in needed.fields if not _has(schema, path.split(".")))
+    # Without it a write to /status is a 404, and writes of the spec could change the status.
     if "status" not in child(version, "subresources"):
         yield "the subresource status"
 
 
 def _has(schema: Json, path: list[str]) -> bool:
+    # Below such a field the API server keeps every unknown field.
     if not path or flag(schema, "x-kubernetes-preserve-unknown-fields"):
         return True
     properties = child(schema, "properties")

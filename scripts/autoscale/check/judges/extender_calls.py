@@ -31,57 +31,65 @@ _ENOUGH: Final = 30.0
 def is_configured(facts: CheckFacts) -> CheckResult:
     """Check that kube-scheduler's configuration has our extender with all that it must have."""
     name, key = CONFIG
-    held = next((texts(each, "data") for each in facts.config_maps.value if name_of(each).name == name), None)
-    if held is None and SCHEDULER not in installed(facts):
+    data = next(
+        (texts(config_map, "data") for config_map in facts.config_maps.value if name_of(config_map).name == name), None
+    )
+    if data is None and SCHEDULER not in installed(facts):
         raise UnseenError(f"{SCHEDULER} is not installed")
-    if held is None or key not in held:
+    if data is None or key not in data:
         return CheckResult(problems=[CheckProblem(name, f"there is no {key} in a ConfigMap {name}")])
     try:
-        document = read_yaml(held[key])
+        document = read_yaml(data[key])
     except YamlError as error:
         return CheckResult(problems=[CheckProblem(name, f"{key} of {name} is not YAML: {error}")])
-    found = document if isinstance(document, dict) else {}
-    said = [*_configuration(found), *_sampling(found, facts)]
+    configuration = document if isinstance(document, dict) else {}
+    errors = [*_configuration(configuration), *_sampling(configuration, facts)]
     return CheckResult(
-        "filter, prioritize, bind and preempt", [CheckProblem(name, f"{key} of {name}: {each}") for each in said]
+        "filter, prioritize, bind and preempt", [CheckProblem(name, f"{key} of {name}: {error}") for error in errors]
     )
 
 
 def _configuration(document: Json) -> list[str]:
-    names = [text(each, "schedulerName") for each in items(document, "profiles")]
-    said = [] if SCHEDULER_NAME in names else [f"no profile is named {SCHEDULER_NAME}"]
-    ours = [each for each in items(document, "extenders") if _leads_to_us(text(each, "urlPrefix"))]
+    names = [text(profile, "schedulerName") for profile in items(document, "profiles")]
+    errors = [] if SCHEDULER_NAME in names else [f"no profile is named {SCHEDULER_NAME}"]
+    ours = [candidate for candidate in items(document, "extenders") if _leads_to_us(text(candidate, "urlPrefix"))]
     if not ours:
-        return [*said, f"no extender leads to port {PORT}: kube-scheduler never asks us"]
+        return [*errors, f"no extender leads to port {PORT}: kube-scheduler never asks us"]
     extender = ours[0]
-    said += [f"the extender has no {verb}" for verb in VERBS if not text(extender, verb)]
+    errors += [f"the extender has no {verb}" for verb in VERBS if not text(extender, verb)]
     if flag(extender, "ignorable"):
-        said.append("the extender is ignorable: pods are bound past the ledger where it does not answer")
+        errors.append("the extender is ignorable: pods are bound past the ledger where it does not answer")
     if not flag(extender, "nodeCacheCapable"):
-        said.append("the extender is not nodeCacheCapable: refused pods are not woken")
+        errors.append("the extender is not nodeCacheCapable: refused pods are not woken")
     if text(extender, "urlPrefix").startswith("https:") and not flag(extender, "enableHTTPS"):
-        said.append("the extender's URL is https, and enableHTTPS is not true")
-    return said
+        errors.append("the extender's URL is https, and enableHTTPS is not true")
+    return errors
 
 
 def _sampling(document: Json, facts: CheckFacts) -> list[str]:
-    """kube-scheduler may be content with fewer nodes than the service takes for a sample of them."""
-    ours = next((each for each in items(document, "profiles") if text(each, "schedulerName") == SCHEDULER_NAME), {})
+    """The problem with ``percentageOfNodesToScore``, if there is one."""
+    ours = next(
+        (profile for profile in items(document, "profiles") if text(profile, "schedulerName") == SCHEDULER_NAME), {}
+    )
+    # A profile's own percentage goes before that of the whole configuration.
     percent = ours.get(_PERCENT) or document.get(_PERCENT)
-    told = _percent_told(facts)
-    if not isinstance(percent, int) or percent >= told:
+    service_percent = _percent_told(facts)
+    # kube-scheduler may be content with fewer nodes than the service takes for a sample of them.
+    if not isinstance(percent, int) or percent >= service_percent:
         return []
     return [
-        f"{_PERCENT} is {percent}, and the service is told {told} (extender.{_PERCENT} in {SETTINGS[0]}): "
+        f"{_PERCENT} is {percent}, and the service is told {service_percent} (extender.{_PERCENT} in {SETTINGS[0]}): "
         "pods may wait although nodes have room"
     ]
 
 
 def _percent_told(facts: CheckFacts) -> int:
     name, key = SETTINGS
-    held = next((texts(each, "data") for each in facts.config_maps.value if name_of(each).name == name), {})
+    data = next(
+        (texts(config_map, "data") for config_map in facts.config_maps.value if name_of(config_map).name == name), {}
+    )
     try:
-        return parse_settings(held.get(key, "")).percent_of_nodes
+        return parse_settings(data.get(key, "")).percent_of_nodes
     except SettingsError:
         return PERCENT
 
@@ -91,14 +99,16 @@ def _leads_to_us(url: str) -> bool:
 
 
 def is_in_force(facts: CheckFacts) -> CheckResult:
-    """Check that each kube-scheduler was started after its configuration was last changed: it reads it once."""
+    """Check that each kube-scheduler was started after its configuration was last changed."""
+    # A restart would not help before the configuration is right.
     if is_configured(facts).problems:
         raise UnseenError("the configuration has to be put right first")
     changed = [
         at
-        for each in facts.config_maps.value
-        if name_of(each).name == CONFIG[0]
-        for entry in items(each, "metadata", "managedFields")
+        for config_map in facts.config_maps.value
+        if name_of(config_map).name == CONFIG[0]
+        # The API server stamps each change there; a ConfigMap has no other time of its last change.
+        for entry in items(config_map, "metadata", "managedFields")
         if (at := parse_timestamp(text(entry, "time"))) is not None
     ]
     if not changed:
@@ -107,6 +117,7 @@ def is_in_force(facts: CheckFacts) -> CheckResult:
         CheckProblem(
             pod, f"kube-scheduler of pod {pod} was started before its configuration was changed", Level.WARNING
         )
+        # kube-scheduler reads its configuration once, at its start.
         for pod, since in _since(facts)
         if since < max(changed)
     ]
@@ -127,8 +138,8 @@ def is_ready(facts: CheckFacts) -> CheckResult:
     """Check that a scheduler has read the cluster, so that it answers at all."""
     pages = _pages(facts)
     if not any(_total(page, READY) for page in pages.values()):
-        said = f"none of {', '.join(sorted(pages))} has read the cluster yet: extender and agents are answered 503"
-        return CheckResult(problems=[CheckProblem(next(iter(sorted(pages))), said)])
+        message = f"none of {', '.join(sorted(pages))} has read the cluster yet: extender and agents are answered 503"
+        return CheckResult(problems=[CheckProblem(next(iter(sorted(pages))), message)])
     return CheckResult()
 
 
@@ -138,10 +149,11 @@ def is_asked(facts: CheckFacts) -> CheckResult:
     unseen = [] if isinstance(facts.waiting_pods, Unseen) else _never_tried(facts.waiting_pods.value, facts.server_now)
     calls = {verb: sum(_total(page, CALLS, verb=verb) for page in pages.values()) for verb in ("filter", "bind")}
     if unseen:
-        said = f"pod {unseen[0]} and {len(unseen) - 1} more wait" if len(unseen) > 1 else f"pod {unseen[0]} waits"
+        message = f"pod {unseen[0]} and {len(unseen) - 1} more wait" if len(unseen) > 1 else f"pod {unseen[0]} waits"
         return CheckResult(
-            problems=[CheckProblem(unseen[0], f"{said} for {SCHEDULER_NAME}, and no kube-scheduler has looked")]
+            problems=[CheckProblem(unseen[0], f"{message} for {SCHEDULER_NAME}, and no kube-scheduler has looked")]
         )
+    # Counters start at zero with the program, so zero proves nothing.
     if not any(calls.values()):
         raise UnseenError("no pod has come for it since it was started")
     return CheckResult(f"{calls['filter']:.0f} filter and {calls['bind']:.0f} bind calls since it was started")
@@ -150,11 +162,12 @@ def is_asked(facts: CheckFacts) -> CheckResult:
 def has_no_errors(facts: CheckFacts) -> CheckResult:
     """Check that the extender could answer what it was asked."""
     failed = sum(_total(page, CALLS, outcome="error") for page in _pages(facts).values())
-    asked = sum(_total(page, CALLS) for page in _pages(facts).values())
-    if failed and failed * 10 >= asked:
-        said = f"{failed:.0f} of {asked:.0f} calls of kube-scheduler were answered with an error"
-        return CheckResult(problems=[CheckProblem("", said, Level.WARNING)])
-    return CheckResult(f"{failed:.0f} of {asked:.0f} calls were errors")
+    calls = sum(_total(page, CALLS) for page in _pages(facts).values())
+    # Single errors are normal while a scheduler starts or leadership changes; a tenth is not.
+    if failed and failed * 10 >= calls:
+        message = f"{failed:.0f} of {calls:.0f} calls of kube-scheduler were answered with an error"
+        return CheckResult(problems=[CheckProblem("", message, Level.WARNING)])
+    return CheckResult(f"{failed:.0f} of {calls:.0f} calls were errors")
 
 
 def has_no_rival(facts: CheckFacts) -> CheckResult:
@@ -170,16 +183,16 @@ def has_no_rival(facts: CheckFacts) -> CheckResult:
 def _pages(facts: CheckFacts) -> dict[str, Sequence[MetricSample]]:
     """The metrics of each scheduler that answers. Raises ``UnseenError``."""
     looks = {name_of(pod).name: facts.metrics.get(name_of(pod).name) for pod in pods_of(facts, SCHEDULER)}
-    seen = {pod: look.value for pod, look in looks.items() if isinstance(look, SiteObservations)}
-    if not seen:
+    samples = {pod: look.value for pod, look in looks.items() if isinstance(look, SiteObservations)}
+    if not samples:
         unseen = next((look for look in looks.values() if isinstance(look, Unseen)), None)
         raise UnseenError(unseen.why if unseen is not None else f"{SCHEDULER} has no pod")
-    return seen
+    return samples
 
 
 def _total(page: Sequence[MetricSample], name: str, **labels: str) -> float:
     """The sum of all samples of that name with these labels."""
-    return sum(each.value for each in page if each.name == name and labels.items() <= each.labels.items())
+    return sum(sample.value for sample in page if sample.name == name and labels.items() <= sample.labels.items())
 
 
 def _never_tried(pods: Sequence[Json], now: float) -> list[str]:
@@ -187,8 +200,10 @@ def _never_tried(pods: Sequence[Json], now: float) -> list[str]:
     return [
         str(name_of(pod))
         for pod in pods
-        if not any(text(each, "type") == "PodScheduled" for each in items(pod, "status", "conditions"))
+        # kube-scheduler writes this condition at its first attempt, whatever the outcome.
+        if not any(text(condition, "type") == "PodScheduled" for condition in items(pod, "status", "conditions"))
         and (made := parse_timestamp(text(pod, "metadata", "creationTimestamp"))) is not None
         and now - made > _ENOUGH
+        # A pod with scheduling gates is not put into the queue at all.
         and not items(pod, "spec", "schedulingGates")
     ]

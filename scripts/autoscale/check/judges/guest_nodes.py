@@ -30,7 +30,8 @@ def are_ready(facts: CheckFacts) -> CheckResult:
     if not nodes:
         return CheckResult(problems=[CheckProblem("", "the cluster has no node")])
     if len(problems) == len(nodes):
-        problems = [CheckProblem(each.subject, each.said, Level.FAILURE) for each in problems]
+        # Some nodes are often under maintenance; if none is ready, nothing can run.
+        problems = [CheckProblem(problem.subject, problem.said, Level.FAILURE) for problem in problems]
     return CheckResult(f"{len(nodes)} nodes", problems)
 
 
@@ -51,13 +52,15 @@ def _for_guests(facts: CheckFacts) -> list[Json]:
         if labels_of(node).get(_OS, "linux") == "linux"
         and not flag(node, "spec", "unschedulable")
         and not _not_ready(node)
-        and not any(text(each, "effect") != "PreferNoSchedule" for each in items(node, "spec", "taints"))
+        # Pods of VMs tolerate no taint by default; PreferNoSchedule is only a preference.
+        and not any(text(taint, "effect") != "PreferNoSchedule" for taint in items(node, "spec", "taints"))
     ]
 
 
 def offer_devices(facts: CheckFacts) -> CheckResult:
     """Check that each node offers what the pods of VMs ask for."""
     offered = {name_of(node).name: _offers(node, *RESOURCES) for node in _for_guests(facts)}
+    # Without a device plugin no pod asks for the device; guests are emulated on purpose.
     if DEVICES not in installed(facts) and not any(offered.values()):
         raise UnseenError(f"no device plugin is installed ({DEVICES}): guests are emulated")
     level = Level.WARNING if any(offered.values()) else Level.FAILURE
@@ -73,36 +76,39 @@ def offer_devices(facts: CheckFacts) -> CheckResult:
 
 def _offers(node: Json, *resources: str) -> bool:
     amounts = child(node, "status", "allocatable")
-    return any(str(amounts.get(each, "0")) not in ("0", "") for each in resources)
+    # A node whose device plugin is gone keeps the resource with an amount of 0.
+    return any(str(amounts.get(resource, "0")) not in ("0", "") for resource in resources)
 
 
 def offer_network(facts: CheckFacts) -> CheckResult:
-    """Return the nodes that cannot plug VMs into the flat network."""
+    """Check that each node can plug VMs into the flat network."""
     if NETWORK not in installed(facts):
         raise UnseenError(f"the flat network of VMs is not installed ({NETWORK})")
     nodes = _for_guests(facts)
-    said = f"offers no {FLAT_NETWORK}: VMs with spec.extraNetwork are not placed there"
+    reason = f"offers no {FLAT_NETWORK}: VMs with spec.extraNetwork are not placed there"
     names = [name_of(node).name for node in nodes if not _offers(node, FLAT_NETWORK)]
     level = Level.FAILURE if len(names) == len(nodes) else Level.WARNING
-    return CheckResult(f"{len(nodes)} nodes", [CheckProblem(name, f"node {name} {said}", level) for name in names])
+    return CheckResult(f"{len(nodes)} nodes", [CheckProblem(name, f"node {name} {reason}", level) for name in names])
 
 
 def accelerate(facts: CheckFacts) -> CheckResult:
     """Check that guests run on KVM, as their VMs say; a VM that asks for emulation does not count."""
-    said: dict[str, tuple[bool, str]] = {}
+    acceleration: dict[str, tuple[bool, str]] = {}
     for vm in facts.vms.value:
         condition = next((c for c in items(vm, "status", "conditions") if text(c, "type") == "Accelerated"), None)
+        # A VM that turns acceleration off asks for emulation, so it says nothing about its node.
         if condition is None or child(vm, "spec").get("enableAcceleration") is False or not text(vm, "status", "node"):
             continue
-        said[text(vm, "status", "node")] = (text(condition, "status") == "True", text(condition, "message"))
-    if not said:
+        # One VM stands for its node: they all run on the same /dev/kvm.
+        acceleration[text(vm, "status", "node")] = (text(condition, "status") == "True", text(condition, "message"))
+    if not acceleration:
         raise UnseenError("no VM has said yet how its guest runs")
     problems = [
         CheckProblem(node, f"guests on node {node} are emulated, which is many times slower: {why}", Level.WARNING)
-        for node, (is_fast, why) in sorted(said.items())
+        for node, (is_fast, why) in sorted(acceleration.items())
         if not is_fast
     ]
-    return CheckResult(f"on {len(said)} nodes", problems)
+    return CheckResult(f"on {len(acceleration)} nodes", problems)
 
 
 def may_grow(facts: CheckFacts) -> CheckResult:
@@ -112,11 +118,13 @@ def may_grow(facts: CheckFacts) -> CheckResult:
         raise UnseenError("no VM runs")
     problems = [
         CheckProblem(
-            str(name_of(vm)), f"VM {name_of(vm)} cannot grow to its maximum: {text(found, 'message')}", Level.WARNING
+            str(name_of(vm)),
+            f"VM {name_of(vm)} cannot grow to its maximum: {text(condition, 'message')}",
+            Level.WARNING,
         )
         for vm in running
-        for found in items(vm, "status", "conditions")
-        if (text(found, "type"), text(found, "status")) == ("LimitedByPod", "True")
+        for condition in items(vm, "status", "conditions")
+        if (text(condition, "type"), text(condition, "status")) == ("LimitedByPod", "True")
     ]
     return CheckResult(f"{len(running)} VMs run", problems)
 
@@ -127,8 +135,8 @@ def has_pods_network(facts: CheckFacts) -> CheckResult:
     if not wants:
         raise UnseenError("no VM has an address of its own (spec.extraNetwork)")
     lack = [str(name_of(vm)) for vm in wants if text(vm, "status", "phase") == "Running" and not _address(vm)]
-    said = [CheckProblem(vm, f"VM {vm} runs without the address that it asks for") for vm in lack]
-    return CheckResult(f"{len(wants)} VMs have one", said)
+    problems = [CheckProblem(vm, f"VM {vm} runs without the address that it asks for") for vm in lack]
+    return CheckResult(f"{len(wants)} VMs have one", problems)
 
 
 def _address(vm: Json) -> str:

@@ -1,4 +1,4 @@
-"""Who leads: each program with a Lease has one holder that lives and renews (pure)."""
+"""Leadership: each program with a Lease has one holder that lives and renews it (pure)."""
 
 from __future__ import annotations
 
@@ -28,32 +28,38 @@ SPARE: Final = 6.0
 
 def are_held(facts: CheckFacts) -> CheckResult:
     """Check that each Lease has a holder that is a running pod and renews it."""
-    leases, here = {name_of(each).name: each for each in facts.leases.value}, installed(facts)
-    wanted = [(each, name) for each in PROGRAMS for name in each.leases if _is_sought(facts, each, name, here, leases)]
+    leases, here = {name_of(lease).name: lease for lease in facts.leases.value}, installed(facts)
+    wanted = [
+        (program, name)
+        for program in PROGRAMS
+        for name in program.leases
+        if _is_sought(facts, program, name, here, leases)
+    ]
     if not wanted:
         raise UnseenError("no program that is installed has a Lease")
-    problems = [why for each, name in wanted if (why := _wrong(facts, each, name, leases.get(name))) is not None]
+    problems = [why for program, name in wanted if (why := _wrong(facts, program, name, leases.get(name))) is not None]
     led = [f"{name}: {_holder(leases[name])}" for _, name in wanted if name in leases]
     return CheckResult("; ".join(led), problems)
 
 
 def holders_lead(facts: CheckFacts) -> CheckResult:
     """Check that the replica that holds a Lease acts; one that was won just now may still prepare."""
-    here, problems, asked = installed(facts), list[CheckProblem](), list[str]()
-    leases = {name_of(each).name: each for each in facts.leases.value}
+    here, problems, reporting = installed(facts), list[CheckProblem](), list[str]()
+    leases = {name_of(stored).name: stored for stored in facts.leases.value}
     for program in PROGRAMS:
         if not program.leases or program.name not in here or program.leases[0] not in leases:
             continue
         lease = leases[program.leases[0]]
         holder = next((pod for pod in _replicas(facts, program) if _is_holder(lease, pod)), None)
-        said = None if holder is None else _says_leading(facts, holder)
-        asked += [] if said is None or holder is None else [holder]
-        if said is False and _held_for(lease) > SPARE:
-            told = f"{holder} of {program.name} holds the Lease {program.leases[0]} and does not lead"
-            problems.append(CheckProblem(str(holder), f"{told}: no other can take its place"))
-    if not asked:
+        is_leading = None if holder is None else _says_leading(facts, holder)
+        reporting += [] if is_leading is None or holder is None else [holder]
+        # A new leader reads the cluster before it acts; it may do so for a while after winning.
+        if is_leading is False and _held_for(lease) > SPARE:
+            claim = f"{holder} of {program.name} holds the Lease {program.leases[0]} and does not lead"
+            problems.append(CheckProblem(str(holder), f"{claim}: no other can take its place"))
+    if not reporting:
         raise UnseenError("no holder of a Lease says whether it leads")
-    return CheckResult(", ".join(asked), problems)
+    return CheckResult(", ".join(reporting), problems)
 
 
 def _held_for(lease: Json) -> float:
@@ -63,17 +69,16 @@ def _held_for(lease: Json) -> float:
 
 
 def _is_sought(facts: CheckFacts, program: Program, lease: str, here: Objects, leases: Objects) -> bool:
-    """Return True if there must be such a Lease: there is, or the replicas all stand by.
-
-    A scheduler that acts alone leads without one, and an old one that is left then is no matter.
-    """
+    """Return True if there must be such a Lease: there is, or the replicas all stand by."""
+    # A scheduler without `--lease` acts alone, and a Lease that an earlier installation has left does not matter.
     template = child(here.get(SCHEDULER, {}), "spec", "template")
     if program.name == SCHEDULER and program.name in here and not is_told(template, "--lease"):
         return False
     if program.name not in here or lease in leases or lease != program.leases[0]:
         return program.name in here and lease in leases
-    told = [_says_leading(facts, pod) for pod in _replicas(facts, program)]
-    return False in told and True not in told
+    leadership = [_says_leading(facts, pod) for pod in _replicas(facts, program)]
+    # All replicas report that they stand by: the Lease that one of them should hold is missing.
+    return False in leadership and True not in leadership
 
 
 def _replicas(facts: CheckFacts, program: Program) -> list[str]:
@@ -83,7 +88,7 @@ def _replicas(facts: CheckFacts, program: Program) -> list[str]:
 def _says_leading(facts: CheckFacts, pod: str) -> bool | None:
     """Leadership that the replica reports; None if it reports none."""
     look = facts.metrics.get(pod)
-    says = isinstance(look, SiteObservations) and any(each.name.endswith(LEADING) for each in look.value)
+    says = isinstance(look, SiteObservations) and any(sample.name.endswith(LEADING) for sample in look.value)
     return leads(facts, pod) if says else None
 
 
@@ -93,28 +98,30 @@ def _holder(lease: Json) -> str:
 
 def _is_holder(lease: Json, pod: str) -> bool:
     holder = _holder(lease)
+    # Holders may add a suffix to the pod's name: kube-scheduler appends `_` and a UUID.
     return holder == pod or holder.startswith((f"{pod}-", f"{pod}_"))
 
 
 def _wrong(facts: CheckFacts, program: Program, name: str, lease: Json | None) -> CheckProblem | None:
     if lease is None:
         return CheckProblem(name, f"there is no Lease {name}: no replica of {program.name} leads")
-    holder, told = _holder(lease), f"the Lease {name}"
+    holder, subject = _holder(lease), f"the Lease {name}"
     if not holder:
-        return CheckProblem(name, f"{told} has no holder: no replica of {program.name} leads")
+        return CheckProblem(name, f"{subject} has no holder: no replica of {program.name} leads")
     if not any(_is_holder(lease, pod) for pod in _replicas(facts, program)):
-        return CheckProblem(name, f"{told} is held by {holder}, which is no running pod of {program.name}")
+        return CheckProblem(name, f"{subject} is held by {holder}, which is no running pod of {program.name}")
     age = _age(facts, lease)
     limit = max(whole(lease, "spec", "leaseDurationSeconds"), 1) + SPARE
     if age is not None and age > limit:
-        return CheckProblem(name, f"{told} was last renewed {age:.0f} s ago by {holder}: it hangs, or is cut off")
+        return CheckProblem(name, f"{subject} was last renewed {age:.0f} s ago by {holder}: it hangs, or is cut off")
     return None
 
 
 def _age(facts: CheckFacts, lease: Json) -> float | None:
-    """Since when nothing was written, by the API server's calendar: the holder's own may be wrong."""
-    stamps = (parse_timestamp(text(each, "time")) for each in items(lease, "metadata", "managedFields"))
-    written = [each for each in stamps if each is not None]
+    """Seconds since the last write, by the API server's calendar."""
+    stamps = (parse_timestamp(text(entry, "time")) for entry in items(lease, "metadata", "managedFields"))
+    written = [stamp for stamp in stamps if stamp is not None]
+    # `renewTime` is by the holder's own calendar, which may be wrong, so it is the last resort.
     at = max(written) if written else parse_timestamp(text(lease, "spec", "renewTime"))
     return None if at is None else facts.server_now - at
 
@@ -128,8 +135,8 @@ def one_leads(facts: CheckFacts) -> CheckResult:
         leaders = sorted(pod for pod in _replicas(facts, program) if leads(facts, pod))
         led += leaders
         if len(leaders) > 1:
-            said = f"{' and '.join(leaders)} of {program.name} both say that they lead"
-            problems.append(CheckProblem(leaders[0], said))
+            message = f"{' and '.join(leaders)} of {program.name} both say that they lead"
+            problems.append(CheckProblem(leaders[0], message))
     if not led:
         raise UnseenError("no replica says whether it leads")
     return CheckResult(", ".join(sorted(led)), problems)

@@ -24,10 +24,10 @@ _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 def _enabled(facts: CheckFacts) -> list[Json]:
     """Running VMs whose size agents decide. Raises ``UnseenError`` if there is none."""
-    found = [vm for vm in facts.vms.value if labels_of(vm).get(LABEL_ENABLED) == "true" and _runs(vm)]
-    if not found:
+    enabled = [vm for vm in facts.vms.value if labels_of(vm).get(LABEL_ENABLED) == "true" and _runs(vm)]
+    if not enabled:
         raise UnseenError(f"no running VM has the label {LABEL_ENABLED}=true")
-    return found
+    return enabled
 
 
 def _runs(vm: Json) -> bool:
@@ -36,14 +36,15 @@ def _runs(vm: Json) -> bool:
 
 def have_agents(facts: CheckFacts) -> CheckResult:
     """Check that each VM that should be sized has exactly one agent: a sidecar, or its node's."""
+    # Labels hold the VM's name alone, which is unique within its namespace.
     sidecars = {(name_of(pod).namespace, labels_of(pod).get(LABEL_VM_NAME, "")) for pod in sidecar_pods(facts)}
     nodes = {node_of(pod) for pod in pods_of(facts, AGENT)}
     problems = list[CheckProblem]()
     for vm in _enabled(facts):
         name, has_node_agent = name_of(vm), text(vm, "status", "node") in nodes
         if (name.namespace, name.name) in sidecars and has_node_agent:
-            said = f"VM {name} has two agents, a sidecar and its node's: each undoes the other's economy"
-            problems.append(CheckProblem(str(name), said, Level.WARNING))
+            message = f"VM {name} has two agents, a sidecar and its node's: each undoes the other's economy"
+            problems.append(CheckProblem(str(name), message, Level.WARNING))
         elif (name.namespace, name.name) not in sidecars and not has_node_agent:
             problems.append(
                 CheckProblem(str(name), f"VM {name} has no agent: no sidecar in its pod, and none on its node")
@@ -53,36 +54,39 @@ def have_agents(facts: CheckFacts) -> CheckResult:
 
 def are_answered(facts: CheckFacts) -> CheckResult:
     """Check that agents have had an answer of the scheduler lately, as they say themselves."""
-    accounts, problems, heard = facts.agents.value, list[CheckProblem](), 0
+    accounts, problems, answered = facts.agents.value, list[CheckProblem](), 0
     if not accounts:
         raise UnseenError(f"no running VM has the label {LABEL_ENABLED}=true")
     for vm, account in sorted(accounts.items()):
         age = None if account is None else account.get("scheduler_answered_seconds")
         if account is None:
             problems.append(CheckProblem(vm, f"the agent of VM {vm} does not answer /explain", Level.WARNING))
+        # An agent that never had an answer reports null.
         elif not isinstance(age, (int, float)) or age > LATELY:
             since = "never" if not isinstance(age, (int, float)) else f"{age:.0f} s ago"
             problems.append(
                 CheckProblem(vm, f"the agent of VM {vm} was last answered by the scheduler {since}{_why(account)}")
             )
         else:
-            heard += 1
-    return CheckResult(f"{heard} agents were answered within {LATELY:.0f} s", problems)
+            answered += 1
+    return CheckResult(f"{answered} agents were answered within {LATELY:.0f} s", problems)
 
 
 def _why(account: Json) -> str:
-    said = [text(each, "reason") for each in items(account, "troubles") if text(each, "with_") == "scheduler"]
-    return f": {said[-1]}" if said else ""
+    reasons = [
+        text(trouble, "reason") for trouble in items(account, "troubles") if text(trouble, "with_") == "scheduler"
+    ]
+    return f": {reasons[-1]}" if reasons else ""
 
 
 def permits_hold(facts: CheckFacts) -> CheckResult:
     """Check that each VM can be read, and has no more than its stored permit."""
     problems, read = list[CheckProblem](), 0
-    for each in facts.vms.value:
+    for manifest in facts.vms.value:
         try:
-            vm = parse_virtual_machine(each)
+            vm = parse_virtual_machine(manifest)
         except InvalidObjectError as error:
-            problems.append(CheckProblem(str(name_of(each)), f"VM {name_of(each)} cannot be read: {error}"))
+            problems.append(CheckProblem(str(name_of(manifest)), f"VM {name_of(manifest)} cannot be read: {error}"))
             continue
         read += 1
         problems += [
@@ -94,6 +98,7 @@ def permits_hold(facts: CheckFacts) -> CheckResult:
 
 
 def _beyond(vm: VirtualMachine) -> list[str]:
+    # Without a permit, or with autoscaling off, any size is the owner's choice.
     if vm.permit is None or not vm.enabled or vm.use.within(vm.permit):
         return []
     return [f"it was given {vm.use}, more than its permit of {vm.permit}: another client has resized it"]
@@ -102,11 +107,11 @@ def _beyond(vm: VirtualMachine) -> list[str]:
 def moves_end(facts: CheckFacts) -> CheckResult:
     """Check that no migration hangs, and none of a node's VMs should leave and cannot."""
     now = facts.server_now
-    active = [each for each in facts.migrations.value if text(each, "status", "phase") not in _ENDED]
+    active = [migration for migration in facts.migrations.value if text(migration, "status", "phase") not in _ENDED]
     problems = [
-        CheckProblem(f"-n {name_of(each).namespace} {name_of(each).name}", why)
-        for each in active
-        if (why := _hangs(each, now))
+        CheckProblem(f"-n {name_of(migration).namespace} {name_of(migration).name}", why)
+        for migration in active
+        if (why := _hangs(migration, now))
     ]
     if isinstance(facts.ledger, SiteObservations):
         problems += [
@@ -123,6 +128,7 @@ def _hangs(migration: Json, now: float) -> str:
     made = parse_timestamp(text(migration, "metadata", "creationTimestamp"))
     leaving = parse_timestamp(text(migration, "metadata", "deletionTimestamp"))
     longest = float(whole(migration, "spec", "completionTimeout") or 3600)
+    # A finalizer keeps a deleted object until its controller has cleaned up; without a controller it stays.
     if leaving is not None and now - leaving > _STUCK:
         return f"migration {name_of(migration)} has been leaving for {now - leaving:.0f} s: nothing ends it"
     if made is not None and now - made > longest + _STUCK:
@@ -148,10 +154,12 @@ def are_placed(facts: CheckFacts) -> CheckResult:
 def objects_are_read(facts: CheckFacts) -> CheckResult:
     """Check that the scheduler can read every object; what it cannot read counts as its maximum."""
     unread = items(facts.ledger.value, "unreadable")
-    said = [
+    problems = [
         CheckProblem(
-            text(each, "object"), f"{text(each, 'kind')} {text(each, 'object')}: {text(each, 'reason')}", Level.WARNING
+            text(unread_object, "object"),
+            f"{text(unread_object, 'kind')} {text(unread_object, 'object')}: {text(unread_object, 'reason')}",
+            Level.WARNING,
         )
-        for each in unread
+        for unread_object in unread
     ]
-    return CheckResult("", said)
+    return CheckResult("", problems)

@@ -1,4 +1,4 @@
-"""Whether pods of VMs request what their VMs have reserved, and whether that is as it was asked for (B.10, pure)."""
+"""Requests of VMs' pods: they follow what their VMs have reserved, if the settings ask for it (B.10, pure)."""
 
 from __future__ import annotations
 
@@ -23,27 +23,35 @@ _IN_FORCE: Final = {
 def are_as_set(facts: CheckFacts) -> CheckResult:
     """Compare the effective setting with the configured one."""
     follows, wanted = _follows(facts), _wanted(facts)
+    # A setting that cannot be read is reported on another line; this one still shows what is in force.
     if wanted is None or wanted is follows:
         return CheckResult(_IN_FORCE[follows])
     what = "on" if wanted else "off"
-    said = f"permits.asPodRequests is {what}, and {_IN_FORCE[follows]}"
-    return CheckResult(problems=[CheckProblem(SCHEDULER, said, Level.WARNING)])
+    message = f"permits.asPodRequests is {what}, and {_IN_FORCE[follows]}"
+    return CheckResult(problems=[CheckProblem(SCHEDULER, message, Level.WARNING)])
 
 
 def _follows(facts: CheckFacts) -> bool:
     """The leading scheduler's setting. Raises ``UnseenError`` if it does not report it."""
     pod = leading_pod(facts, SCHEDULER)
     look = None if pod is None else facts.metrics.get(name_of(pod).name)
-    found = [each.value for each in look.value if each.name == _FOLLOWED] if isinstance(look, SiteObservations) else []
-    if not found:
+    samples = (
+        [sample.value for sample in look.value if sample.name == _FOLLOWED]
+        if isinstance(look, SiteObservations)
+        else []
+    )
+    # A scheduler of an older release has no such metric.
+    if not samples:
         raise UnseenError("no scheduler says whether requests of pods follow their VMs")
-    return found[0] == 1.0
+    return samples[0] == 1.0
 
 
 def _wanted(facts: CheckFacts) -> bool | None:
     """The ConfigMap's setting; None if it cannot be decoded, which another line reports."""
     name = config_map_of(facts, SCHEDULER)
-    data = next((texts(each, "data") for each in facts.config_maps.value if name_of(each).name == name), {})
+    data = next(
+        (texts(config_map, "data") for config_map in facts.config_maps.value if name_of(config_map).name == name), {}
+    )
     try:
         return parse_settings(data[CONFIG_KEY]).pod_requests
     except (KeyError, ValueError, YamlError):

@@ -1,4 +1,4 @@
-"""The ports of VMs' pods: whom they let in, and who reaches them (pure)."""
+"""The ports of VMs' pods: the clients that they accept, and those that reach them (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scripts.autoscale.check.looks import SiteObservations
 
 def are_closed(facts: CheckFacts) -> CheckResult:
     """Check that the ports of VMs' pods ask for the controller's certificate, and what else guards them."""
-    pods = [each for each in facts.vm_pods.value if not is_over(each)]
+    pods = [pod for pod in facts.vm_pods.value if not is_over(pod)]
     problems = [
         CheckProblem(
             str(name_of(pod)),
@@ -31,6 +31,7 @@ def are_closed(facts: CheckFacts) -> CheckResult:
 def _unguarded(facts: CheckFacts, pods: Iterable[JsonObject]) -> str:
     """The namespaces in which nothing but the certificate guards pods of VMs, as the end of a sentence."""
     if not isinstance(facts.network_policies, SiteObservations):
+        # If policies could not be listed, nothing is known about them.
         return ""
     bare = {
         name_of(pod).namespace

@@ -45,14 +45,15 @@ SETTINGS: Final[Mapping[str, Settings]] = {
 
 def are_valid(facts: CheckFacts) -> CheckResult:
     """Check that each ConfigMap holds what its program can use, and whether a program refuses what it has."""
-    maps = {name_of(each).name: texts(each, "data") for each in facts.config_maps.value}
+    maps = {name_of(config_map).name: texts(config_map, "data") for config_map in facts.config_maps.value}
     named = {program: _config_map(workload, program) for program, workload in installed(facts).items()}
     named = {program: name for program, name in named.items() if name}
     if not named:
         raise UnseenError("no program that has settings is installed")
-    told = {name: _wrong(program, name, maps.get(name)) for program, name in named.items()}
-    problems = [CheckProblem(name, why) for name, why in told.items() if why]
-    good = [name for name, why in told.items() if not why]
+    refusals = {name: _wrong(program, name, maps.get(name)) for program, name in named.items()}
+    problems = [CheckProblem(name, why) for name, why in refusals.items() if why]
+    good = [name for name, why in refusals.items() if not why]
+    # A ConfigMap that is good now may not have reached its pod: kubelets refresh mounted files after a minute or so.
     return CheckResult(", ".join(good), problems or _refused_by_programs(facts, named.get(SCHEDULER, SCHEDULER)))
 
 
@@ -65,8 +66,9 @@ def config_map_of(facts: CheckFacts, program: str) -> str:
 def _config_map(workload: Json, program: str) -> str:
     """The name of the ConfigMap with the program's settings; empty if it has none."""
     volumes = items(workload, "spec", "template", "spec", "volumes")
-    found = (text(each, "configMap", "name") for each in volumes if _has_settings(program, each))
-    return next(found, "")
+    # The name in the volume counts, and not our own: an operator may mount another ConfigMap.
+    config_maps = (text(volume, "configMap", "name") for volume in volumes if _has_settings(program, volume))
+    return next(config_maps, "")
 
 
 def _has_settings(program: str, volume: Json) -> bool:
@@ -93,10 +95,10 @@ def _refusal(parse: Callable[[str], object], document: str) -> str:
 
 
 def _refused_by_programs(facts: CheckFacts, config_map: str) -> list[CheckProblem]:
-    """A file that is good by now may not have reached its program."""
+    """Pods that still refuse the settings that they were given."""
     return [
         CheckProblem(config_map, f"pod {pod} still refuses the settings that it was given: its log names the fields")
         for pod, look in facts.metrics.items()
         if isinstance(look, SiteObservations)
-        and any(each.name.endswith(_REFUSED) and each.value for each in look.value)
+        and any(sample.name.endswith(_REFUSED) and sample.value for sample in look.value)
     ]

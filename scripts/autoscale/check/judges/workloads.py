@@ -1,4 +1,4 @@
-"""Our programs: whether they run, which versions they are, and who else does their work (pure)."""
+"""Our programs: their pods, their versions, and rivals that do the same work (pure)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from scripts.autoscale.check.installed_programs import (
 )
 from scripts.autoscale.check.looks import Unseen, UnseenError
 
+# Reasons of a waiting container, as kubelets name them.
 _PULLS: Final = frozenset({"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
 _NOT_YET: Final = frozenset({"ContainerCreating", "PodInitializing"})
 ORIGINALS: Final = (("Deployment", "autoscale-scheduler"), ("DaemonSet", "autoscaler-agent"))
@@ -46,39 +47,40 @@ def images_are_there(facts: CheckFacts) -> CheckResult:
     """Check that every container of ours has its image."""
     problems = [
         CheckProblem(
-            name_of(pod).name, f"container {text(each, 'name')} of pod {name_of(pod).name} has no image {image}"
+            name_of(pod).name, f"container {text(state, 'name')} of pod {name_of(pod).name} has no image {image}"
         )
         for program in PROGRAMS
         for pod in pods_of(facts, program.name)
-        for each in _states(pod)
-        if text(each, "state", "waiting", "reason") in _PULLS
-        for image in [f"{text(each, 'image')}: {_waiting(each)}"]
+        for state in _states(pod)
+        if text(state, "state", "waiting", "reason") in _PULLS
+        for image in [f"{text(state, 'image')}: {_waiting(state)}"]
     ]
     return CheckResult("", problems)
 
 
 def programs_run(facts: CheckFacts) -> CheckResult:
-    """Check that every program has as many ready pods as it should, and why not; a missing image has a line of its own.
-
-    A pod that has failed stays for weeks: it is reported only if its program lacks pods.
-    """
-    problems, told = list[CheckProblem](), set[str]()
-    for pod in (each for program in PROGRAMS for each in pods_of(facts, program.name)):
+    """Check that every program has as many ready pods as it should."""
+    problems, reported = list[CheckProblem](), set[str]()
+    for pod in (candidate for program in PROGRAMS for candidate in pods_of(facts, program.name)):
         reasons = list(_troubles(pod))
+        # A missing image has a line of its own; here it only keeps the program from being reported again.
         if reasons or _lacks_image(pod):
-            told.add(program_of(pod))
+            reported.add(program_of(pod))
         problems += [CheckProblem(name_of(pod).name, f"pod {name_of(pod).name}: {reason}") for reason in reasons]
     for name, workload in installed(facts).items():
-        if name not in told:
+        # One reason for a program is enough: that too few pods are ready follows from it.
+        if name not in reported:
             problems += _unfinished(facts, name, workload)
     return CheckResult("", problems)
 
 
 def _failed(facts: CheckFacts, program: str) -> list[CheckProblem]:
     """The reasons why pods of the program have ended."""
-    failed = [each for each in facts.pods.value if program_of(each) == program and pod_phase(each) == "Failed"]
-    said = {name_of(each).name: text(each, "status", "message") or text(each, "status", "reason") for each in failed}
-    return [CheckProblem(pod, f"pod {pod}: it has failed: {why}") for pod, why in said.items()]
+    # A failed pod stays until it is garbage-collected, perhaps for weeks, so it matters only if its program lacks
+    # pods.
+    failed = [pod for pod in facts.pods.value if program_of(pod) == program and pod_phase(pod) == "Failed"]
+    reasons = {name_of(pod).name: text(pod, "status", "message") or text(pod, "status", "reason") for pod in failed}
+    return [CheckProblem(pod, f"pod {pod}: it has failed: {why}") for pod, why in reasons.items()]
 
 
 def _states(pod: Json) -> Iterator[Json]:
@@ -87,7 +89,7 @@ def _states(pod: Json) -> Iterator[Json]:
 
 
 def _lacks_image(pod: Json) -> bool:
-    return any(text(each, "state", "waiting", "reason") in _PULLS for each in _states(pod))
+    return any(text(state, "state", "waiting", "reason") in _PULLS for state in _states(pod))
 
 
 def _waiting(state: Json) -> str:
@@ -101,6 +103,7 @@ def _troubles(pod: Json) -> Iterator[str]:
         reason = text(state, "state", "waiting", "reason")
         if reason == "CrashLoopBackOff":
             yield f"container {text(state, 'name')} has ended {whole(state, 'restartCount')} times: {_end(state)}"
+        # Every container waits with one of these reasons for a moment while its pod starts.
         elif reason and reason not in _PULLS | _NOT_YET:
             yield f"container {text(state, 'name')} cannot start: {_waiting(state)}"
     for condition in items(pod, "status", "conditions"):
@@ -110,32 +113,40 @@ def _troubles(pod: Json) -> Iterator[str]:
 
 def _end(state: Json) -> str:
     ended = child(state, "lastState", "terminated")
-    said = text(ended, "message").strip().splitlines()
-    return said[-1] if said else f"{text(ended, 'reason') or 'unknown'}, exit code {whole(ended, 'exitCode')}"
+    lines = text(ended, "message").strip().splitlines()
+    # The last line is the error; a traceback stands above it.
+    return lines[-1] if lines else f"{text(ended, 'reason') or 'unknown'}, exit code {whole(ended, 'exitCode')}"
 
 
 def _unfinished(facts: CheckFacts, name: str, workload: Json) -> list[CheckProblem]:
     status = child(workload, "status")
+    # Only the status of a DaemonSet has this field.
     if "desiredNumberScheduled" in status:
         wanted, ready = whole(status, "desiredNumberScheduled"), whole(status, "numberReady")
     else:
         wanted, ready = whole(workload, "spec", "replicas"), whole(status, "readyReplicas")
         if not wanted:
             return [CheckProblem(name, f"{name} is scaled to 0 replicas")]
-    why = [text(each, "message") for each in items(status, "conditions") if text(each, "type") == "ReplicaFailure"]
+    # ReplicaFailure: the API server refuses the pods themselves, by quota or admission.
+    why = [
+        text(condition, "message")
+        for condition in items(status, "conditions")
+        if text(condition, "type") == "ReplicaFailure"
+    ]
     if ready < wanted or why:
-        said = f"{name} has {ready} of {wanted} pods ready" + "".join(f": {each}" for each in why)
-        return [CheckProblem(name, said), *_failed(facts, name)]
+        message = f"{name} has {ready} of {wanted} pods ready" + "".join(f": {reason}" for reason in why)
+        return [CheckProblem(name, message), *_failed(facts, name)]
     return []
 
 
 def versions_fit(facts: CheckFacts) -> CheckResult:
     """Check that agents are as old as the scheduler or one minor release behind it, and never ahead."""
     scheduler, agents = _newest(facts, SCHEDULER), dict[str, Version]()
+    # Without the right to list pods of VMs, the agents of nodes can still be compared.
     beside = [] if isinstance(facts.vm_pods, Unseen) else sidecar_pods(facts)
     for pod in (*pods_of(facts, AGENT), *beside):
-        if (found := _version(pod, AGENT_CONTAINERS)) is not None:
-            agents[str(name_of(pod))] = found
+        if (agent_version := _version(pod, AGENT_CONTAINERS)) is not None:
+            agents[str(name_of(pod))] = agent_version
     problems = [
         CheckProblem(pod, f"the agent of pod {pod} is {agent}, the scheduler {scheduler}: {why}", Level.WARNING)
         for pod, agent in agents.items()
@@ -151,11 +162,19 @@ def versions_fit(facts: CheckFacts) -> CheckResult:
 
 def _newest(facts: CheckFacts, program: str) -> Version:
     pods = pods_of(facts, program)
-    found = [version for pod in pods if (version := _version(pod, ("service",))) is not None]
-    if not found:
-        tags = sorted({image_tag(text(each, "image")) for pod in pods for each in containers(pod) if _is_ours(each)})
+    versions = [version for pod in pods if (version := _version(pod, ("service",))) is not None]
+    if not versions:
+        tags = sorted(
+            {
+                image_tag(text(container, "image"))
+                for pod in pods
+                for container in containers(pod)
+                if _is_ours(container)
+            }
+        )
         raise UnseenError(f"the images of {program} have the tag {', '.join(tags) or '(none)'}, which says no version")
-    return max(found)
+    # During a rolling update both versions run; the newer one is going to lead.
+    return max(versions)
 
 
 def _is_ours(container: Json) -> bool:
@@ -164,9 +183,12 @@ def _is_ours(container: Json) -> bool:
 
 def _version(pod: Json, names: tuple[str, ...]) -> Version | None:
     """The label's version if the pod is only ours, else the tag of the image."""
-    tags = [image_tag(text(each, "image")) for each in containers(pod) if text(each, "name") in names]
-    labelled = labels_of(pod).get(VERSION_LABEL, "") if program_of(pod) in {each.name for each in PROGRAMS} else ""
-    return next((found for each in (labelled, *tags) if (found := _read_version(each)) is not None), None)
+    tags = [image_tag(text(container, "image")) for container in containers(pod) if text(container, "name") in names]
+    # In a VM's pod the label is set by the maker of the pod, so only the image's tag counts.
+    labelled = (
+        labels_of(pod).get(VERSION_LABEL, "") if program_of(pod) in {program.name for program in PROGRAMS} else ""
+    )
+    return next((parsed for candidate in (labelled, *tags) if (parsed := _read_version(candidate)) is not None), None)
 
 
 def _read_version(given: str) -> Version | None:
@@ -177,6 +199,7 @@ def _read_version(given: str) -> Version | None:
 
 
 def _mismatch(agent: Version, scheduler: Version) -> str:
+    # A scheduler understands older agents; an older scheduler may not understand a newer agent.
     if agent.release[:2] > scheduler.release[:2]:
         return "the scheduler is upgraded first"
     return _far(agent, scheduler)
@@ -191,29 +214,34 @@ def alone(facts: CheckFacts) -> CheckResult:
     """Check that no other program places the same pods, sizes the same VMs or runs them."""
     others = [*_others(facts, "Deployment"), *_others(facts, "DaemonSet")]
     controllers = [
-        name_of(each).namespace
-        for each in facts.deployments.value
-        if name_of(each).name == "neonvm-controller" and whole(each, "spec", "replicas")
+        name_of(deployment).namespace
+        for deployment in facts.deployments.value
+        if name_of(deployment).name == "neonvm-controller" and whole(deployment, "spec", "replicas")
     ]
     if len(controllers) > 1:
-        said = f"a neonvm-controller runs in each of the namespaces {', '.join(sorted(controllers))}: both run every VM"
-        foreign = next(each for each in sorted(controllers) if each != facts.namespace)
-        others.append(CheckProblem(f"-n {foreign} deployment neonvm-controller", said))
+        message = (
+            f"a neonvm-controller runs in each of the namespaces {', '.join(sorted(controllers))}: both run every VM"
+        )
+        # The one outside the installation's namespace is proposed for removal.
+        foreign = next(namespace for namespace in sorted(controllers) if namespace != facts.namespace)
+        others.append(CheckProblem(f"-n {foreign} deployment neonvm-controller", message))
     return CheckResult("", others)
 
 
 def _others(facts: CheckFacts, kind: str) -> list[CheckProblem]:
-    names = {name for each, name in ORIGINALS if each == kind}
+    names = {name for workload_kind, name in ORIGINALS if workload_kind == kind}
     what = {"Deployment": "places the same pods", "DaemonSet": "sizes the same VMs"}[kind]
-    found = (facts.daemon_sets if kind == "DaemonSet" else facts.deployments).value
+    workloads = (facts.daemon_sets if kind == "DaemonSet" else facts.deployments).value
     return [
         CheckProblem(
-            f"-n {name_of(each).namespace} {kind.lower()} {name_of(each).name}",
-            f"{kind} {name_of(each)} of the original project {what}",
+            f"-n {name_of(workload).namespace} {kind.lower()} {name_of(workload).name}",
+            f"{kind} {name_of(workload)} of the original project {what}",
+            # A DaemonSet cannot be scaled to zero, so it is deleted instead.
             remedy=""
             if kind == "Deployment"
-            else f"kubectl -n {name_of(each).namespace} delete daemonset {name_of(each).name}",
+            else f"kubectl -n {name_of(workload).namespace} delete daemonset {name_of(workload).name}",
         )
-        for each in found
-        if name_of(each).name in names and (kind == "DaemonSet" or whole(each, "spec", "replicas"))
+        for workload in workloads
+        # A Deployment with no replicas does nothing and can stay.
+        if name_of(workload).name in names and (kind == "DaemonSet" or whole(workload, "spec", "replicas"))
     ]

@@ -18,6 +18,7 @@ CHECKS: Final = (
         " API server.",
         "kubectl cluster-info; kubectl config current-context",
         When.ALWAYS,
+        # Without the API server every other line would be skipped for the same reason.
         is_fatal=True,
     ),
     Check(

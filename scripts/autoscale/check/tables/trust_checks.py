@@ -1,4 +1,4 @@
-"""Who leads, who trusts whom, and what time it is: lines of ``autoscale check`` (pure)."""
+"""Leases, certificates and clocks: lines of ``autoscale check`` (pure)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the third act showed, and whether it is a success (pure).
+"""Observations of the third act, and their verdict (pure).
 
 Success means: the replica that was there grew, another one served beside it, both were taken back after the load, and
 no transaction failed.
@@ -59,6 +59,7 @@ class GroupObservations:
 
     def saw(self, at: Seconds, serving: int, cpus: Mapping[str, float]) -> bool:
         """The group is like this; returns whether that is new."""
+        # Informers report every write; only a change of what is drawn is a point.
         if self.points and (self.points[-1].serving, self.points[-1].cpus) == (serving, cpus):
             return False
         self.points.append(GroupPoint(round(at, 2), serving, dict(cpus)))
@@ -66,7 +67,7 @@ class GroupObservations:
 
 
 def group_report(seen: GroupObservations) -> GroupReport:
-    """The outcome of what was seen."""
+    """The outcome of the observations."""
     began = seen.load_began
     during = [point for point in seen.points if began is not None and point.seconds >= began]
     most_cpu = max((point.cpus.get(seen.first, 0.0) for point in during), default=0.0)
@@ -88,6 +89,7 @@ def _not_back(seen: GroupObservations, last: GroupPoint, most_cpu: float) -> str
     """The steps that did not happen after the load."""
     if last.serving != 1:
         return f"{last.serving} replicas serve, not the one of the beginning,"
+    # Two VMs are the primary and one replica.
     if len(last.cpus) > 2:
         return f"{', '.join(sorted(last.cpus))} run, not one replica beside the primary,"
     if last.cpus.get(seen.first, most_cpu) > seen.started_at:
@@ -99,15 +101,16 @@ def _problems(seen: GroupObservations, most_cpu: float, most_serving: int) -> Se
     if seen.load_ended is None or not seen.points:
         return [seen.problem or "the group's load did not run"]
     last = seen.points[-1]
-    found = [seen.problem] if seen.problem else []
+    problems = [seen.problem] if seen.problem else []
     if most_cpu <= seen.started_at:
-        found.append(f"the replica did not grow: it had {seen.started_at:g} vCPU before the load and never more")
+        problems.append(f"the replica did not grow: it had {seen.started_at:g} vCPU before the load and never more")
     if most_serving < 2:
-        found.append(f"no replica was added under load {seen.said_under_load}")
+        problems.append(f"no replica was added under load {seen.said_under_load}")
     if seen.said_at_last:
-        found.append(f"{_not_back(seen, last, most_cpu)} {seen.said_at_last}")
+        problems.append(f"{_not_back(seen, last, most_cpu)} {seen.said_at_last}")
     if seen.failed:
-        found.append(f"{seen.failed} transactions of the read load failed")
+        problems.append(f"{seen.failed} transactions of the read load failed")
+    # Simulated replicas run no transactions.
     if not seen.is_simulated and not seen.transactions:
-        found.append("no transaction of the read load was run")
-    return found
+        problems.append("no transaction of the read load was run")
+    return problems

@@ -80,22 +80,28 @@ class GroupScenario:
 
     async def play(self) -> None:
         """Loads the replicas until another one serves, and waits until that has gone again. Raises ``SiteError``."""
-        load, seen = await self.read_load(), self.seen
+        load, observations = await self.read_load(), self.seen
         await load.prepare()
+        # A failure to come to rest is no reason to stop: `_has_room` is what the act needs.
         await self._comes(self._is_least, _REST)
         await self._until(
             self._has_room, _ROOM, "the replica stays large without load, so it could not be seen to grow"
         )
-        seen.started_at = self._size()
-        seen.load_began = self.elapsed()
+        observations.started_at = self._size()
+        observations.load_began = self.elapsed()
         self.tell(f"reads at {GROUP.name}-read, as many as it answers")
         outcome = await load.press(self._goes_on(), self._heard)
-        self.tps, seen.load_ended = None, self.elapsed()
-        seen.transactions, seen.failed, seen.problem = outcome.transactions, outcome.failed, outcome.problem
-        seen.said_under_load = self._said(Seconds(seen.load_ended - seen.load_began))
+        # The table shows no rate once the load is over.
+        self.tps, observations.load_ended = None, self.elapsed()
+        observations.transactions, observations.failed, observations.problem = (
+            outcome.transactions,
+            outcome.failed,
+            outcome.problem,
+        )
+        observations.said_under_load = self._said(Seconds(observations.load_ended - observations.load_began))
         self.tell("the reads have ended")
         if not await self._comes(self._is_back, _BACK):
-            seen.said_at_last = self._said(_BACK)
+            observations.said_at_last = self._said(_BACK)
 
     def _said(self, waited: Seconds) -> str:
         """The group's own message after a wait."""
@@ -107,6 +113,7 @@ class GroupScenario:
 
         def goes_on() -> bool:
             now = self.clock.now()
+            # From the first moment at which all serve; later dips do not restart the wait.
             if self.watcher.serving >= MOST_REPLICAS and not together:
                 together.append(now)
             return now < began + _LONGEST_LOAD and (not together or now < together[0] + _TOGETHER)

@@ -1,4 +1,4 @@
-"""Watches a group of VMs: who serves, and how large each of its VMs is."""
+"""Watches a group of VMs: the replicas that serve, and the size of each VM."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class GroupWatch:
         self._groups = Informer(client, VM_GROUPS, clock)
         self._vms = Informer(client, VIRTUAL_MACHINES, clock)
         for informer in (self._groups, self._vms):
+            # The callback needs the group and all of its VMs, whichever of them has changed.
             informer.listen(lambda _: self._changed())
 
     async def run(self) -> None:
@@ -45,8 +46,8 @@ class GroupWatch:
     @property
     def vms(self) -> list[Json]:
         """The VMs of the group, by name."""
-        found = [vm for vm in self._vms.objects.values() if labels_of(vm).get(LABEL_GROUP) == self._group.name]
-        return sorted(found, key=lambda vm: name_of(vm).name)
+        members = [vm for vm in self._vms.objects.values() if labels_of(vm).get(LABEL_GROUP) == self._group.name]
+        return sorted(members, key=lambda vm: name_of(vm).name)
 
     @property
     def others(self) -> list[ObjectName]:
@@ -61,8 +62,11 @@ class GroupWatch:
     @property
     def is_ready(self) -> bool:
         """True if all that is wanted serves."""
-        found = [each for each in items(self.group, "status", "conditions") if text(each, "type") == "Ready"]
-        return [text(each, "status") for each in found] == ["True"]
+        # The group has at most one condition of a type; without it nothing is ready yet.
+        ready = [
+            condition for condition in items(self.group, "status", "conditions") if text(condition, "type") == "Ready"
+        ]
+        return [text(condition, "status") for condition in ready] == ["True"]
 
     @property
     def why(self) -> str:
@@ -72,25 +76,30 @@ class GroupWatch:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """A row for each VM: its name, a bar of its vCPUs, and what it does on which node."""
-        states = {text(each, "name"): text(each, "state") for each in items(self.group, "status", "members")}
+        states = {text(member, "name"): text(member, "state") for member in items(self.group, "status", "members")}
         return [_row(vm, states.get(name_of(vm).name, "")) for vm in self.vms]
 
     def _conditions(self) -> list[str]:
-        ready = [each for each in items(self.group, "status", "conditions") if text(each, "type") == "Ready"]
-        return [text(each, "message") for each in ready]
+        ready = [
+            condition for condition in items(self.group, "status", "conditions") if text(condition, "type") == "Ready"
+        ]
+        return [text(condition, "message") for condition in ready]
 
     def _changed(self) -> None:
+        # A VM that has not booted has no vCPUs yet, and would be drawn as shrunk to nothing.
         self._on_change(self.serving, {name_of(vm).name: cores(vm) for vm in self.vms if cores(vm)})
 
 
 def cores(vm: Json) -> float:
     """The vCPUs that the guest has now; 0 if it does not run (pure)."""
+    # A VM that does not run has no CPUs in its status.
     return MilliCpu.parse(text(vm, "status", "cpus") or 0).as_cores
 
 
 def _row(vm: Json, state: str) -> tuple[str, str, str]:
     most = vm.get("spec")
     largest = _most(most if isinstance(most, dict) else {})
+    # The group's own state of a member says more than the phase of its VM.
     does = "Leaving" if is_leaving(vm) else state or text(vm, "status", "phase") or "Pending"
     picture = f"{bar(cores(vm), cores(vm), largest, _BAR)} {cores(vm):g}/{largest:g} vCPU"
     return name_of(vm).name, picture, f"{does} on {text(vm, 'status', 'node') or '-'}"
@@ -100,4 +109,5 @@ def _most(spec: Json) -> float:
     guest = spec.get("guest")
     cpus = guest.get("cpus") if isinstance(guest, dict) else None
     most = cpus.get("max") if isinstance(cpus, dict) else None
+    # As in any object of the API, the quantity may be an integer or a string.
     return MilliCpu.parse(most).as_cores if isinstance(most, (int, str)) else 0.0

@@ -53,6 +53,7 @@ class PgbenchReads:
                 on_tps(tps)
 
         while goes_on() and not total.problem:
+            # `-n` skips the vacuum, which a read replica cannot run; `-S` only selects.
             reads = ["-n", "-S", "-c", str(_CLIENTS), "-j", "1", "-T", str(_WAVE), "-P", "1", "postgres"]
             total += await run_pgbench(self.endpoint, reads, heard, Seconds(_WAVE + GRACE))
         return total
@@ -70,20 +71,23 @@ class SimulatedReads:
 
     async def press(self, goes_on: Callable[[], bool], on_tps: Callable[[float], None]) -> Outcome:  # noqa: ARG002 - none are run
         """Asks the demand of the guests, and takes it back. Raises ``SiteError``."""
-        asked: set[str] = set()
+        loaded: set[str] = set()
         began = self.clock.now()
+        # The demand is divided among those that serve now, and is shared out again as replicas come and go.
         while goes_on() or self.clock.now() < Instant(began + _SHARE):
             serving = await self.controls()
             for control in serving:
                 await self._ask(control, {"cpu": _DEMAND / len(serving), "mem": _MEMORY})
-            asked.update(serving)
+            loaded.update(serving)
             await self.clock.sleep(_SHARE)
-        for control in asked:
+        # Every replica that ever had a share gives it back, or it would never shrink.
+        for control in loaded:
             await self._ask(control, None)
         return Outcome(0, 0, "")
 
     async def _ask(self, control: str, demand: dict[str, object] | None) -> None:
         try:
+            # A proxy of the environment must not take requests to this machine.
             async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
                 method = "DELETE" if demand is None else "PUT"
                 (await http.request(method, f"{control}/demand", json=demand)).raise_for_status()

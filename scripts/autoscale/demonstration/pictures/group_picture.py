@@ -61,10 +61,12 @@ def draw_group(report: GroupReport, path: Path) -> None:
         done = f"{report.transactions:,} reads, {report.failed} failed" if report.transactions else "simulated"
         figure.legend(loc="outside upper right", ncols=4, frameon=False, fontsize=9)
         sizes.set_title(f"A primary and its read replicas: {done}", loc="left", fontsize=11, color=INK)
+        # A date in an SVG would make equal reports differ.
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
 
 
 def _sizes(panel: Axes, points: Sequence[GroupPoint], began: float, until: float) -> None:
+    # Sorted, so that a VM has the same colour in every picture of one report.
     names = sorted({name for point in points for name in point.cpus})
     for number, name in enumerate(names):
         heights = [point.cpus.get(name, 0.0) for point in points]
@@ -81,4 +83,5 @@ def _stairs(  # noqa: PLR0913, PLR0917 - one line of a picture
     """A line that has one height until it has another."""
     began, until = span
     times = [*(point.seconds - began for point in points), until - began]
+    # The last height holds until the end of the picture, which needs one more point.
     panel.plot(times, [*heights, heights[-1]], drawstyle="steps-post", color=colour, linewidth=1.6, label=label or None)

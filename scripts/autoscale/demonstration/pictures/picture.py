@@ -1,9 +1,4 @@
-"""Draws a demonstration: the VM's size over time, above the transactions that it did.
-
-- Only what the report says is drawn. A VM has one size until it has another: there is no line between two sizes.
-- Zero on the axis is the start of the load.
-- Equal reports make equal files: there is no date and no random name in them.
-"""
+"""Draws a demonstration: the VM's size over time, above the transactions that it did."""
 
 from __future__ import annotations
 
@@ -32,6 +27,7 @@ def style() -> Iterator[None]:
         {
             "font.size": 10,
             "svg.fonttype": "none",
+            # With a fixed salt equal reports make equal files: without it matplotlib draws random ids.
             "svg.hashsalt": "autoscale",
             "axes.edgecolor": "#888888",
             "axes.labelcolor": INK,
@@ -63,22 +59,26 @@ def draw(report: Report, path: Path) -> None:
     with style():
         figure = Figure(figsize=(9, 5.6), layout="constrained", facecolor="white")
         panels = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
-        until = max(report.sizes[-1].seconds, ended, *(each.seconds for each in report.load)) + AFTER
-        times = [*(each.seconds - began for each in report.sizes), until - began]
-        _stairs(panels[0], times, [each.cpu for each in report.sizes], "vCPU")
-        _stairs(panels[1], times, [Bytes(each.memory).as_gib for each in report.sizes], "memory, GiB")
-        loads = _loads([(each.seconds - began, each.tps) for each in report.load])
+        until = max(report.sizes[-1].seconds, ended, *(point.seconds for point in report.load)) + AFTER
+        # Zero on the axis is the start of the load.
+        times = [*(point.seconds - began for point in report.sizes), until - began]
+        _stairs(panels[0], times, [point.cpu for point in report.sizes], "vCPU")
+        _stairs(panels[1], times, [Bytes(point.memory).as_gib for point in report.sizes], "memory, GiB")
+        loads = _loads([(point.seconds - began, point.tps) for point in report.load])
         _transactions(panels[2], loads, report.note)
         for panel in panels:
             _frame(panel, [(0, ended - began), *((load[0][0], load[-1][0]) for load in loads[1:])])
+        # The boot before the load would squeeze what matters.
         panels[2].set_xlim(max(times[0], -BEFORE), until - began)
         panels[2].set_xlabel("seconds since the load began")
         _words(panels[0], report, ended - began)
+        # A date in an SVG would make equal reports differ.
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
 
 
 def _stairs(panel: Axes, times: Sequence[float], sizes: Sequence[float], label: str) -> None:
     heights = [*sizes, sizes[-1]]
+    # A VM has one size until it has another: there is no slope between two sizes.
     panel.fill_between(times, heights, step="post", color=SKY, alpha=0.6, linewidth=0)
     panel.plot(times, heights, drawstyle="steps-post", color=INK, linewidth=1.6)
     panel.set_ylabel(label)
@@ -87,12 +87,13 @@ def _stairs(panel: Axes, times: Sequence[float], sizes: Sequence[float], label: 
 
 def _loads(points: Sequence[Point]) -> list[list[Point]]:
     """The points of each load by themselves (pure)."""
-    found: list[list[Point]] = []
+    groups: list[list[Point]] = []
     for point in points:
-        if not found or point[0] - found[-1][-1][0] > GAP:
-            found.append([])
-        found[-1].append(point)
-    return found
+        # pgbench reports each second while it runs.
+        if not groups or point[0] - groups[-1][-1][0] > GAP:
+            groups.append([])
+        groups[-1].append(point)
+    return groups
 
 
 def _transactions(panel: Axes, loads: Sequence[Sequence[Point]], note: str) -> None:
@@ -101,6 +102,7 @@ def _transactions(panel: Axes, loads: Sequence[Sequence[Point]], note: str) -> N
             [at for at, _ in load], [tps for _, tps in load], color=LEAF, linewidth=1.6, marker=".", markersize=4
         )
     panel.set_ylabel("pgbench, tps")
+    # Matplotlib warns about an axis without height, so 0 tps still gets one.
     panel.set_ylim(0, max((tps for load in loads for _, tps in load), default=1.0) * 1.25 or 1.0)
     if not loads:
         panel.text(0.5, 0.5, note or "no transactions", transform=panel.transAxes, ha="center", color="#888888")

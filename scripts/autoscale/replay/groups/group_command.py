@@ -77,19 +77,21 @@ class LagOptions:
 
     def lags(self, *, is_group: bool) -> Lags:
         """The lags to play. Raises ``ValueError`` for options that mean nothing, alone or together."""
-        given = [name for name, value in asdict(self).items() if value is not None]
-        if given and not is_group:
-            raise ValueError(f"--{given[0].replace('_', '-')}: expected --group beside it")
+        options = [name for name, value in asdict(self).items() if value is not None]
+        if options and not is_group:
+            raise ValueError(f"--{options[0].replace('_', '-')}: expected --group beside it")
         if self.largest_pod is not None and self.rollout is not Rollout.IN_PLACE:
             raise ValueError("--largest-pod: expected --rollout in-place beside it")
         faulty = (self.broken_pods or 0) + (self.flapping_pods or 0)
         if faulty > MOST_FAULTY:
             raise ValueError(f"--broken-pods, --flapping-pods: expected at most {MOST_FAULTY} together, got {faulty}")
+        # Only None means the default: 0 seconds is an answer.
         return Lags(
             start=DEFAULT_LAGS.start if self.pod_start is None else self.pod_start,
             metrics=DEFAULT_LAGS.metrics if self.metrics_age is None else self.metrics_age,
             rollout=self.rollout or DEFAULT_LAGS.rollout,
             deletes=DELETES,
+            # The command takes vCPUs, the model thousandths.
             largest=inf if self.largest_pod is None else self.largest_pod * 1000,
             broken=self.broken_pods or 0,
             flapping=self.flapping_pods or 0,
@@ -101,7 +103,7 @@ _COLUMNS = ("cost", "insufficient %", "throttled %", "restarts/h", "replicas/h")
 
 @dataclass(frozen=True, slots=True)
 class Playing:
-    """How recordings are played: this many times faster, to pods that lag so far behind."""
+    """Settings of a replay: ``speed`` is how many times faster it is played, ``lags`` how far pods lag behind."""
 
     speed: float
     lags: Lags
@@ -133,15 +135,15 @@ def show_groups(
         write_report(_document(replays, speed), form)
         return
     console = Console()
-    for each in replays:
-        line = each.timeline
-        console.print(_table(f"{line.name}: {line.scored_hours:.1f} h scored every {line.step:g} s", each.scores))
+    for replay in replays:
+        line = replay.timeline
+        console.print(_table(f"{line.name}: {line.scored_hours:.1f} h scored every {line.step:g} s", replay.scores))
     if len(replays) > 1:
         console.print(_table(f"overall, {len(replays)} recordings at speed {speed:g}", group_totals(replays)))
 
 
 def _document(replays: Sequence[GroupReplay], speed: float) -> bytes:
-    recordings = [{"name": each.timeline.name, "scores": each.scores} for each in replays]
+    recordings = [{"name": replay.timeline.name, "scores": replay.scores} for replay in replays]
     document = {"speed": speed, "recordings": recordings, "overall": group_totals(replays)}
     return msgspec.json.format(msgspec.json.encode(document), indent=2)
 
@@ -153,5 +155,5 @@ def _table(title: str, scores: Mapping[str, GroupScore]) -> Table:
     for name, score in scores.items():
         figures = (score.cost, score.insufficient_percent, score.throttled_percent)
         rates = (score.restarts_per_hour, score.replicas_per_hour)
-        table.add_row(name, *(f"{each:.2f}" for each in figures), *(f"{each:.1f}" for each in rates))
+        table.add_row(name, *(f"{figure:.2f}" for figure in figures), *(f"{figure:.1f}" for figure in rates))
     return table

@@ -1,12 +1,4 @@
-"""A group of equal replicas that share a recorded demand, and what is seen of it every look.
-
-Rules that hold here:
-
-- Replicas share the demand evenly. What they need is seen also where it is more than they request: containers may use
-  what a node has to spare. Demand above what the serving replicas request counts as not covered.
-- A replica costs from when it is ordered and serves later, and metrics are of a while ago (``lagging_group``).
-- A look comes every minute, on fine recordings every 15 s; what it decides holds from the next step on.
-"""
+"""A group of equal replicas that share a recorded demand evenly, and its observation at every look."""
 
 from __future__ import annotations
 
@@ -55,11 +47,13 @@ class ReplicaShape:
     def of(cls, peak: float) -> ReplicaShape:
         """For a demand of at most ``peak`` vCPUs: two of the largest carry three quarters more than the peak."""
         usual = rounded(peak * 1000 / TYPICAL)
+        # Two of the largest carry 1.75 times the peak: with the fewest replicas there is still room.
         return cls(max(UNIT, rounded(usual / 4)), rounded(peak * 875), usual)
 
 
 def rounded(milli: float) -> int:
     """Up to a whole number of units, one or more."""
+    # The tolerance keeps an exact multiple from being rounded up by floating point.
     return max(1, ceil(milli / UNIT - 1e-9)) * UNIT
 
 
@@ -105,13 +99,14 @@ class GroupPlayed:
 
     @property
     def given(self) -> Floats:
-        """What served, in vCPUs."""
+        """Capacity that served, in vCPUs."""
         return self.serving * self.size if self.capacity is None else self.capacity
 
 
 def group_timeline(recording: Recording, speed: float) -> Timeline:
     """The recording with a step for every look."""
     line = timeline(recording, speed)
+    # A look comes every minute, on fine recordings every 15 s.
     every = round((LOOK if line.step >= COARSE_STEP else FINE_LOOK) / line.step)
     return replace(line, step=line.step * every, demand=line.demand[::every], warm_up=line.warm_up // every)
 
@@ -125,18 +120,21 @@ def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -
         at = index * line.step
         group.advance(at, demand * 1000)
         ready = len(group.ready)
+        # This step is noted before the policy is asked: what it decides holds from the next step on.
         rows[:, index] = group.replicas, ready, group.size / 1000, group.capacity / 1000
+        # Containers may use what a node has to spare, so the need is seen also above what they request.
         used = round(demand * 1000 / max(1, ready))
         moment = BEGIN + timedelta(seconds=at)
         uses = tuple(group.measured())
-        found = policy(GroupObservation(moment, group.replicas, ready, group.size, used, group.running(), uses))
-        group.order(REPLICAS.clamp(found.replicas), min(shape.most, max(shape.least, rounded(found.size))))
+        ordered = policy(GroupObservation(moment, group.replicas, ready, group.size, used, group.running(), uses))
+        group.order(REPLICAS.clamp(ordered.replicas), min(shape.most, max(shape.least, rounded(ordered.size))))
     return GroupPlayed(*rows)
 
 
 def oracle(line: Timeline) -> Floats:
     """The least that covers the demand of every moment, in vCPUs, by the best number of replicas and size for it."""
     shape, demand = ReplicaShape.of(float(line.demand.max())), line.demand * 1000
+    # Infinity where no size fits, so that another number of replicas wins.
     best = np.full(len(demand), np.inf)
     for replicas in range(REPLICAS.min, REPLICAS.max + 1):
         size = np.maximum(shape.least, np.ceil(demand / replicas / UNIT - 1e-9) * UNIT)

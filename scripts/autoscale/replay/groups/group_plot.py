@@ -1,4 +1,4 @@
-"""The picture of a group's replay: for each recording what was needed and given, and by how many replicas of what size.
+"""The picture of a group's replay: for each recording need and allocation, and the number and size of the replicas.
 
 As in the picture of single policies a column shows the maximum of its range, so that averaging hides nothing.
 """
@@ -33,6 +33,7 @@ def draw_groups(replays: Sequence[GroupReplay], path: Path, speed: float) -> Non
     handles, labels = panels[0].get_legend_handles_labels()
     below, more = panels[1].get_legend_handles_labels()
     figure.legend(handles + below, labels + more, loc="outside lower left", ncols=6, frameon=False, fontsize=9)
+    # With a salt and without a date, equal replays make equal files.
     with rc_context({"svg.hashsalt": "autoscale", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {})
 
@@ -57,16 +58,17 @@ def _draw_capacity(panel: Axes, replay: GroupReplay, names: Sequence[str]) -> No
     begin, (edges, at) = replay.timeline.warm_up, _columns(replay)
     demand = replay.timeline.demand[begin:]
     panel.fill_between(at, column_most(demand, edges), step="post", color=DEMAND, linewidth=0, label="needed")
+    # The first policy is drawn last, above the others.
     for name, color, width in reversed([*zip(names, (ALLOCATION, RIVAL), (1.3, 0.9), strict=False)]):
         played = replay.played[name]
-        given = column_most(played.given[begin:], edges)
-        panel.plot(at, given, color=color, linewidth=width, drawstyle="steps-post", label=f"given by {name}")
+        allocated = column_most(played.given[begin:], edges)
+        panel.plot(at, allocated, color=color, linewidth=width, drawstyle="steps-post", label=f"given by {name}")
     first = replay.played[names[0]]
     short = column_most(np.maximum(0.0, demand - first.given[begin:]), edges)
     top = column_most(demand, edges)
-    shown = (short > 1e-9).tolist()
+    is_short = (short > 1e-9).tolist()
     label = f"needed and not given by {names[0]}"
-    panel.fill_between(at, top - short, top, where=shown, step="post", color=SHORTFALL, zorder=3, label=label)
+    panel.fill_between(at, top - short, top, where=is_short, step="post", color=SHORTFALL, zorder=3, label=label)
     panel.set_title(
         f"{replay.timeline.name}   {_in_words(replay.scores[names[0]])}", loc="left", fontsize=9, color=ALLOCATION
     )
@@ -90,6 +92,7 @@ def _draw_replicas(panel: Axes, replay: GroupReplay, name: str) -> None:
     panel.set_ylabel("replicas")
     sizes = panel.twinx()
     sizes.plot(at, column_most(played.size[begin:], edges), color=SIZE, linewidth=1.0, drawstyle="steps-post")
+    # An empty line, since the legend is made of this axis and the sizes are on another.
     panel.plot([], [], color=SIZE, linewidth=1.0, label="vCPUs of each")
     sizes.set_ylabel("vCPU each", color=SIZE)
     sizes.set_ylim(bottom=0)

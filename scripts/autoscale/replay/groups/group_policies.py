@@ -1,10 +1,4 @@
-"""The policies that can be played as a group: plain HPA, vertical only, HVPA's modes, and Tortoise.
-
-Rules that hold here:
-
-- All hear the same recommenders: HPA's rule at 80 % of the request, and VPA's percentiles of a day's decay.
-- What decides is the code that runs in a cluster. A player only keeps its memory between two looks.
-"""
+"""The policies that can be played as a group: plain HPA, vertical only, HVPA's modes, and Tortoise."""
 
 from __future__ import annotations
 
@@ -54,6 +48,7 @@ class Recommenders:
     """An HPA and a VPA for one group."""
 
     def __init__(self) -> None:
+        # HPA's rule and VPA's percentiles of a day's decay: all players hear the same recommenders.
         self._desires = horizontal.Desires()
         self._history: vertical.History = {}
 
@@ -61,18 +56,24 @@ class Recommenders:
         """Replicas that the HPA desires now."""
         uses = look.uses
         rules = horizontal.HorizontalRules(bounds, (horizontal.MetricTarget("cpu", utilization=target),))
-        found, self._desires = horizontal.recommended(
+        recommendation, self._desires = horizontal.recommended(
             rules, look.replicas, lambda _: uses, self._desires, look.now.timestamp()
         )
-        measured = [each.used for each in uses if each.used is not None and each.ready]
-        if found is None or not measured:
+        # As in Kubernetes, pods that are not ready do not count for the need.
+        measured = [replica_use.used for replica_use in uses if replica_use.used is not None and replica_use.ready]
+        # Without a measurement the HPA leaves the number of replicas alone.
+        if recommendation is None or not measured:
             return HorizontalRecommendation(look.replicas, bounds.min, bounds.max)
         need = Fraction(sum(measured) * 100, len(measured) * target)
-        return replace(found, uses=(MeasuredUse("cpu", need),))
+        return replace(recommendation, uses=(MeasuredUse("cpu", need),))
 
     def sizes(self, look: GroupObservation) -> VerticalRecommendation | None:
         """Size that the VPA recommends for each replica."""
-        uses = [NOTHING if each.used is None else ResourceList(MilliCpu(each.used)) for each in look.uses if each.ready]
+        uses = [
+            NOTHING if replica_use.used is None else ResourceList(MilliCpu(replica_use.used))
+            for replica_use in look.uses
+            if replica_use.ready
+        ]
         self._history = vertical.observed(self._history, NAME, uses, look.now.timestamp())
         return vertical.recommended(self._history, look.replicas)
 
@@ -85,20 +86,22 @@ def workload(look: GroupObservation) -> Workload:
 
 def plain_hpa(shape: ReplicaShape) -> Callable[[GroupObservation], OrderedReplicas]:
     """An HPA alone: replicas of the usual size."""
-    known = Recommenders()
-    return lambda look: OrderedReplicas(known.replicas(look, REPLICAS, TARGET).desired, shape.usual)
+    recommenders = Recommenders()
+    return lambda look: OrderedReplicas(recommenders.replicas(look, REPLICAS, TARGET).desired, shape.usual)
 
 
 def vertical_only(_: ReplicaShape) -> Callable[[GroupObservation], OrderedReplicas]:
     """A VPA alone: two replicas, each of the target where its size is outside of the bounds."""
-    known = Recommenders()
+    recommenders = Recommenders()
 
     def look_at(look: GroupObservation) -> OrderedReplicas:
-        said = known.sizes(look)
-        container = None if said is None else said.container(NAME)
+        recommendation = recommenders.sizes(look)
+        container = None if recommendation is None else recommendation.container(NAME)
+        # The VPA says nothing until it has a history.
         if container is None or container.target.cpu is None:
             return OrderedReplicas(REPLICAS.min, look.size)
         least, most = container.lower.cpu or container.target.cpu, container.upper.cpu or container.target.cpu
+        # As VPA's updater: a size within the bounds is not worth a restart.
         inside = least <= MilliCpu(look.size) <= most and look.replicas == REPLICAS.min
         return OrderedReplicas(REPLICAS.min, look.size if inside else container.target.cpu.value)
 
@@ -124,8 +127,9 @@ class HvpaPlayer:
 
     def __call__(self, look: GroupObservation) -> OrderedReplicas:
         """One look."""
-        said = Recommendations(self._known.replicas(look, REPLICAS, TARGET), self._known.sizes(look))
-        decision, self._memory = hvpa.decide(self._spec, workload(look), said, self._memory, look.now)
+        recommendations = Recommendations(self._known.replicas(look, REPLICAS, TARGET), self._known.sizes(look))
+        # The decision is made by the code that runs in a cluster; only its memory is kept here.
+        decision, self._memory = hvpa.decide(self._spec, workload(look), recommendations, self._memory, look.now)
         return _wanted(look, decision.replicas, decision.containers)
 
 
@@ -148,16 +152,17 @@ class TortoisePlayer:
 
     def __call__(self, look: GroupObservation) -> OrderedReplicas:
         """One look: the Tortoise first, then its HPA."""
-        seen = ObservedAutoscalers(self._hpa, self._known.sizes(look))
-        found, self._memory = tortoise.decide(self._spec, workload(look), seen, self._memory, look.now)
-        self._hpa = found.autoscaler or self._hpa
+        observed = ObservedAutoscalers(self._hpa, self._known.sizes(look))
+        result, self._memory = tortoise.decide(self._spec, workload(look), observed, self._memory, look.now)
+        # A Tortoise that changes nothing leaves its HPA as it was.
+        self._hpa = result.autoscaler or self._hpa
         bounds = ReplicaBounds(self._hpa.min, self._hpa.max)
         desired = self._known.replicas(look, bounds, self._hpa.target(NAME, "cpu") or TARGET).desired
-        return _wanted(look, desired, found.decision.containers)
+        return _wanted(look, desired, result.decision.containers)
 
 
 def _wanted(look: GroupObservation, replicas: int | None, containers: tuple[SizedContainer, ...]) -> OrderedReplicas:
-    sizes = [each.requests.cpu.value for each in containers if each.requests.cpu is not None]
+    sizes = [container.requests.cpu.value for container in containers if container.requests.cpu is not None]
     return OrderedReplicas(look.replicas if replicas is None else replicas, sizes[0] if sizes else look.size)
 
 

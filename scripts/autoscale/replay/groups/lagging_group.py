@@ -1,13 +1,4 @@
-"""A group whose pods are not at once what was ordered, and whose metrics are of a while ago.
-
-Rules that hold here:
-
-- Replicas share the demand evenly among those that are ready. What they use is measured also above their request.
-- A size reaches pods by a rolling update (a quarter may be added, a quarter may be missing), as people delete them, or
-  in place. One that a node cannot give in place stays what it was.
-- A replica that is no longer ordered goes at once; one that is not ready goes first.
-- What is measured is ``metrics`` seconds old, of those pods that there were then.
-"""
+"""A group whose pods follow an order with a delay, and whose metrics lag behind."""
 
 from __future__ import annotations
 
@@ -26,7 +17,7 @@ NAME: Final = "app"
 
 
 class Rollout(StrEnum):
-    """How a new size reaches pods."""
+    """The way in which a new size reaches pods."""
 
     ROLLING = "rolling"
     ON_DELETE = "on-delete"
@@ -35,7 +26,7 @@ class Rollout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lags:
-    """How far pods and metrics are behind what was ordered and needed.
+    """Delays of pods and metrics behind what was ordered and needed.
 
     A pod is ready ``start`` seconds after it was made, what is measured is ``metrics`` seconds old, and a resize in
     place takes ``resize`` seconds. With on-delete, a pod is deleted every ``deletes`` seconds. In place no pod can have
@@ -98,8 +89,10 @@ class LaggingGroup:
         self.now = now
         self._settle()
         ready = self.ready
+        # Replicas share the demand evenly; their use is measured also above their request.
         use = {pod.serial: round(demand / len(ready)) for pod in ready}
-        old = [each for each in self._measured if each[0] <= now - self.lags.metrics]
+        # The last one of the old measurements is what metrics show; all newer ones are shown later.
+        old = [measurement for measurement in self._measured if measurement[0] <= now - self.lags.metrics]
         self._measured = [*old[-1:], *self._measured[len(old) :], (now, use)]
 
     @property
@@ -109,12 +102,12 @@ class LaggingGroup:
 
     @property
     def capacity(self) -> int:
-        """What the pods that serve have together, in thousandths of a vCPU."""
+        """Total size of the pods that serve, in thousandths of a vCPU."""
         return sum(pod.size for pod in self.ready)
 
     @property
     def difference(self) -> str:
-        """How the pods differ from the order; empty if they do not."""
+        """The difference between the pods and the order; empty if they do not."""
         if len(self.pods) != self.replicas:
             return f"there are {len(self.pods)} pods of {self.replicas}"
         unsized = sum(pod.size != self.size for pod in self.pods)
@@ -125,7 +118,7 @@ class LaggingGroup:
 
     @property
     def is_refused(self) -> bool:
-        """Whether a node has refused a resize in place."""
+        """True if a node has refused a resize in place."""
         return self.lags.rollout is Rollout.IN_PLACE and any(
             pod.asked is not None and self.size > self.lags.largest for pod in self.pods
         )
@@ -139,15 +132,18 @@ class LaggingGroup:
 
     def measured(self) -> list[ReplicaUse]:
         """An HPA's view of each pod."""
+        # Before the first measurement is old enough, the first stands in for it.
         (_, first), *_ = self._measured
-        known = [use for at, use in self._measured if at <= self.now - self.lags.metrics]
-        use = known[-1] if known else first
+        shown_uses = [use for at, use in self._measured if at <= self.now - self.lags.metrics]
+        use = shown_uses[-1] if shown_uses else first
         ready = {pod.serial for pod in self.ready}
+        # A pod that was made since then has no measurement yet.
         return [ReplicaUse(use.get(pod.serial), pod.size, pod.serial in ready) for pod in self.pods]
 
     def _make(self, at: float) -> None:
         taken = {pod.slot for pod in self.pods}
         slot = next(slot for slot in count() if slot not in taken)
+        # With in-place resizes the template keeps the first size, so a new pod begins with it and is resized.
         size = self._template if self.lags.rollout is Rollout.IN_PLACE else self.size
         self.pods.append(Pod(self._serial, slot, size, at))
         self._serial += 1
@@ -161,6 +157,7 @@ class LaggingGroup:
 
     def _settle(self) -> None:
         """Pods are made, deleted and resized, as far as that is possible now."""
+        # A replica that is no longer ordered goes at once.
         self._take(len(self.pods) - self._most())
         if self.lags.rollout is Rollout.IN_PLACE:
             self._resize()
@@ -174,6 +171,7 @@ class LaggingGroup:
     def _most(self) -> int:
         """This many pods may be there: a rolling update may add a quarter, rounded up."""
         is_rolling = self.lags.rollout is Rollout.ROLLING and any(pod.size != self.size for pod in self.pods)
+        # Floor division of the negative rounds the quarter up.
         return self.replicas - (-self.replicas // 4 if is_rolling else 0)
 
     def _take(self, number: int) -> None:
@@ -187,6 +185,7 @@ class LaggingGroup:
                 pod.asked = None
             elif pod.asked is None:
                 pod.asked = self.now
+            # A size that a node cannot give in place leaves the pod as it is.
             elif self.now - pod.asked >= self.lags.resize and self.size <= self.lags.largest:
                 pod.size, pod.asked = self.size, None
 
@@ -200,6 +199,7 @@ class LaggingGroup:
         """One wave: old pods go as far as enough stay ready, new ones come as far as there is room."""
         for pod in list(self._old()):
             stays = len(self.ready) - self._is_ready(pod)
+            # A rolling update lets a quarter of the replicas be missing; pods that are not ready are not missed.
             if not self._is_ready(pod) or stays >= self.replicas - self.replicas // 4:
                 self.pods.remove(pod)
         for _ in list(self._old()):
