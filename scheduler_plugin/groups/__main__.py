@@ -43,14 +43,17 @@ async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
     file = None if options.settings is None else FollowedFile(options.settings, parse_settings)
     settings = GroupsSettings() if file is None else file.load()
-    found = credentials(options.kubeconfig, clock)
+    access = credentials(options.kubeconfig, clock)
     async with (
-        http_client(found, CONNECTIONS, NAME) as http,
+        # Two clients: the first one sends the API server's credentials, which no agent may see.
+        http_client(access, CONNECTIONS, NAME) as http,
+        # Agents answer at pod addresses, so a proxy from the environment must not be used.
         httpx.AsyncClient(limits=CONNECTIONS, trust_env=False) as to_agents,
     ):
-        api = HttpApi(http, found.token)
-        tokens = tokens_of(options.explain_token, api, found.token, clock)
+        api = HttpApi(http, access.token)
+        tokens = tokens_of(options.explain_token, api, access.token, clock)
         agents = HttpMemberAgents(to_agents, options.agents_port, tokens)
+        # The random part tells two processes of one host apart, such as one that was restarted.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         program = assemble(api, clock, settings, identity, agents)
         async with asyncio.TaskGroup() as tasks:
@@ -59,6 +62,7 @@ async def _run(options: argparse.Namespace) -> None:
                 follower = SettingsFollower(program.use, program.telemetry)
                 background.append(tasks.create_task(file.follow(follower, clock)))
             await serve([_listener(options, program, explain_access(options.explain_token, api, clock))], stop)
+            # The program and the follower run for ever; only the server ends when a signal comes.
             for task in background:
                 task.cancel()
 

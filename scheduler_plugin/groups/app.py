@@ -73,13 +73,16 @@ class GroupsProgram:
                 if self.vm_groups is not None:
                     tasks.create_task(self.vm_groups.run())
                 if self.recommender is not None:
+                    # Only Hvpas take recommendations for VMs; a Tortoise gives a VM a floor instead.
                     hvpas = self.controllers[HVPAS.kind].policy
                     tasks.create_task(self.recommender.run(hvpas, lambda: self.in_force.recommends))
         finally:
+            # Without the release a successor would wait until the Lease runs out.
             await self.leadership.release()
 
     def use(self, settings: GroupsSettings) -> None:
         """New settings: every group is looked at again."""
+        # Policies read both through `in_force`, so they are replaced and never handed out.
         self.in_force.settings, self.in_force.configuration = settings, settings.configuration()
         self.look_at_all()
 
@@ -98,6 +101,7 @@ class GroupsProgram:
 
     def page(self) -> bytes:
         """The metrics as they are now."""
+        # Counted when scraped, so the numbers cannot lag behind the caches.
         for kind, controller in self.controllers.items():
             self.telemetry.take(kind, self.cache.objects(controller.policy.kind).values())
         if self.vm_groups is not None:
@@ -107,10 +111,12 @@ class GroupsProgram:
     def led(self, leads: bool) -> None:
         """The Lease was gained or lost."""
         self.telemetry.leads(leads)
+        # A follower keeps its caches but does not act, so everything may be out of date when it takes over.
         if leads:
             self.look_at_all()
 
     async def _say_ready(self) -> None:
+        # Ready means that every kind has been listed; before that nothing is decided.
         await self.cache.synced.wait()
         self.telemetry.became_ready()
 
@@ -125,6 +131,7 @@ def assemble(
     cache = Cache(kinds, telemetry)
     leadership = Leadership(api, clock, settings.lease.terms(), identity)
     program = GroupsProgram(cache, leadership, telemetry, in_force)
+    # Set afterwards: the leadership needs the program's methods, and the program needs the leadership.
     leadership.on_change, leadership.on_restored = program.led, cache.read_again
     writer = Writer(api, leadership, clock, telemetry.wrote)
     context = GroupsContext(cache, writer, clock, telemetry, lambda: in_force.interval)

@@ -23,13 +23,13 @@ def explanation(cache: Cache, policy: GroupPolicy, name: ObjectName) -> Json | N
     group = cache.get(policy.kind, name)
     if group is None:
         return None
-    found = _said(policy.kind, group)
+    summary = _said(policy.kind, group)
     try:
         arrangement = policy.arrangement(group)
     except InvalidSpecError as error:
-        return {**found, "problem": str(error)}
+        return {**summary, "problem": str(error)}
     return {
-        **found,
+        **summary,
         "target": _target(cache, arrangement, group),
         "recommended": _recommended(cache, arrangement, group),
     }
@@ -63,32 +63,37 @@ def _target(cache: Cache, arrangement: DesiredObjects, group: JsonObject) -> Jso
     if target is None:
         return {"name": str(reference), "problem": "it is not there"}
     try:
-        found = workload_of(target, kind)
+        workload = workload_of(target, kind)
     except InvalidTargetError as error:
         return {"name": str(reference), "problem": str(error)}
-    sizes = [write_container(each) for each in found.containers]
-    return {"name": str(reference), "replicas": found.replicas, "ready": found.ready, "containers": sizes}
+    sizes = [write_container(container) for container in workload.containers]
+    return {"name": str(reference), "replicas": workload.replicas, "ready": workload.ready, "containers": sizes}
 
 
 def _recommended(cache: Cache, arrangement: DesiredObjects, group: JsonObject) -> Json:
     namespace = name_of(group).namespace
+    # VMs have a note in place of the status, as the controller reads it.
     is_pods = TARGET_KINDS[arrangement.target.group, arrangement.target.kind].shape is TargetFields.TEMPLATE
-    said: Callable[[JsonObject], JsonObject] = (lambda status: status) if is_pods else as_noted
-    found: Json = {}
+    effective: Callable[[JsonObject], JsonObject] = (lambda status: status) if is_pods else as_noted
+    recommended: Json = {}
     if arrangement.hpa is not None:
         hpa = cache.get(HORIZONTAL_AUTOSCALERS, ObjectName(namespace, arrangement.hpa.name))
-        horizontal = None if hpa is None else horizontal_of(said(hpa))
-        found["replicas"] = None if horizontal is None else horizontal.desired
-        found["bounds"] = None if horizontal is None else {"min": horizontal.min, "max": horizontal.max}
+        horizontal = None if hpa is None else horizontal_of(effective(hpa))
+        recommended["replicas"] = None if horizontal is None else horizontal.desired
+        recommended["bounds"] = None if horizontal is None else {"min": horizontal.min, "max": horizontal.max}
     if arrangement.vpa is not None:
         vpa = cache.get(VERTICAL_AUTOSCALERS, ObjectName(namespace, arrangement.vpa.name))
-        found["containers"] = [] if vpa is None else _sizes(said(vpa))
-    return found
+        recommended["containers"] = [] if vpa is None else _sizes(effective(vpa))
+    return recommended
 
 
 def _sizes(vpa: JsonObject) -> list[Json]:
     try:
-        found = vertical_of(vpa)
+        recommendation = vertical_of(vpa)
     except ValueError as error:
         return [{"problem": str(error)}]
-    return [] if found is None else [{"name": each.name, **write_amounts(each.target)} for each in found.containers]
+    return (
+        []
+        if recommendation is None
+        else [{"name": container.name, **write_amounts(container.target)} for container in recommendation.containers]
+    )

@@ -16,22 +16,22 @@ DESCRIPTION: Final = (
 
 def parser() -> argparse.ArgumentParser:
     """All flags, with their defaults."""
-    found = argparse.ArgumentParser(prog="autoscale-groups", description=DESCRIPTION)
-    found.add_argument(
+    arguments = argparse.ArgumentParser(prog="autoscale-groups", description=DESCRIPTION)
+    arguments.add_argument(
         "--settings",
         type=Path,
         metavar="FILE",
         help="settings; read again when the file changes (default: none, everything has a default)",
     )
-    add_kubeconfig(found)
-    add_explain_token(found)
-    found.add_argument(
+    add_kubeconfig(arguments)
+    add_explain_token(arguments)
+    arguments.add_argument(
         "--listen",
         default="0.0.0.0:10294",
         metavar="HOST:PORT",
         help="where /metrics /healthz /readyz are, and for tokens /explain/NAMESPACE/KIND/NAME (default: %(default)s)",
     )
     where = "where the agents of a group's VMs answer, at their pods (default: %(default)s)"
-    found.add_argument("--agents-port", type=int, default=9101, metavar="PORT", help=where)
-    add_log_level(found)
-    return found
+    arguments.add_argument("--agents-port", type=int, default=9101, metavar="PORT", help=where)
+    add_log_level(arguments)
+    return arguments

@@ -34,6 +34,7 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
         Every write is onto the version that was judged, and what is created has one name.
         """
+        # Two renewals have to fit, or one slow request would lose the Lease.
         if self.renew_seconds * 2 > self.duration_seconds:
             raise SettingsError("lease.renewSeconds: expected at most half of lease.durationSeconds")
         name = ObjectName(self.namespace, self.name)
@@ -67,6 +68,7 @@ def parse_settings(text: str) -> GroupsSettings:
         settings = msgspec.convert(read_yaml(text) or {}, GroupsSettings)
     except (ValueError, RecursionError) as error:
         raise SettingsError(field_message(error)) from None
+    # Checked here, so that a bad file is refused whole and the old settings stay in force.
     settings.lease.terms()
     settings.configuration()
     return settings

@@ -39,11 +39,12 @@ class GroupsTelemetry(ProgramTelemetry):
     def take(self, kind: str, groups: Collection[JsonObject]) -> None:
         """Counts the groups of one kind, and those that scale nothing by reason, as they are now."""
         self.count.labels(kind).set(len(groups))
-        found = Counts(why for each in groups if (why := stopped_because(each)))
-        known = {labels for labels in self._stopped if labels[0] == kind}
-        self._stopped |= {(kind, reason) for reason in found}
-        for labels in known | {(kind, reason) for reason in found}:
-            self.stopped.labels(*labels).set(found[labels[1]])
+        reasons = Counts(why for group in groups if (why := stopped_because(group)))
+        # Reasons that no group has any more are set to 0; they would keep their last value otherwise.
+        previous = {labels for labels in self._stopped if labels[0] == kind}
+        self._stopped |= {(kind, reason) for reason in reasons}
+        for labels in previous | {(kind, reason) for reason in reasons}:
+            self.stopped.labels(*labels).set(reasons[labels[1]])
 
     def wrote(self, what: str, outcome: str) -> None:
         """A write ended: ``done``, ``refused`` or ``unknown``."""

@@ -29,10 +29,10 @@ def groups_app(program: GroupsProgram) -> FastAPI:
     @app.get("/explain/{namespace}/{kind}/{name}")
     async def explain(namespace: Name, kind: Name, name: Name) -> Response:
         """Explain the count and size of replicas: what was wanted and kept, and by which rule (S1.11)."""
-        found = _explained(program, kind.lower(), ObjectName(namespace, name))
-        if found is None:
+        account = _explained(program, kind.lower(), ObjectName(namespace, name))
+        if account is None:
             return JSONResponse({"error": f"there is no {kind} {namespace}/{name}"}, 404)
-        return JSONResponse(found)
+        return JSONResponse(account)
 
     return app
 
@@ -41,7 +41,8 @@ def _explained(program: GroupsProgram, kind: str, name: ObjectName) -> Json | No
     """The account of the group; None if there is no such kind or group. ``kind`` is in lower case."""
     if kind == VM_GROUPS.kind.lower():
         return vm_group_explanation(program.cache, name)
-    for known, controller in program.controllers.items():
-        if known.lower() == kind:
+    for candidate, controller in program.controllers.items():
+        # Kinds in any case, as kubectl takes them.
+        if candidate.lower() == kind:
             return explanation(program.cache, controller.policy, name)
     return None

@@ -4,8 +4,6 @@ Rules that hold here:
 
 - Objects are kept as the API has them, but for what no group looks at; who needs one reads it, and says what is wrong
   with it where people look.
-- A kind that the cluster lacks is empty. Nothing is decided before every kind has been listed.
-- What a write answered is learned at once: the next look does not see the past.
 """
 
 from __future__ import annotations
@@ -35,10 +33,12 @@ class Cache:
     def __init__(self, kinds: Iterable[Resource], report: WatchReport) -> None:
         self._listeners: dict[Resource, list[Listener]] = {}
         self._listed: set[Resource] = set()
+        # `dict.fromkeys` drops kinds that are named twice and keeps their order.
         self._informers = {kind: self._informer(kind, report) for kind in dict.fromkeys(kinds)}
         self.synced = asyncio.Event()
 
     def _informer(self, kind: Resource, report: WatchReport) -> FactInformer[Json]:
+        # Optional: a kind that the cluster lacks counts as empty, so the program runs without VPAs.
         watched: Kind[Json] = Kind(kind.plural, kind.path(), partial(worth_keeping, kind), is_optional=True)
         return FactInformer(watched, lambda change: self._changed(kind, change), report)
 
@@ -69,6 +69,7 @@ class Cache:
         """Takes an object that a write answered."""
         informer = self._informers.get(kind)
         if informer is not None:
+            # The next look must not see the object as it was before our own write.
             informer.learn(found)
 
     def read_again(self) -> None:
@@ -84,6 +85,7 @@ class Cache:
 
     def _was_listed(self, kind: Resource) -> None:
         self._listed.add(kind)
+        # Nothing is decided before every kind has been listed: a target that is not known yet looks deleted.
         if not self.missing:
             self.synced.set()
 
@@ -100,6 +102,7 @@ def worth_keeping(kind: Resource, found: JsonObject) -> Json:
     """
     if kind is PODS:
         return kept_pod(found)
+    # `managedFields` can be larger than the rest of the object, and only a fight needs it.
     metadata = {name: value for name, value in child(found, "metadata").items() if name != "managedFields"}
     is_kept = kind is REPLICA_SETS and kept_by(found)
     return {"metadata": metadata} if is_kept else {**found, "metadata": metadata}

@@ -16,7 +16,7 @@ from scheduler_plugin.groups.policies.facts import GroupFacts
 
 @dataclass(slots=True)
 class Fights:
-    """What groups write, and what becomes of it."""
+    """Writes of groups, and what becomes of it."""
 
     writer: Writer
     disputes: Disputes = field(default_factory=Disputes)
@@ -24,19 +24,21 @@ class Fights:
     async def noticed(self, facts: GroupFacts) -> GroupFacts:
         """The facts with the fields left alone for now, and why."""
         now, wall = self.writer.clock.now(), self.writer.clock.wall()
-        held: set[str] = set()
+        paused: set[str] = set()
         fights: list[str] = []
-        for resource, found in _written(facts):
-            name = name_of(found)
-            self.disputes.look(resource, found, now)
+        for resource, obj in _written(facts):
+            name = name_of(obj)
+            self.disputes.look(resource, obj, now)
+            # Ask only once for each fight: the cache has no `managedFields`, so it takes a request.
             if self.disputes.unnamed(resource, name):
-                self.disputes.name(resource, await self._with_managers(resource, found))
-            held |= self.disputes.held(resource, name, now)
+                self.disputes.name(resource, await self._with_managers(resource, obj))
+            # One group may fight over several of its objects at once.
+            paused |= self.disputes.held(resource, name, now)
             fights += [
                 told(resource, name.name, what, claim, wall + claim.until - now)
                 for what, claim in self.disputes.fights(resource, name, now)
             ]
-        return replace(facts, held=frozenset(held), fights=tuple(fights))
+        return replace(facts, held=frozenset(paused), fights=tuple(fights))
 
     async def _with_managers(self, resource: Resource, found: JsonObject) -> JsonObject:
         """The object with its ``managedFields``, which the cache leaves out.
@@ -48,6 +50,7 @@ class Fights:
         try:
             listed = await self.writer.api.call(ApiCall("GET", resource.path(name.namespace), TIMEOUT, query=query))
         except ApiRefusedError:
+            # Who it is only helps people; without the right to list, the fight is still reported.
             return found
         return next(iter(items(listed, "items")), found)
 

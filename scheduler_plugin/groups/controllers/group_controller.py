@@ -2,13 +2,6 @@
 
 Rules that hold here:
 
-- Only the holder of the Lease acts; everyone keeps the caches, so that a successor begins at once.
-- The status with memory and intent is written before the target, for the version of the group that was judged: of two
-  that judge the same group one is refused.
-- A write of the target is for the version of it that was judged. What fails is judged again after a pause.
-- A scaling that was refused for good is rehearsed before its intent is written again.
-- A value that the API server considers equal (``1000m`` for ``1``) is not written again.
-- What another keeps overwriting is left alone for longer and longer (``disputes``).
 - One group is the unit of failure.
 """
 
@@ -66,16 +59,21 @@ class GroupController(QueuedController):
         """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
         kind, context = self.kind, self._context
         group = context.cache.get(kind, name)
+        # Followers stop here. They keep their caches, so that a successor begins at once.
         if not context.writer.leadership.leads:
             return
+        # Before the group itself: an HPA that it no longer refers to has to go back also while the group is being
+        # deleted.
         await self._put_back(name, group)
         if group is None or is_leaving(group):
             return
+        # Any exception below counts as failed, also one that this method does not handle.
         outcome = "failed"
         try:
-            found = await self._bring(group)
-            outcome = "stopped" if found.problem else "done"
+            result = await self._bring(group)
+            outcome = "stopped" if result.problem else "done"
         except ApiRefusedError as error:
+            # The others only say that the cache was behind: the next look sees the newer object.
             if error.kind not in PASSING:
                 await self._give_up(name, str(error))
             raise
@@ -86,6 +84,7 @@ class GroupController(QueuedController):
     def look_at_all(self) -> None:
         """Has every group looked at soon, and those that are gone and left an HPA or a VPA changed."""
         super().look_at_all()
+        # Groups that are gone are in no cache, only in the records on HPAs and VPAs.
         for name in self._surroundings.holders(self.kind.kind):
             self._queue.add(name)
 
@@ -96,32 +95,38 @@ class GroupController(QueuedController):
         """
         arrangement = None if group is None else self._surroundings.arrangement(self.policy, group)
         failed: ApiRefusedError | None = None
-        for resource, found in self._surroundings.held_by(self.kind.kind, name):
-            write = originals.put_back(resource, found) if released(resource, found, group, arrangement) else None
+        for resource, obj in self._surroundings.held_by(self.kind.kind, name):
+            write = originals.put_back(resource, obj) if released(resource, obj, group, arrangement) else None
             if write is None:
                 continue
             try:
                 await self._do(write)
             except ApiRefusedError as error:
                 if group is None or is_leaving(group) or error.kind in PASSING:
+                    # Raised after the loop, so that one refusal does not keep the others from being put back.
                     failed = error
                     continue
-                said = {"object": str(write.name), "why": str(error)}
-                LOG.warning("an HPA or a VPA of others could not be put back", extra=said)
+                details = {"object": str(write.name), "why": str(error)}
+                LOG.warning("an HPA or a VPA of others could not be put back", extra=details)
         if failed is not None:
             raise failed
 
     async def _bring(self, group: JsonObject) -> ReconcileResult:
         facts = await self._fights.noticed(self._surroundings.facts(self.policy, group))
-        found = judge(self.policy, facts, datetime.fromtimestamp(self._context.clock.wall(), UTC))
-        await self._carry_out(facts, found)
-        return found
+        # Wall time: what a policy remembers has to outlive the process.
+        result = judge(self.policy, facts, datetime.fromtimestamp(self._context.clock.wall(), UTC))
+        await self._carry_out(facts, result)
+        return result
 
     async def _carry_out(self, facts: GroupFacts, found: ReconcileResult) -> None:
         for write in found.upkeep:
             await self._keep_up(write)
+        # A scaling that was refused for good is rehearsed first: writing its intent again at each look would never
+        # end.
         if found.intent is not None and was_refused(facts.group):
             await self._rehearse(facts, found.intent)
+        # The status with memory and intent comes before the target, for the version that was judged: of two processes
+        # that judge the same group, one is refused.
         group = await self._write_status(facts.group, found.status)
         if found.problem is not None:
             await self._tell_stopped(facts, found)
@@ -132,6 +137,7 @@ class GroupController(QueuedController):
             if (on_hpa := hpa_write(facts, found.intent.hpa)) is not None:
                 await self._do(on_hpa)
             await self._scale(group, facts.target, TARGET_KINDS[reference.group, reference.kind], found.intent)
+            # Without this write a successor would find the intent and carry it out again.
             group = await self._write_status(group, without_intent(group, found.intent))
         if found.drop is not None:
             await self._context.writer.delete(HORIZONTAL_AUTOSCALERS, found.drop)
@@ -139,18 +145,23 @@ class GroupController(QueuedController):
             unresized = await self._pods.bring(facts.target, found.sizes)
             group = await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
         if found.inbox is not None:
+            # The status was written meanwhile, so the inbox needs the version that the group has now.
             await self._context.writer.do(replace(found.inbox, version=version_of(group)))
 
     async def _keep_up(self, write: Write) -> None:
         """Writes an object beside the group, unless that is known not to change its spec."""
-        known = self._context.cache.get(write.resource, write.name)
-        if known is not None and self._no_ops.get(write.path) == (write.body, child(known, "spec")):
+        current = self._context.cache.get(write.resource, write.name)
+        # A value that the API server considers equal (`1000m` for `1`) differs from ours at every look. The same body
+        # for the same spec changes nothing, so it is not sent again.
+        if current is not None and self._no_ops.get(write.path) == (write.body, child(current, "spec")):
             return
         if self._fights.disputes.held_until(write, self._context.clock.now()) is not None:
             return
         after = await self._do(write)
         self._no_ops.pop(write.path, None)
+        # The API server leaves the resourceVersion as it is if a patch changes nothing.
         if version_of(after) == write.version:
+            # Starting over is simpler than eviction and costs one extra write for each object.
             if len(self._no_ops) >= REMEMBERED:
                 self._no_ops.clear()
             self._no_ops[write.path] = (write.body, child(after, "spec"))
@@ -178,6 +189,7 @@ class GroupController(QueuedController):
             write = scale(target, kind, left.replicas)
             scaled_to = await self._context.writer.do(write)
             self._fights.disputes.wrote(write, scaled_to, self._context.clock.now())
+            # The answer of `/scale` is a Scale, so the cache would keep the old object.
             await self._read_again(kind.resource, name_of(target))
         self._count(intent)
         await self._context.writer.tell(scaled(self.policy.kind, group, intent))
@@ -185,6 +197,7 @@ class GroupController(QueuedController):
     def _count(self, intent: Intent) -> None:
         scalings, kind = self._context.telemetry.scalings, self.policy.kind.kind
         if intent.replicas is not None:
+            # Index 0 is the number before, 1 the number after.
             scalings.labels(kind, "horizontal", "up" if intent.replicas[1] > intent.replicas[0] else "down").inc()
         if intent.after:
             scalings.labels(kind, "vertical", "up" if intent.grows else "down").inc()
@@ -195,10 +208,10 @@ class GroupController(QueuedController):
         self._context.cache.learn(kind, await self._context.writer.api.call(call))
 
     async def _do(self, write: Write) -> JsonObject:
-        found = await self._context.writer.do(write)
-        self._context.cache.learn(write.resource, found)
-        self._fights.disputes.wrote(write, found, self._context.clock.now())
-        return found
+        response = await self._context.writer.do(write)
+        self._context.cache.learn(write.resource, response)
+        self._fights.disputes.wrote(write, response, self._context.clock.now())
+        return response
 
     async def _write_status(self, group: JsonObject, wanted: Json) -> JsonObject:
         """Writes what differs; the group as it is then."""
@@ -217,5 +230,6 @@ class GroupController(QueuedController):
     async def _give_up(self, name: ObjectName, why: str) -> None:
         """A write was refused for good: says so, and decides again next time."""
         group = self._context.cache.get(self.policy.kind, name)
+        # Without a resourceVersion the write would have no precondition.
         if group is not None and text(group, "metadata", "resourceVersion"):
             await self._write_status(group, refused(group, why, self._context.clock.wall()))

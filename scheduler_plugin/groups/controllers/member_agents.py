@@ -1,7 +1,6 @@
 """What the agents of a group's VMs say: how the database is, and how busy the VM (S4.3).
 
 - Only the agent beside a VM reaches its guest, so it is asked; on a port of the VM's pod.
-- Whatever is wrong with an answer, it is none: the next look asks again.
 """
 
 from __future__ import annotations
@@ -72,19 +71,19 @@ class HttpMemberAgents:
 
     async def database(self, vm: JsonObject) -> DatabaseState | None:
         """See ``MemberAgents``."""
-        found = await self._ask(vm, "/database", _Database)
-        return None if found is None else _state(found)
+        answer = await self._ask(vm, "/database", _Database)
+        return None if answer is None else _state(answer)
 
     async def use(self, vm: JsonObject) -> GuestUse:
         """See ``MemberAgents``."""
-        found = await self._ask(vm, "/explain", _Explanation)
-        said = (None if found is None else found.metrics) or _Metrics()
-        return GuestUse(said.cores_busy, _bytes(said.mem_used), _bytes(said.mem_total), said.oom_kills)
+        answer = await self._ask(vm, "/explain", _Explanation)
+        metrics = (None if answer is None else answer.metrics) or _Metrics()
+        return GuestUse(metrics.cores_busy, _bytes(metrics.mem_used), _bytes(metrics.mem_total), metrics.oom_kills)
 
     async def cpu_count(self, vm: JsonObject) -> AgentCpuCount | None:
         """See ``MemberAgents``."""
-        found = await self._ask(vm, "/explain", _Explanation)
-        metrics = None if found is None else found.metrics
+        answer = await self._ask(vm, "/explain", _Explanation)
+        metrics = None if answer is None else answer.metrics
         if metrics is None or metrics.cpu_seconds is None or metrics.seen_seconds is None:
             return None
         return AgentCpuCount(Seconds(metrics.cpu_seconds), Seconds(metrics.seen_seconds))
@@ -94,11 +93,14 @@ class HttpMemberAgents:
         if not address:
             return None
         try:
+            # The token's audience is the namespace, so an agent of another one cannot reuse it.
             headers = shown(await self.tokens(audience_of_agents(name_of(vm).namespace)))
             answer = await self.http.get(f"http://{address}:{self.port}{path}", headers=headers, timeout=_TIMEOUT)
+            # A guest controls part of the answer; a huge one is not worth the memory.
             if not answer.is_success or len(answer.content) > LARGEST:
                 return None
             return msgspec.json.decode(answer.content, type=kind)
+        # Whatever is wrong with an answer, it counts as none: the next look asks again.
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
             return None
 

@@ -43,26 +43,31 @@ class MemberLooks:
         """Database status of ``vms``, by UID; each answer may be as old as stated beside it."""
         now = self._clock.now()
         wanted = {uid_of(vm): (vm, oldest) for vm, oldest in vms}
+        # An answer that is fresh enough is reused: each question costs the guest a query.
         stale = [vm for uid, (vm, oldest) in wanted.items() if self._age(uid, now) > oldest]
         answers = await asyncio.gather(*(self._agents.database(vm) for vm in stale))
         for vm, answer in zip(stale, answers, strict=True):
             before = self._asked.get(uid_of(vm))
+            # A database that never answered counts as silent since the first question.
             heard_at = now if answer is not None or before is None else before.heard_at
             self._asked[uid_of(vm)] = _Asked(now, heard_at, answer)
         return {uid: _look(self._asked[uid], now) for uid in wanted}
 
     async def loads(self, vms: Iterable[JsonObject], span: Seconds) -> dict[str, float | None]:
         """Mean busy CPUs of each VM over the last ``span``, by UID; None if unknown."""
-        asked = list(vms)
-        answers = await asyncio.gather(*(self._agents.cpu_count(vm) for vm in asked))
+        queried = list(vms)
+        answers = await asyncio.gather(*(self._agents.cpu_count(vm) for vm in queried))
+        # After the answers: a slow agent must not date its count too early.
         now = self._clock.now()
-        for vm, answer in zip(asked, answers, strict=True):
+        for vm, answer in zip(queried, answers, strict=True):
             before = self._windows.get(uid_of(vm), LoadWindow(span))
+            # The window may have changed in the group's spec since the last look.
             self._windows[uid_of(vm)] = replace(before, span=span).after(answer, now)
-        return {uid_of(vm): self._windows[uid_of(vm)].mean(now) for vm in asked}
+        return {uid_of(vm): self._windows[uid_of(vm)].mean(now) for vm in queried}
 
     def forget_load(self, uid: str) -> None:
         """The VM does not serve: what it does is not load."""
+        # Its counts would mix booting and copying with the load of clients.
         self._windows.pop(uid, None)
 
     def forget(self, uid: str) -> None:

@@ -1,9 +1,6 @@
 """The pods of every target, by their labels; and who has to be told when a container runs out of memory.
 
-Rules that hold here:
-
-- Pods come from one watch of the whole cluster; a target's are found through one of its labels.
-- Changes only take notes.
+Pods come from one watch of the whole cluster. Changes only take notes.
 """
 
 from __future__ import annotations
@@ -40,9 +37,11 @@ class PodIndex:
     def _candidates(self, namespace: str, labels: dict[str, str]) -> Iterator[ObjectName]:
         """The pods with the rarest of ``labels``; without any, all of the namespace."""
         if labels:
-            found = [self._by_label.get((namespace, key, value), set()) for key, value in labels.items()]
-            yield from min(found, key=len)
+            candidates = [self._by_label.get((namespace, key, value), set()) for key, value in labels.items()]
+            # A pod has to carry all of the labels, so the shortest list is enough to look through.
+            yield from min(candidates, key=len)
         else:
+            # A selector with `matchExpressions` alone names no label to look up.
             yield from (name for name in self._cache.objects(PODS) if name.namespace == namespace)
 
     def _changed(self, change: FactChange[Json]) -> None:
@@ -51,10 +50,12 @@ class PodIndex:
         for label in before - after:
             of_label = self._by_label[label]
             of_label.discard(change.name)
+            # Without this the index would keep every label value that ever existed, such as each pod-template-hash.
             if not of_label:
                 del self._by_label[label]
         for label in after - before:
             self._by_label.setdefault(label, set()).add(change.name)
+        # Only kills that are new: a pod's status repeats its last one in every event.
         if change.after is not None and set(killed_in(change.after)) - set(killed_in(change.before or {})):
             self._on_kill(change.after)
 

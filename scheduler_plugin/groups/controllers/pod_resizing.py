@@ -1,13 +1,7 @@
 """Running pods are brought to the sizes of their group in place, through ``pods/resize`` (S1.1).
 
-Rules that hold here:
-
-- Every pod of the target is brought to the same sizes, as often as one differs: a pod that is made again has the
-  template's and is resized again.
-- A wish that the kubelet cannot fulfil now, or at all, is withdrawn, for it would hold up others on its node; it is
-  tried again after ``PATIENCE``.
-- A pod whose sizes another keeps overwriting is left alone for longer and longer (``disputes``).
-- A pod whose resize the API refuses holds up no other: it is tried again by itself, after longer and longer pauses.
+Every pod of the target is brought to the same sizes, as often as one differs: a pod that is made again has the
+template's and is resized again.
 """
 
 from __future__ import annotations
@@ -69,13 +63,16 @@ class PodResizer:
         A refusal that only says that the cache is behind is raised once all other pods have been asked.
         """
         if not sizes:
+            # Without sizes of its own the group leaves running pods to their template.
             return ""
+        # Taken once, so that all pods of one round are judged by the same time.
         now, behind = self.writer.clock.now(), None
         pods = [pod for pod in self.pods(target) if not is_leaving(pod)]
         self._forget(now)
         for pod in pods:
             self.disputes.look(PODS, pod, now)
             write = self._wanted(pod, sizes, now)
+            # Left alone for longer and longer while another writer keeps overwriting it.
             if write is None or self._is_fought_over(pod, write, now):
                 continue
             try:
@@ -85,31 +82,38 @@ class PodResizer:
                 self._refusals.pop(uid_of(pod), None)
             except ApiRefusedError as error:
                 if error.kind in _OVERLOADED:
+                    # The API server is overloaded; asking for the other pods would make that worse.
                     raise
                 if error.kind in PASSING:
+                    # A conflict or a pod that is gone: the cache is behind. The other pods are still asked.
                     behind = error
                 else:
+                    # Any other refusal is about this pod alone and must not hold up the others.
                     self._refuse(pod, str(error), now)
         if behind is not None:
             raise behind
         unresized = {**self._withdrawn, **self._refusals}
-        return _told([found for pod in pods if (found := unresized.get(uid_of(pod))) is not None])
+        return _told([problem for pod in pods if (problem := unresized.get(uid_of(pod))) is not None])
 
     def _wanted(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> Write | None:
         """The resize to request of the pod now; None if it has its size, or is left alone for a while."""
         uid = uid_of(pod)
         refusal = self._refusals.get(uid)
+        # A pod that is still pending goes on: its wish has to be withdrawn.
         if (uid in self._withdrawn and not is_pending(pod)) or (refusal is not None and now < refusal.until):
             return None
         write = resize_pod(pod, sizes)
         if write is None:
+            # It has its size, so the next refusal begins with a short pause again.
             self._refusals.pop(uid, None)
         elif is_pending(pod):
+            # A wish that the kubelet cannot fulfil blocks other resizes on its node, so it is taken back and tried
+            # again after `PATIENCE`.
             self._withdrawn[uid] = _Unresized(Instant(now + PATIENCE), name_of(pod).name, why_pending(pod))
         return write
 
     def _is_fought_over(self, pod: JsonObject, write: Write, now: Instant) -> bool:
-        """Whether another keeps overwriting the pod's sizes, so that it is left alone for a while."""
+        """Return True if another writer keeps overwriting the pod's sizes, so that it is left alone for a while."""
         until = self.disputes.held_until(write, now)
         if until is not None:
             why = "another writer keeps overwriting its sizes"
@@ -117,20 +121,23 @@ class PodResizer:
         return until is not None
 
     def _refuse(self, pod: JsonObject, why: str, now: Instant) -> None:
-        known = self._refusals.get(uid_of(pod))
-        retries = Retries(REFUSED) if known is None else known.retries
+        previous = self._refusals.get(uid_of(pod))
+        retries = Retries(REFUSED) if previous is None else previous.retries
+        # Jitter spreads the retries of pods that were refused together.
         until = Instant(now + retries.failed(self.writer.clock.jitter()))
         self._refusals[uid_of(pod)] = _Refusal(until, name_of(pod).name, why, retries)
 
     def _forget(self, now: Instant) -> None:
         """Withdrawn wishes whose time is over, and refusals of pods that were not asked again: they are gone."""
-        self._withdrawn = {uid: each for uid, each in self._withdrawn.items() if each.until > now}
-        self._refusals = {uid: each for uid, each in self._refusals.items() if each.until + PATIENCE > now}
+        self._withdrawn = {uid: wish for uid, wish in self._withdrawn.items() if wish.until > now}
+        # A pod that still exists is asked again once its pause is over, so an older refusal belongs to one that is
+        # gone.
+        self._refusals = {uid: refusal for uid, refusal in self._refusals.items() if refusal.until + PATIENCE > now}
 
 
 def _told(unresized: list[_Unresized]) -> str:
     """The first three by name, so that the text changes no more often than the pods do."""
     if not unresized:
         return ""
-    names, more = ", ".join(each.pod for each in unresized[:3]), len(unresized) - 3
+    names, more = ", ".join(problem.pod for problem in unresized[:3]), len(unresized) - 3
     return f"{names}{f' and {more} more' if more > 0 else ''} cannot be resized: {unresized[0].why}"

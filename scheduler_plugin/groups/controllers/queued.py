@@ -19,6 +19,7 @@ from scheduler_plugin.groups.controllers.writer import Writer
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 from scheduler_plugin.lease import NotLeadingError
 
+# Few: each look may wait for the API, and writes share one Lease.
 WORKERS: Final = 4
 
 
@@ -52,9 +53,11 @@ class QueuedController(ABC):
 
     async def run(self) -> None:
         """Works until cancelled."""
+        # Before the first list every target would seem to be missing.
         await self._context.cache.synced.wait()
         async with asyncio.TaskGroup() as workers:
             for _ in range(WORKERS):
+                # Errors of the API and a lost Lease are expected; any other exception is logged. Both are repeated.
                 workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
 
     @abstractmethod

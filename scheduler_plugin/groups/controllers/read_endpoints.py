@@ -1,8 +1,4 @@
-"""The Service and the EndpointSlice of a group of VMs, as they are and as they should be (S4.3).
-
-- Both are read again at each look: one that was deleted is made again.
-- One of that name that is not the group's is left alone, and so is the other: it would send strangers to the replicas.
-"""
+"""The Service and the EndpointSlice of a group of VMs, as they are and as they should be (S4.3)."""
 
 from __future__ import annotations
 
@@ -45,9 +41,12 @@ class ReadEndpoint:
 async def look_at_endpoint(api: KubernetesApi, group: VmGroup) -> ReadEndpoint:
     """The group's read endpoint as it is now. Raises ``ApiError``."""
     name, kinds = endpoint_name(group.name), (SERVICES, ENDPOINT_SLICES)
+    # Read from the API at each look instead of a cache: one that was deleted is made again.
     service, slice_ = await asyncio.gather(*(read_object(api, kind, name) for kind in kinds))
     pairs = zip(kinds, (service, slice_), strict=True)
-    foreign = [f"{kind.kind} {name.name}" for kind, found in pairs if found is not None and not is_of(found, group)]
+    # A Service or slice of that name that belongs to others is left alone. The other one is not written either, for it
+    # would send strangers to the replicas.
+    foreign = [f"{kind.kind} {name.name}" for kind, obj in pairs if obj is not None and not is_of(obj, group)]
     return ReadEndpoint(service, slice_, foreign[0] if foreign else "")
 
 
@@ -61,6 +60,7 @@ async def offer(writer: Writer, group: VmGroup, found: ReadEndpoint, plan: Group
     if found.slice is None:
         await writer.do(Write("endpoint", ENDPOINT_SLICES, name, wanted, creates=True))
     elif differs(found.slice, wanted):
+        # Labels and owner stay as they are; only these two fields change.
         body: Json = {key: wanted[key] for key in ("endpoints", "ports")}
         await writer.do(Write("endpoint", ENDPOINT_SLICES, name, body, version=version_of(found.slice)))
 
@@ -70,6 +70,7 @@ async def read_object(api: KubernetesApi, resource: Resource, name: ObjectName) 
     try:
         return dict(await api.call(ApiCall("GET", resource.path(name.namespace, name.name), TIMEOUT)))
     except ApiRefusedError as error:
+        # Anything else must not pass for an object that is missing: it would be created.
         if error.kind is not RefusalKind.NOT_FOUND:
             raise
         return None

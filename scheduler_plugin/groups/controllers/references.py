@@ -41,6 +41,7 @@ class References:
 
     def set(self, group: Claimant, target: Key | None, others: Iterable[Key] = ()) -> None:
         """Replace the references of the group."""
+        # A group whose target has changed must not stay listed at the old one.
         self.drop(group.kind, group.object_name)
         where = (group.kind, group.object_name)
         keys = frozenset(others) | (frozenset() if target is None else {target})
@@ -50,22 +51,23 @@ class References:
 
     def drop(self, kind: str, name: ObjectName) -> None:
         """The group is gone."""
-        found = self._of_group.pop((kind, name), None)
-        for key in () if found is None else found[2]:
+        record = self._of_group.pop((kind, name), None)
+        for key in () if record is None else record[2]:
             of_key = self._by_object[key]
             of_key.discard((kind, name))
+            # Empty sets would pile up with each object that ever was a target.
             if not of_key:
                 del self._by_object[key]
 
     def target_of(self, kind: str, name: ObjectName) -> Key | None:
         """Target of the group, if known."""
-        found = self._of_group.get((kind, name))
-        return None if found is None else found[1]
+        record = self._of_group.get((kind, name))
+        return None if record is None else record[1]
 
     def targets_in(self, namespace: str) -> frozenset[Key]:
         """Targets of a namespace's groups."""
         targets = (target for _, target, _ in self._of_group.values())
-        return frozenset(each for each in targets if each is not None and each[2].namespace == namespace)
+        return frozenset(key for key in targets if key is not None and key[2].namespace == namespace)
 
     def groups_at(self, key: Key) -> list[tuple[str, ObjectName]]:
         """Kind and name of every group that refers to the object."""
@@ -73,22 +75,24 @@ class References:
 
     def rivals(self, kind: str, name: ObjectName) -> list[str]:
         """Kind and name of every other group that scales the same target, the oldest first."""
-        found = self._of_group.get((kind, name))
-        if found is None or found[1] is None:
+        record = self._of_group.get((kind, name))
+        if record is None or record[1] is None:
             return []
-        return [str(each) for each in self._claimants(found[1]) if each != found[0]]
+        return [str(claimant) for claimant in self._claimants(record[1]) if claimant != record[0]]
 
     def targeting(self, key: Key) -> list[str]:
         """Kind and name of every group that scales the object, the oldest first."""
-        return [str(each) for each in self._claimants(key)]
+        return [str(claimant) for claimant in self._claimants(key)]
 
     def _claimants(self, key: Key) -> list[Claimant]:
-        claims = (self._of_group[each] for each in self._by_object.get(key, ()))
+        claims = (self._of_group[group] for group in self._by_object.get(key, ()))
+        # Oldest first, by the order of `Claimant`: the message names the same rivals at each look.
         return sorted(claimant for claimant, target, _ in claims if target == key)
 
     def note_autoscaler(self, autoscaler: Key, target: Key | None) -> None:
         """Update the target of an HPA or a VPA; None if it is gone."""
         before = self._written_by.pop(autoscaler, None)
+        # It may be about another object than before.
         if before is not None:
             self._autoscalers[before].discard(autoscaler)
             if not self._autoscalers[before]:

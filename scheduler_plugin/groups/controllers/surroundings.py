@@ -29,7 +29,7 @@ from scheduler_plugin.groups.policies.facts import GroupFacts
 from scheduler_plugin.groups.policies.originals import original_of
 from scheduler_plugin.groups.policies.policy import DesiredObjects, GroupPolicy, InvalidSpecError
 
-AROUND: Final = (*(each.resource for each in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
+AROUND: Final = (*(kind.resource for kind in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
 """Every kind that a group may refer to."""
 
 _ABOUT: Final = {HORIZONTAL_AUTOSCALERS: scales, VERTICAL_AUTOSCALERS: sized_by}
@@ -71,6 +71,7 @@ class GroupSurroundings:
         name, kind = name_of(group), TARGET_KINDS[arrangement.target.group, arrangement.target.kind]
         hpa, vpa = arrangement.hpa, arrangement.vpa
         target = self._cache.get(kind.resource, ObjectName(name.namespace, arrangement.target.name))
+        # Only pods that come from a template carry the group's sizes; those of a VM follow the VM.
         pods = () if target is None or kind.shape is not TargetFields.TEMPLATE else self.pods.of(target)
         return GroupFacts(
             group,
@@ -95,21 +96,24 @@ class GroupSurroundings:
 
     def holders(self, kind: str) -> list[ObjectName]:
         """The groups of that kind, also those that are gone, that have changed an HPA or a VPA of others."""
+        # From the records on the objects, so that a group that was deleted while no process ran is found as well.
         return [name for of_kind, name in self._held if of_kind == kind]
 
     def held_by(self, kind: str, name: ObjectName) -> list[tuple[Resource, JsonObject]]:
         """The HPAs and VPAs of others that the group has changed."""
-        held = sorted(self._held.get((kind, name), ()), key=str)
-        pairs = ((resource, self._cache.get(resource, each)) for resource, each in held)
-        return [(resource, found) for resource, found in pairs if found is not None and not is_leaving(found)]
+        changed = sorted(self._held.get((kind, name), ()), key=str)
+        pairs = ((resource, self._cache.get(resource, object_name)) for resource, object_name in changed)
+        return [(resource, obj) for resource, obj in pairs if obj is not None and not is_leaving(obj)]
 
     def _beside(self, resource: Resource, namespace: str, name: str, kind: TargetKind) -> JsonObject | None:
         """The HPA or the VPA beside a group. What agents say of VMs counts before what its status says."""
-        found = self._cache.get(resource, ObjectName(namespace, name))
-        return found if found is None or kind.shape is TargetFields.TEMPLATE else as_noted(found)
+        autoscaler = self._cache.get(resource, ObjectName(namespace, name))
+        # Beside pods the status is the cluster's own and counts as it is.
+        return autoscaler if autoscaler is None or kind.shape is TargetFields.TEMPLATE else as_noted(autoscaler)
 
     def _possible(self, arrangement: DesiredObjects) -> DesiredObjects:
         """The arrangement in this cluster: one without VPAs says so, and all else goes on."""
+        # Without the kind no VPA could ever be written; the condition says so instead of stopping the group.
         if arrangement.vpa is None or not self._cache.lacks(VERTICAL_AUTOSCALERS):
             return arrangement
         return replace(arrangement, vpa=None, remarks=(*arrangement.remarks, NO_VPAS))
@@ -117,8 +121,8 @@ class GroupSurroundings:
     def replica_writers(self, kind: Resource, name: ObjectName) -> list[str]:
         """Writers of that object's replicas: groups that scale it, and HPAs."""
         key = key_of(kind, name)
-        hpas = (each for each, _ in self._autoscalers_of(HORIZONTAL_AUTOSCALERS, key))
-        return [*self._references.targeting(key), *(f"{HORIZONTAL_AUTOSCALERS.kind} {each}" for each in hpas)]
+        hpas = (hpa for hpa, _ in self._autoscalers_of(HORIZONTAL_AUTOSCALERS, key))
+        return [*self._references.targeting(key), *(f"{HORIZONTAL_AUTOSCALERS.kind} {hpa}" for hpa in hpas)]
 
     def _other_writers(self, group: JsonObject, arrangement: DesiredObjects) -> Iterator[str]:
         """HPAs and VPAs other than the group's that act on its target.
@@ -135,22 +139,28 @@ class GroupSurroundings:
             vpas = self._foreign(
                 VERTICAL_AUTOSCALERS, key, group, "" if arrangement.vpa is None else arrangement.vpa.name
             )
+            # A VPA with mode Off only recommends, so it disturbs nobody.
             modes = [f"{name} (updateMode {mode})" for name, vpa in vpas if (mode := sizing_mode(vpa))]
             if modes:
                 yield f"sized by {VERTICAL_AUTOSCALERS.kind} {', '.join(modes)}"
 
     def _foreign(self, kind: Resource, key: Key, group: JsonObject, own: str) -> Iterator[tuple[str, JsonObject]]:
         """Autoscalers of the object that are not the group's."""
-        for name, found in self._autoscalers_of(kind, key):
-            if name != own and not is_owned_by(found, group):
-                yield name, found
+        for name, autoscaler in self._autoscalers_of(kind, key):
+            # By name as well: an adopted HPA or VPA has no owner.
+            if name != own and not is_owned_by(autoscaler, group):
+                yield name, autoscaler
 
     def _autoscalers_of(self, kind: Resource, key: Key) -> Iterator[tuple[str, JsonObject]]:
         """Every HPA, or every VPA, that is about the object and stays."""
         for name in self._references.autoscalers_at(key, kind):
-            found = self._cache.get(kind, name)
-            if found is not None and not is_leaving(found) and _ABOUT[kind](found) == (key[0], key[1], key[2].name):
-                yield name.name, found
+            autoscaler = self._cache.get(kind, name)
+            if (
+                autoscaler is not None
+                and not is_leaving(autoscaler)
+                and _ABOUT[kind](autoscaler) == (key[0], key[1], key[2].name)
+            ):
+                yield name.name, autoscaler
 
     def _group_changed(self, policy: GroupPolicy, change: FactChange[Json]) -> None:
         kind, name = policy.kind.kind, change.name
@@ -158,10 +168,12 @@ class GroupSurroundings:
             return
         before = self._references.target_of(kind, name)
         if change.after is None or is_leaving(change.after):
+            # References of a group that is being deleted must not block another one that takes over its target.
             self._references.drop(kind, name)
         else:
             self._references.set(_claimant(policy, change.after), *_keys(policy, change.after))
         self._look_at(kind, name)
+        # The old target matters too: its other groups may have waited for this one to leave.
         for key in {before, self._references.target_of(kind, name)} - {None}:
             self._target_changed(key)
 
@@ -177,18 +189,21 @@ class GroupSurroundings:
 
     def _note_holder(self, kind: Resource, change: FactChange[Json]) -> None:
         """Remembers which group has changed an HPA or a VPA of others, and has it looked at: it may be gone."""
-        before, after = (_holder(change.name, found) for found in (change.before, change.after))
-        held = (kind, change.name)
+        before, after = (_holder(change.name, obj) for obj in (change.before, change.after))
+        autoscaler = (kind, change.name)
+        # The record may have moved to another group since.
         if before is not None and before != after:
-            self._held[before].discard(held)
+            self._held[before].discard(autoscaler)
             if not self._held[before]:
                 del self._held[before]
         if after is not None:
-            self._held.setdefault(after, set()).add(held)
+            self._held.setdefault(after, set()).add(autoscaler)
             self._look_at(*after)
 
     def _ran_out_of_memory(self, pod: JsonObject) -> None:
         for key in self._references.targets_in(name_of(pod).namespace):
+            # The pod only has labels; which workload owns it is found through the selectors of the namespace's
+            # targets.
             target = self._cache.get(TARGET_KINDS[key[:2]].resource, key[2])
             if target is not None and selects(child(target, "spec", "selector"), labels_of(pod)):
                 self._look_at_all(key)
@@ -196,6 +211,8 @@ class GroupSurroundings:
     def _target_changed(self, key: Key | None) -> None:
         """Another writes to the object from now on, or writes no more."""
         self._look_at_all(key)
+        # A group of VMs that scales itself has to stop while another writes its replicas, and may go on when that
+        # ends.
         if key is not None and key[:2] == (VM_GROUPS.group, VM_GROUPS.kind):
             self._look_at(VM_GROUPS.kind, key[2])
 
@@ -206,13 +223,15 @@ class GroupSurroundings:
 
 def _holder(name: ObjectName, found: JsonObject | None) -> tuple[str, ObjectName] | None:
     """Kind and name of the group whose record an HPA or a VPA has."""
-    known = None if found is None else original_of(found)
-    return None if known is None else (known.kind, ObjectName(name.namespace, known.name))
+    original = None if found is None else original_of(found)
+    return None if original is None else (original.kind, ObjectName(name.namespace, original.name))
 
 
 def _is_status_only(change: FactChange[Json]) -> bool:
-    known = [(uid_of(each), whole(each, "metadata", "generation")) for each in (change.before, change.after) if each]
-    return len(known) == 2 and known[0] == known[1] and not is_leaving(change.after or {})
+    versions = [(uid_of(obj), whole(obj, "metadata", "generation")) for obj in (change.before, change.after) if obj]
+    # The same UID and generation: only the status or the metadata has changed. A deletion changes neither, so it is
+    # checked too.
+    return len(versions) == 2 and versions[0] == versions[1] and not is_leaving(change.after or {})
 
 
 def _target_key(kind: Resource, autoscaler: JsonObject) -> Key:
@@ -228,10 +247,12 @@ def _claimant(policy: GroupPolicy, group: JsonObject) -> Claimant:
 def _keys(policy: GroupPolicy, group: JsonObject) -> tuple[Key | None, list[Key]]:
     """The group's target, and the HPA and VPA beside it."""
     try:
-        found = policy.arrangement(group)
+        arrangement = policy.arrangement(group)
     except InvalidSpecError:
         return None, []
     namespace = name_of(group).namespace
-    target = (found.target.group, found.target.kind, ObjectName(namespace, found.target.name))
-    pairs = ((HORIZONTAL_AUTOSCALERS, found.hpa), (VERTICAL_AUTOSCALERS, found.vpa))
-    return target, [key_of(kind, ObjectName(namespace, each.name)) for kind, each in pairs if each is not None]
+    target = (arrangement.target.group, arrangement.target.kind, ObjectName(namespace, arrangement.target.name))
+    pairs = ((HORIZONTAL_AUTOSCALERS, arrangement.hpa), (VERTICAL_AUTOSCALERS, arrangement.vpa))
+    return target, [
+        key_of(kind, ObjectName(namespace, autoscaler.name)) for kind, autoscaler in pairs if autoscaler is not None
+    ]

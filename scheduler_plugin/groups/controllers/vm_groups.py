@@ -2,12 +2,6 @@
 
 Rules that hold here:
 
-- Only the holder of the Lease acts. Everything that was begun is in the objects (names, marks, the slice), so a
-  successor goes on from there, and nothing is made or deleted twice.
-- The order of a step is that of ``GroupPlan``: a replica is marked before the endpoint drops it, and deleted after.
-- That the group scales itself is remembered before it does: a process that dies in between delays it, and no successor
-  scales twice within the delays.
-- A new member that is refused, by a quota or an admission hook, holds up no other step; the condition says it.
 - One group is the unit of failure.
 """
 
@@ -89,22 +83,27 @@ class VmGroupController(QueuedController):
 
     async def reconcile(self, name: ObjectName) -> None:
         """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
-        found = self._context.cache.get(VM_GROUPS, name)
-        if found is None or is_leaving(found) or not self._context.writer.leadership.leads:
+        obj = self._context.cache.get(VM_GROUPS, name)
+        # Only the leader acts. What was begun is in the objects (names, marks, the slice), so a successor goes on from
+        # there.
+        if obj is None or is_leaving(obj) or not self._context.writer.leadership.leads:
             return
         try:
-            group = parse_vm_group(found)
+            group = parse_vm_group(obj)
         except InvalidGroupError as error:
-            refused = {**child(found, "status"), **refused_status(found, str(error), self._now())}
-            await self._write_status(found, refused)
+            # The rest of the status stays: members may serve although the spec is broken.
+            refused = {**child(obj, "status"), **refused_status(obj, str(error), self._now())}
+            await self._write_status(obj, refused)
             self._count("stopped")
             return
-        seen = await self._scaled(await self._look(found, group))
-        group = seen.group
-        plan = plan_group(group.spec, seen.members, bool(group.primary_uid), self._taken(group))
-        await self._carry_out(seen, plan)
+        observed = await self._scaled(await self._look(obj, group))
+        group = observed.group
+        plan = plan_group(group.spec, observed.members, bool(group.primary_uid), self._taken(group))
+        await self._carry_out(observed, plan)
         self._count("stopped" if plan.fault else "done")
+        # Starting or draining databases send no events, so the group is looked at again soon.
         settled = len(plan.serving) == group.spec.replicas and not plan.held_back
+        # A group that scales itself needs a look as often as its load window has samples.
         interval = self._context.interval() if group.scaling is None else LOAD_INTERVAL
         self._queue.add(name, interval if settled else plan.look_again or UNSETTLED)
 
@@ -116,6 +115,7 @@ class VmGroupController(QueuedController):
         group = seen.group
         if group.scaling is None:
             return seen
+        # Replicas have one writer: while another one has them as its target, the group only says so.
         if rivals := tuple(self._writers(group.name)):
             await self._tell_taken(seen, rivals)
             return replace(seen, rivals=rivals)
@@ -124,78 +124,93 @@ class VmGroupController(QueuedController):
         if decision.replicas == current:
             return replace(seen, decision=decision)
         remembered = {**child(seen.found, "status"), "scaling": scaling_status(decision)}
-        found = await self._write_status(seen.found, remembered)
+        # Remembered before the scaling: a process that dies in between delays it, and no successor scales twice within
+        # the delays.
+        updated = await self._write_status(seen.found, remembered)
         body: Json = {"spec": {"replicas": decision.replicas}}
-        scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(found))
+        # The version after the status write; the old one would be refused.
+        scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(updated))
         await self._context.writer.do(scale)
         direction = "up" if decision.replicas > current else "down"
         self._context.telemetry.scalings.labels(VM_GROUPS.kind, "horizontal", direction).inc()
         await self._tell(seen, "Scaled", f"{current} → {decision.replicas} replicas: {decision.because}")
+        # `/scale` answers with a Scale only, so the group is read again.
         again = await read_object(self._context.writer.api, VM_GROUPS, group.name)
         if again is not None:
             self._context.cache.learn(VM_GROUPS, again)
+        # The plan below must use the new count, whatever the read has returned.
         scaled = replace(group, spec=replace(group.spec, replicas=decision.replicas))
         return replace(seen, found=again or seen.found, group=scaled, decision=decision)
 
     async def _look(self, found: Json, group: VmGroup) -> _Seen:
         endpoint = await look_at_endpoint(self._context.writer.api, group)
         listed, vms = endpoint.listed, self._own(group)
-        asked = [
+        queries = [
             (
                 vm,
                 SETTLED
+                # A replica that drains is listed until the slice is written, and its sessions matter now.
                 if uid_of(vm) in listed and ANNOTATION_DRAINING not in child(vm, "metadata", "annotations")
                 else SOON,
             )
             for vm in vms
+            # The primary is never drained, so its sessions are of no interest.
             if name_of(vm).name != member_name(group.name.name, Role.PRIMARY)
         ]
-        looks = await self._looks.look(asked)
+        looks = await self._looks.look(queries)
         wall = self._context.clock.wall()
         members = [read_member(vm, group, listed, looks.get(uid_of(vm), UNASKED), wall) for vm in vms]
-        present = [each for each in members if each is not None]
+        present = [member for member in members if member is not None]
         if group.scaling is not None:
             present = await self._loaded(present, vms, group.scaling)
         return _Seen(found, group, tuple(present), endpoint)
 
     async def _loaded(self, members: Sequence[Member], vms: Sequence[Json], scaling: GroupScaling) -> list[Member]:
         """The members with the loads of the replicas that serve; that of booting and copying is none."""
-        serving = {each.uid for each in replicas_of(members) if each.available}
-        for each in members:
-            if each.uid not in serving:
-                self._looks.forget_load(each.uid)
+        serving = {member.uid for member in replicas_of(members) if member.available}
+        for member in members:
+            if member.uid not in serving:
+                # A window that goes on over a restart would count booting and copying as load.
+                self._looks.forget_load(member.uid)
         loads = await self._looks.loads((vm for vm in vms if uid_of(vm) in serving), scaling.window)
-        return [replace(each, busy_cores=loads.get(each.uid)) for each in members]
+        return [replace(member, busy_cores=loads.get(member.uid)) for member in members]
 
     def _own(self, group: VmGroup) -> list[Json]:
         vms = [
             self._context.cache.get(VIRTUAL_MACHINES, name) for name in sorted(self._vms.get(group.name, ()), key=str)
         ]
+        # One that was created too late under the primary's name has an empty database.
         return [vm for vm in vms if vm is not None and is_of(vm, group) and not is_impostor(vm, group)]
 
     def _taken(self, group: VmGroup) -> frozenset[str]:
         """Names of members that VMs of others have."""
+        # Twice the most: numbers of replicas that leave are in use as well.
         name, numbers = group.name, range(MOST_REPLICAS * 2)
         names = [
             member_name(name.name, Role.PRIMARY),
-            *(member_name(name.name, Role.REPLICA, each) for each in numbers),
+            *(member_name(name.name, Role.REPLICA, ordinal) for ordinal in numbers),
         ]
-        vms = [self._context.cache.get(VIRTUAL_MACHINES, ObjectName(name.namespace, each)) for each in names]
+        vms = [self._context.cache.get(VIRTUAL_MACHINES, ObjectName(name.namespace, vm_name)) for vm_name in names]
         return frozenset(name_of(vm).name for vm in vms if vm is not None and not is_of(vm, group))
 
     async def _carry_out(self, seen: _Seen, plan: GroupPlan) -> None:
         group, namespace = seen.group, seen.group.name.namespace
+        # Refusals are collected: a quota that refuses one new member must not hold up marks, the endpoint and
+        # deletions.
         refusals = await self._make(seen, plan)
         for stays in plan.stay:
             await self._mark(namespace, stays, None)
             await self._tell(seen, "MemberStays", f"VM {stays.name} stays: it is wanted again")
         for going in plan.drain:
+            # The mark comes before the endpoint drops the replica, so that a successor knows why it is not listed.
             await self._mark(namespace, going.member, self._now())
             await self._tell(seen, "MemberDrains", f"VM {going.member.name} leaves: {going.because}")
         await offer(self._context.writer, group, seen.endpoint, plan)
+        # Deletion comes last: the read endpoint must not list a VM that is gone.
         for gone in plan.delete:
             await self._delete(namespace, gone.member)
             await self._tell(seen, "MemberDeleted", f"VM {gone.member.name} is deleted: {gone.because}")
+        # A conflict or a name that exists only means that the cache is behind; people need not know.
         unwritten = [f"VM {name} cannot be made: {why}" for name, why in refusals.items() if why.kind not in PASSING]
         if seen.endpoint.foreign:
             unwritten += [f"{seen.endpoint.foreign} does not belong to this group, so the read endpoint is not written"]
@@ -203,6 +218,7 @@ class VmGroupController(QueuedController):
         if seen.decision is not None:
             status["scaling"] = scaling_status(seen.decision)
         await self._write_status(seen.found, status)
+        # Raised after everything else is written, so that the queue retries.
         if refusals:
             raise next(iter(refusals.values()))
 
@@ -228,9 +244,10 @@ class VmGroupController(QueuedController):
 
     async def _delete(self, namespace: str, member: Member) -> None:
         """Deletes the VM of a member that has drained; a VM that has changed since is looked at again first."""
-        found = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, member.name))
-        if found is not None and uid_of(found) == member.uid:
-            await self._context.writer.delete(VIRTUAL_MACHINES, found)
+        vm = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, member.name))
+        # Another VM may have taken the name since.
+        if vm is not None and uid_of(vm) == member.uid:
+            await self._context.writer.delete(VIRTUAL_MACHINES, vm)
 
     async def _write_status(self, found: Json, wanted: Json) -> Json:
         """Writes what differs; the group as it is then."""
@@ -251,26 +268,31 @@ class VmGroupController(QueuedController):
 
     async def _tell_taken(self, seen: _Seen, rivals: Sequence[str]) -> None:
         """Says once that others write the group's replicas too."""
-        said, known = taken_by(rivals), items(seen.found, "status", "conditions")
-        if not any((text(each, "reason"), text(each, "message")) == (TAKEN, said) for each in known):
-            await self._tell(seen, TAKEN, said, is_warning=True)
+        # The event is told once: the condition in the status shows that it has been said.
+        message, conditions = taken_by(rivals), items(seen.found, "status", "conditions")
+        if not any(
+            (text(condition, "reason"), text(condition, "message")) == (TAKEN, message) for condition in conditions
+        ):
+            await self._tell(seen, TAKEN, message, is_warning=True)
 
     def _group_changed(self, change: FactChange[Json]) -> None:
         """Our own writes of the status are no news."""
-        generations = [
-            whole(each, "metadata", "generation") for each in (change.before, change.after) if each is not None
-        ]
+        generations = [whole(obj, "metadata", "generation") for obj in (change.before, change.after) if obj is not None]
+        # A new or deleted group has one side only; two equal generations mean a status write.
         if len(set(generations)) != 1 or len(generations) != 2:
             self._queue.add(change.name)
 
     def _vm_changed(self, change: FactChange[Json]) -> None:
+        # Both sides: the owner of a VM may have changed.
         for vm in (change.before, change.after):
             if vm is not None and (owner := _group_of(vm)):
                 group = ObjectName(change.name.namespace, owner)
                 names = self._vms.setdefault(group, set())
+                # On a deletion `change.after` is None, so the name is discarded.
                 (names.add if vm is change.after else names.discard)(change.name)
                 self._queue.add(group)
         if change.after is None and change.before is not None:
+            # Kept by UID, which never comes back, also if a VM is made again under this name.
             self._looks.forget(uid_of(change.before))
 
     def _count(self, outcome: str) -> None:
@@ -283,6 +305,6 @@ class VmGroupController(QueuedController):
 def _group_of(vm: JsonObject) -> str:
     """The name of the group that owns the VM; empty if none does."""
     owners: Sequence[Json] = [
-        each for each in items(vm, "metadata", "ownerReferences") if each.get("controller") is True
+        reference for reference in items(vm, "metadata", "ownerReferences") if reference.get("controller") is True
     ]
-    return next((text(each, "name") for each in owners if text(each, "kind") == VM_GROUPS.kind), "")
+    return next((text(owner, "name") for owner in owners if text(owner, "kind") == VM_GROUPS.kind), "")

@@ -1,14 +1,4 @@
-"""Recommends for Hvpas whose targets are VMs, from what their agents say (S1.1).
-
-Rules that hold here:
-
-- It notes, as an annotation and in the same words, what an HPA controller and a VPA recommender would write into the
-  status: a status has one writer, and a cluster's HPA controller writes that of every HPA.
-- It runs only where the settings say so (``recommender: agents``), else it takes back what it noted.
-- CPU and memory come from the agents; a guest whose kernel killed a process needs more than it had.
-- Histories of use stand in an annotation of the VPA, so that a restart forgets nothing; what was desired in the last
-  minutes is forgotten, as an HPA controller does.
-"""
+"""Recommends for Hvpas whose targets are VMs, from what their agents say (S1.1)."""
 
 from __future__ import annotations
 
@@ -69,8 +59,12 @@ class VmRecommender:
         """Looks at every group of ``policy`` each interval, while ``is_on``, for ever."""
         await self._context.cache.synced.wait()
         while True:
+            # Checked at each round: the Lease may come and go, and the settings may be switched while the program
+            # runs.
             if self._context.writer.leadership.leads:
+                # A copy: the cache may change while a group is awaited.
                 for group in list(self._context.cache.objects(policy.kind).values()):
+                    # Where the settings leave recommending to the cluster, what was noted is taken back.
                     await self._look_at(policy, group, self._recommend if is_on() else self._take_back)
             await self._context.clock.sleep(self._context.interval())
 
@@ -88,28 +82,34 @@ class VmRecommender:
         if facts.arrangement is None or facts.target is None:
             return
         reference = facts.arrangement.target
+        # Pods have a VPA recommender and an HPA controller of their own.
         if TARGET_KINDS[reference.group, reference.kind].shape is TargetFields.TEMPLATE:
             return
         vms = vms_of(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
         answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))
-        said = {uid_of(vm): answer for vm, answer in zip(vms, answers, strict=True)}
-        found = list(uses(vms, said))
+        # By UID, for a VM that was made again under the same name is another guest.
+        by_uid = {uid_of(vm): answer for vm, answer in zip(vms, answers, strict=True)}
+        usage = list(uses(vms, by_uid))
         if facts.hpa is not None:
-            await self._horizontal(facts.hpa, found)
+            await self._horizontal(facts.hpa, usage)
         if facts.vpa is not None:
-            await self._vertical(facts.vpa, found, self._killed(said))
+            await self._vertical(facts.vpa, usage, self._killed(by_uid))
 
     async def _take_back(self, facts: GroupFacts) -> None:
         """Leaves recommending to the cluster."""
-        for kind, found in ((HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa)):
-            if found is not None and has_note(found):
-                await self._annotate(kind, found, {ANNOTATION_RECOMMENDATION: None})
+        for kind, autoscaler in ((HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa)):
+            if autoscaler is not None and has_note(autoscaler):
+                # None removes the annotation.
+                await self._annotate(kind, autoscaler, {ANNOTATION_RECOMMENDATION: None})
 
     async def _horizontal(self, hpa: JsonObject, found: list[VmUse]) -> None:
-        known = self._desires.get(uid_of(hpa), Desires())
-        now, replicas = self._context.clock.wall(), [each.replica for each in found]
-        said, self._desires[uid_of(hpa)] = horizontal(rules_of(hpa), len(found), lambda _: replicas, known, now)
-        await self._note(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(found), said), {})
+        previous = self._desires.get(uid_of(hpa), Desires())
+        now, replicas = self._context.clock.wall(), [use.replica for use in found]
+        # Desired counts of the last minutes live in memory only, as in an HPA controller.
+        recommendation, self._desires[uid_of(hpa)] = horizontal(
+            rules_of(hpa), len(found), lambda _: replicas, previous, now
+        )
+        await self._note(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(found), recommendation), {})
 
     def _killed(self, said: Mapping[str, GuestUse]) -> Bytes | None:
         """The most memory that a guest had in which the kernel has killed a process since the last look; else None.
@@ -117,34 +117,40 @@ class VmRecommender:
         A count that is seen for the first time, or fell, is that of a guest which has booted, and not a present value.
         """
         had: list[Bytes] = []
-        for uid, each in said.items():
+        for uid, use in said.items():
             before = self._kills.get(uid)
-            if each.kills is not None:
-                self._kills[uid] = each.kills
-                size = each.memory_total or each.memory
-                if before is not None and each.kills > before and size is not None:
+            # Unknown is not zero: a count kept from before stays.
+            if use.kills is not None:
+                self._kills[uid] = use.kills
+                # Killed at its total: the kernel ran out of all that the guest had, whatever one process used.
+                size = use.memory_total or use.memory
+                if before is not None and use.kills > before and size is not None:
                     had.append(size)
         return max(had, default=None)
 
     async def _vertical(self, vpa: JsonObject, found: list[VmUse], killed_at: Bytes | None) -> None:
-        if not any(each.amounts for each in found):
+        if not any(use.amounts for use in found):
             return
         now = self._context.clock.wall()
+        # The history is in an annotation of the VPA, so a restart forgets nothing.
         history = decode_history(_kept(vpa), HISTORY, now=now)
-        after = observed(history, VM_CONTAINER, [each.amounts for each in found], now)
+        after = observed(history, VM_CONTAINER, [use.amounts for use in found], now)
         if killed_at is not None:
             after = ran_out_of_memory(after, VM_CONTAINER, killed_at, now)
-        said = vertical(after, len(found))
-        if said is None:
+        recommendation = vertical(after, len(found))
+        if recommendation is None:
             return
-        kept = json.dumps({HISTORY: encode_history(after)}, separators=(",", ":"))
-        await self._note(VERTICAL_AUTOSCALERS, vpa, vpa_status(said), {ANNOTATION_USE_HISTORY: kept})
+        # No spaces: all annotations of an object share 256 KiB.
+        encoded = json.dumps({HISTORY: encode_history(after)}, separators=(",", ":"))
+        await self._note(VERTICAL_AUTOSCALERS, vpa, vpa_status(recommendation), {ANNOTATION_USE_HISTORY: encoded})
 
     async def _note(self, kind: Resource, about: JsonObject, status: Json, more: Json) -> None:
         """Notes ``status`` and ``more`` on the object, where it does not say so yet."""
+        # Noted in an annotation: a status has one writer, and a cluster's HPA controller writes that of every HPA.
         wanted = {**note(stamped(status, timestamp(self._context.clock.wall()))), **more}
-        known = annotations_of(about)
-        if any(known.get(name) != value for name, value in wanted.items()):
+        current = annotations_of(about)
+        # Written only if something differs, so that an unchanged recommendation is no write at each look.
+        if any(current.get(name) != value for name, value in wanted.items()):
             await self._annotate(kind, about, wanted)
 
     async def _annotate(self, kind: Resource, about: JsonObject, annotations: Json) -> None:
@@ -156,7 +162,7 @@ class VmRecommender:
 def _kept(vpa: JsonObject) -> Json:
     """Decoded annotation; empty if it cannot be decoded."""
     try:
-        found = json.loads(annotations_of(vpa).get(ANNOTATION_USE_HISTORY, "{}"))
+        decoded = json.loads(annotations_of(vpa).get(ANNOTATION_USE_HISTORY, "{}"))
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return decoded if isinstance(decoded, dict) else {}

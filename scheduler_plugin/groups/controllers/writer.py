@@ -1,12 +1,4 @@
-"""Writes to the cluster, each within the time that the Lease leaves. Nothing is retried here.
-
-Rules that hold here:
-
-- A process may stop between asking for that time and sending, and wake when another leads. So every patch and every
-  deletion is for the version that was judged, and is refused where anything has been written since.
-- A creation can have no such condition. Its name is fixed by its group and its owner by UID: the second is refused, one
-  that comes after all is looked at like any other object of the group, and without its owner it is collected.
-"""
+"""Writes to the cluster, each within the time that the Lease leaves. Nothing is retried here."""
 
 from __future__ import annotations
 
@@ -65,6 +57,8 @@ class Writer:
     async def delete(self, resource: Resource, found: JsonObject) -> None:
         """Deletes the object as it was ``found``; 409 where it has changed, or another has taken its name."""
         name = name_of(found)
+        # A process may stop between asking for its time and sending, and wake when another one leads. With both
+        # preconditions a deletion of anything newer is refused.
         preconditions: Json = {"uid": uid_of(found), "resourceVersion": version_of(found)}
         body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         path = resource.path(name.namespace, name.name)
@@ -75,24 +69,30 @@ class Writer:
         body = event_body(event, micro_timestamp(self.clock.wall()), COMPONENT)
         try:
             await self._call("event", _creation(event.path, dict(body)))
+        # Events only inform; a refused one must not stop a scaling.
         except ApiRefusedError:
             return
 
     async def _call(self, what: str, call: ApiCall) -> JsonObject:
+        # No longer than the Lease is still ours: a later answer could overlap with a successor's writes.
         in_time = call.within(self.leadership.allowed(call.timeout))
         try:
-            found = await self.api.call(in_time)
+            response = await self.api.call(in_time)
         except ApiError as error:
+            # Unknown: a request without an answer may still have been carried out.
             self.report(what, "refused" if isinstance(error, ApiRefusedError) else "unknown")
             raise
         self.report(what, "done")
-        return found
+        return response
 
 
 def _creation(path: str, body: Json) -> ApiCall:
+    # A creation cannot be for a version. Its name is fixed by its group and its owner by UID, so a second one is
+    # refused.
     return ApiCall("POST", path, TIMEOUT, body=body, content_type=JSON)
 
 
 def _patch(write: Write, query: Mapping[str, str] | None = None) -> ApiCall:
+    # Containers are a list: a JSON merge patch would replace all of them, a strategic one finds them by name.
     kind = STRATEGIC_PATCH if write.merges_lists else MERGE_PATCH
     return ApiCall("PATCH", write.path, TIMEOUT, query=query or {}, body=write.guarded_body, content_type=kind)

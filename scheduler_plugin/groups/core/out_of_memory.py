@@ -6,7 +6,9 @@ from typing import Final
 
 from protocol.units import Bytes
 
+# VPA's OOM bump-up ratio of 1.2.
 _PERCENT: Final = 120
+# VPA also raises by a least amount, of about 100 MB.
 _LEAST: Final = 100_000_000
 
 

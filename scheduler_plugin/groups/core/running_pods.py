@@ -51,7 +51,7 @@ class Possible:
 
 @dataclass(frozen=True, slots=True)
 class PodsMemory:
-    """What is remembered of the pods: the ``past``, the latest last; since when they differ; and what is possible."""
+    """Memory of the pods: the ``past``, the latest last; since when they differ; and what is possible."""
 
     past: tuple[PastPods, ...] = ()
     differ_since: datetime | None = None
@@ -59,33 +59,37 @@ class PodsMemory:
 
     def most(self, container: str, resource: Resource) -> int | None:
         """The most that pods can have of it; None if nothing was refused."""
-        known = (each.most for each in self.possible if (each.container, each.resource) == (container, resource))
-        return next(known, None)
+        limits = (limit.most for limit in self.possible if (limit.container, limit.resource) == (container, resource))
+        return next(limits, None)
 
 
 def followed(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> PodsMemory:
     """The memory with the pods as they are now. A time in the future proves nothing."""
-    possible = tuple(each for each in memory.possible if timedelta(0) <= now - each.at < POSSIBLE_FOR)
+    possible = tuple(limit for limit in memory.possible if timedelta(0) <= now - limit.at < POSSIBLE_FOR)
     if pods is None:
         return PodsMemory(possible=possible)
     since = memory.differ_since
+    # A difference counts from when it began; a time ahead is another clock's.
     since = None if not pods.difference else since if since is not None and since <= now else now
-    found = PodsMemory(_past(memory.past, pods, now), since, possible)
-    if waits_for(found, pods, now) or not pods.difference:
-        return found
+    updated = PodsMemory(_past(memory.past, pods, now), since, possible)
+    # What was refused counts only after the patience is over: the kubelet may still find room.
+    if waits_for(updated, pods, now) or not pods.difference:
+        return updated
     refused = {
         (container.name, resource): Possible(container.name, resource, amount.value, now)
         for container in pods.refused
         for resource, amount in container.sizes
     }
-    kept = tuple(each for each in possible if (each.container, each.resource) not in refused)
-    return PodsMemory(found.past, since, (*kept, *refused.values()))
+    # A newer refusal replaces the older one for the same resource.
+    remaining = tuple(limit for limit in possible if (limit.container, limit.resource) not in refused)
+    return PodsMemory(updated.past, since, (*remaining, *refused.values()))
 
 
 def waits_for(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> str:
-    """How the pods differ from what was ordered, as long as that is waited for; else nothing."""
+    """The difference of the pods from what was ordered, as long as that is waited for; else nothing."""
     if pods is None or memory.differ_since is None:
         return ""
+    # After a refusal waiting changes little.
     patience = REFUSED_PATIENCE if pods.refused else PATIENCE
     return pods.difference if now - memory.differ_since < patience else ""
 
@@ -95,13 +99,14 @@ def _past(past: Sequence[PastPods], pods: RunningPods, now: datetime) -> tuple[P
     before = past[-1] if past else None
     is_same = before is not None and (before.ready, before.sizes) == (pods.ready, pods.sizes)
     entries = [*past] if is_same else [*past, PastPods(now, pods.ready, pods.sizes)]
+    # An entry ended when the next one began; the last one still holds.
     ends = [later.since for later in entries[1:]]
-    recent = [each for each, end in zip(entries, ends, strict=False) if timedelta(0) <= now - end < MEASURED_WITHIN]
+    recent = [entry for entry, end in zip(entries, ends, strict=False) if timedelta(0) <= now - end < MEASURED_WITHIN]
     return (*recent, entries[-1])[-MOST_PASTS:]
 
 
 def requested(sizes: Sequence[SizedContainer], container: str, resource: Resource) -> int:
-    """What a pod of these sizes requests for one container."""
-    found = by_name(sizes, container)
-    amount = None if found is None else found.sizes[resource]
+    """The request of a pod of these sizes for one container."""
+    sized = by_name(sizes, container)
+    amount = None if sized is None else sized.sizes[resource]
     return 0 if amount is None else amount.value

@@ -45,6 +45,7 @@ class ResourceList:
 
     def __iter__(self) -> Iterator[tuple[Resource, Amount]]:
         """Those that are given, CPU first."""
+        # In a fixed order, so that messages and statuses do not change at each look.
         return ((name, amount) for name in RESOURCES if (amount := self[name]) is not None)
 
     def with_value(self, resource: Resource, value: int | None) -> Self:
@@ -55,10 +56,10 @@ class ResourceList:
 
     def map(self, change: Callable[[Resource, Amount], int | None]) -> ResourceList:
         """These entries, each changed to the value that ``change`` returns; None leaves one out."""
-        found = NOTHING
+        changed = NOTHING
         for resource, amount in self:
-            found = found.with_value(resource, change(resource, amount))
-        return found
+            changed = changed.with_value(resource, change(resource, amount))
+        return changed
 
     def over(self, other: ResourceList) -> ResourceList:
         """These entries, and those that only ``other`` has."""
@@ -95,6 +96,7 @@ class OutOfMemory:
 
     def pods_since(self, begin: datetime) -> int:
         """In how many pods it was killed after ``begin``."""
+        # A kill that names no pods counts as one.
         return sum(at > begin for at in self.by_pod or (self.at,))
 
 
@@ -130,7 +132,8 @@ class Workload:
 
     @property
     def serving(self) -> int:
-        """How many replicas share the load (at least one)."""
+        """Number of replicas that share the load (at least one)."""
+        # At least one, because needs are divided by it.
         return max(1, self.replicas if self.pods is None else self.pods.ready)
 
     def container(self, name: str) -> SizedContainer | None:
@@ -145,7 +148,7 @@ def amount(resource: Resource, value: int) -> Amount:
 
 def by_name(containers: Iterable[SizedContainer], name: str) -> SizedContainer | None:
     """The first of ``containers`` with that name; None if there is none."""
-    return next((each for each in containers if each.name == name), None)
+    return next((container for container in containers if container.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,7 @@ class SizeBounds:
         """The value nearest to ``value`` that is within the bounds of ``resource``."""
         least, most = self.least[resource], self.most[resource]
         capped = value if most is None else min(value, most.value)
+        # The lower bound comes last and wins.
         return capped if least is None else max(capped, least.value)
 
 
@@ -209,12 +213,12 @@ class VerticalRecommendation:
 
     def container(self, name: str) -> ContainerRecommendation | None:
         """The recommendation for the container of that name; None if there is none."""
-        return next((each for each in self.containers if each.name == name), None)
+        return next((container for container in self.containers if container.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUse:
-    """What the mean ready pod needs: its use over its target, in thousandths of a vCPU or bytes.
+    """Need of the mean ready pod: its use over its target, in thousandths of a vCPU or bytes.
 
     ``container`` is empty if whole pods are measured. It does not depend on what pods request.
     """
@@ -297,7 +301,9 @@ class WorkloadDecision:
 
     def applied(self, workload: Workload) -> Workload:
         """``workload`` as it is once this decision is written."""
-        changed = tuple(_merged(each, by_name(self.containers, each.name)) for each in workload.containers)
+        changed = tuple(
+            _merged(container, by_name(self.containers, container.name)) for container in workload.containers
+        )
         replicas = workload.replicas if self.replicas is None else self.replicas
         return replace(workload, replicas=replicas, containers=changed)
 

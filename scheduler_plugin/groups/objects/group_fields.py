@@ -17,6 +17,7 @@ def whole_field(found: JsonObject, path: tuple[str, ...], usual: int, least: int
     value = child(found, "spec", *path[:-1]).get(path[-1])
     if value is None:
         return usual
+    # `bool` is an `int` in Python.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidGroupError(
             f"spec.{'.'.join(path)}: expected a whole number from {least} to {most}, got {shown(value)}"

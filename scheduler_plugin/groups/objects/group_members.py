@@ -38,6 +38,7 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
     template = group.template if new.role is Role.PRIMARY else group.replica_template
     spec = child(template, "spec")
     guest = child(spec, "guest")
+    # Appended to the template's own words, which stay.
     if new.source:
         words = [text(guest, "appendKernelCmdline"), f"{KERNEL_PRIMARY}={new.source}"]
         guest["appendKernelCmdline"] = " ".join(word for word in words if word)
@@ -52,6 +53,7 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
             "annotations": child(template, "metadata", "annotations"),
             "ownerReferences": [owner_reference(group)],
         },
+        # On by default: a template may switch the extra network off, so it comes first.
         "spec": {"extraNetwork": {"enable": True}, **spec, "affinity": _spread(group, spec), "guest": guest},
     }
 
@@ -72,6 +74,7 @@ def owner_reference(group: VmGroup) -> Json:
     }
 
 
+# Preferred, not required, so that a full cluster still runs all members.
 def _spread(group: VmGroup, spec: JsonObject) -> Json:
     affinity, apart = child(spec, "affinity"), child(spec, "affinity", "podAntiAffinity")
     others = {"matchLabels": {LABEL_GROUP: group.name.name}}
@@ -81,8 +84,8 @@ def _spread(group: VmGroup, spec: JsonObject) -> Json:
 
 def is_of(vm: JsonObject, group: VmGroup) -> bool:
     """Return True if the VM belongs to the group: the group is its controller."""
-    owners = [each for each in items(vm, "metadata", "ownerReferences") if each.get("controller") is True]
-    return any(text(each, "uid") == group.uid for each in owners)
+    owners = [owner for owner in items(vm, "metadata", "ownerReferences") if owner.get("controller") is True]
+    return any(text(owner, "uid") == group.uid for owner in owners)
 
 
 def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
@@ -91,6 +94,7 @@ def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
     A creation that was sent late made it, after the primary had gone: its database is empty, and nothing may follow it.
     """
     is_primary = role_of(group.name.name, name_of(vm).name) == (Role.PRIMARY, 0)
+    # Before the first primary is remembered, any VM of that name may be it.
     return is_primary and group.primary_uid not in ("", uid_of(vm))
 
 
@@ -105,7 +109,9 @@ def read_member(
     if role is None:
         return None
     conditions = [
-        text(each, "status") for each in items(vm, "status", "conditions") if text(each, "type") == "Available"
+        text(condition, "status")
+        for condition in items(vm, "status", "conditions")
+        if text(condition, "type") == "Available"
     ]
     draining, misdated = _draining(vm, wall)
     return Member(

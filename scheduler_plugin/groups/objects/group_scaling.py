@@ -35,9 +35,11 @@ def read_scaling(found: JsonObject, template: JsonObject) -> GroupScaling | None
     most = whole_field(found, ("scaling", "maxReplicas"), max(1, least), 0, MOST_REPLICAS)
     if most < least:
         raise InvalidGroupError(f"spec.scaling.maxReplicas: expected at least minReplicas, {least}, got {most}")
+    # Only the spec of the template counts; a VM needs a name to be read.
     named = {"metadata": {"namespace": "", "name": ""}, "spec": child(template, "spec")}
     usual = GroupScaling(ReplicaBounds(least, most), parse_virtual_machine(named).bounds.max.cpu)
     window = duration_field(found, ("scaling", "window"), usual.window)
+    # A window needs at least two looks.
     if not SHORTEST <= window <= LONGEST:
         raise InvalidGroupError(f"spec.scaling.window: expected {SHORTEST:g} s to {LONGEST:g} s, got {window:g} s")
     return GroupScaling(
@@ -60,9 +62,9 @@ def scaling_status(decision: ScalingDecision) -> Json:
     """Status of a decision: the wanted count, the one kept and by which rule (S1.11), and the memory."""
     times = {name: getattr(decision.memory, field) for name, field in _TIMES.items()}
     remembered = {name: timestamp(at) for name, at in times.items() if at is not None}
-    said: Json = {"replicas": decision.replicas, "message": decision.because, **remembered}
+    status: Json = {"replicas": decision.replicas, "message": decision.because, **remembered}
     if decision.wanted is not None:
-        said["wanted"] = decision.wanted
+        status["wanted"] = decision.wanted
     if decision.rule is not None:
-        said["rule"] = decision.rule.value
-    return said
+        status["rule"] = decision.rule.value
+    return status

@@ -44,13 +44,13 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
     ``unwritten`` says what of the plan could not be written, empty if all was. ``rivals`` are who else writes the
     replicas of a group that scales itself. ``now`` is a Kubernetes timestamp.
     """
-    going = {each.member.name for each in plan.drain}
-    returning = {each.name for each in plan.stay}
+    going = {reasoned.member.name for reasoned in plan.drain}
+    returning = {member.name for member in plan.stay}
     replicas = replicas_of(members)
     draining = [
-        each
-        for each in replicas
-        if each.name in going or each.leaving or (each.draining is not None and each.name not in returning)
+        replica
+        for replica in replicas
+        if replica.name in going or replica.leaving or (replica.draining is not None and replica.name not in returning)
     ]
     primary = primary_of(members)
     verdict = _primary_ready(primary, plan)
@@ -66,11 +66,12 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
         "readyReplicas": len(plan.serving),
         "drainingReplicas": len(draining),
         "selector": selector(group),
-        "members": [_member(each, plan) for each in members],
-        "conditions": [_condition(found, kind, each) for kind, each in verdicts.items()],
+        "members": [_member(member, plan) for member in members],
+        "conditions": [_condition(found, kind, outcome) for kind, outcome in verdicts.items()],
     }
-    if known := child(found, "status", "primary"):
-        status["primary"] = known
+    # A primary that is gone stays remembered, so that no other is made.
+    if recorded := child(found, "status", "primary"):
+        status["primary"] = recorded
     if primary is not None:
         status["primary"] = {"name": primary.name, "uid": primary.uid, "address": primary.address, "node": primary.node}
     return stamped(status, now)
@@ -98,21 +99,22 @@ def _able(rivals: Sequence[str]) -> _Verdict:
 
 
 def _member(member: Member, plan: GroupPlan) -> Json:
-    reasons = {each.member.name: each.because for each in (*plan.held_back, *plan.delete)}
-    serves = any(each.name == member.name for each in plan.serving)
-    shown: Json = {"name": member.name, "role": member.role.value, "node": member.node, "address": member.address}
+    # Later entries win: why it is deleted says more than why it is not listed.
+    reasons = {reasoned.member.name: reasoned.because for reasoned in (*plan.held_back, *plan.delete)}
+    serves = any(replica.name == member.name for replica in plan.serving)
+    entry: Json = {"name": member.name, "role": member.role.value, "node": member.node, "address": member.address}
     if member.role is Role.REPLICA:
-        shown.update(serving=serves, message=reasons.get(member.name, ""))
-        shown["state"] = _state(member, plan, serves=serves)
+        entry.update(serving=serves, message=reasons.get(member.name, ""))
+        entry["state"] = _state(member, plan, serves=serves)
     else:
-        shown["state"] = "Running" if member.available else "Starting"
-    return shown
+        entry["state"] = "Running" if member.available else "Starting"
+    return entry
 
 
 def _state(member: Member, plan: GroupPlan, *, serves: bool) -> str:
-    if member.leaving or any(each.member.name == member.name for each in plan.delete):
+    if member.leaving or any(reasoned.member.name == member.name for reasoned in plan.delete):
         return "Leaving"
-    if member.draining is not None or any(each.member.name == member.name for each in plan.drain):
+    if member.draining is not None or any(reasoned.member.name == member.name for reasoned in plan.drain):
         return "Draining"
     return "Serving" if serves else "Starting"
 
@@ -127,6 +129,7 @@ def _primary_ready(primary: Member | None, plan: GroupPlan) -> _Verdict:
 
 def _ready(group: VmGroup, primary: _Verdict, plan: GroupPlan, unwritten: str) -> _Verdict:
     wanted, serving = group.spec.replicas, len(plan.serving)
+    # Most urgent first: what could not be written needs people.
     if unwritten:
         return _Verdict(False, "NotWritten", unwritten)
     if not primary.holds:
@@ -134,7 +137,7 @@ def _ready(group: VmGroup, primary: _Verdict, plan: GroupPlan, unwritten: str) -
     count = f"{serving} of {wanted} replicas serve"
     if serving >= wanted:
         return _Verdict(True, "AllServe", count)
-    waits = "; ".join(f"{each.member.name}: {each.because}" for each in plan.held_back)
+    waits = "; ".join(f"{reasoned.member.name}: {reasoned.because}" for reasoned in plan.held_back)
     return _Verdict(False, "ReplicasStarting", f"{count} ({waits})" if waits else count)
 
 

@@ -20,7 +20,8 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
     """
     status = child(hpa, "status")
     desired = status.get("desiredReplicas")
-    conditions = {text(each, "type"): each for each in items(status, "conditions")}
+    conditions = {text(condition, "type"): condition for condition in items(status, "conditions")}
+    # False means that the HPA cannot read its metrics, so its desired count is stale.
     is_blind = text(conditions.get("ScalingActive", {}), "status") == "False"
     if not isinstance(desired, int) or is_blind or whole(hpa, "spec", "maxReplicas") < 1:
         return None
@@ -30,6 +31,7 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
         desired=desired,
         min=least_replicas(hpa),
         max=whole(hpa, "spec", "maxReplicas"),
+        # Other reasons, such as ScaleDownLimit, do not ask for more replicas.
         limited=(text(limited, "status"), text(limited, "reason")) == ("True", "TooManyReplicas"),
         ratios=tuple((resource, used / target) for resource, used, target in utilisations),
         cuts=tuple((resource, 1 / target) for resource, _, target in utilisations),
@@ -39,24 +41,26 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
 
 def _utilisations(hpa: JsonObject) -> list[tuple[Resource, int, int]]:
     """Utilisation and target, in percent, of each resource that the HPA measures in whole pods, where it says both."""
-    targets = {text(each, "resource", "name"): each for each in items(hpa, "spec", "metrics")}
-    found = {}
-    for each in items(hpa, "status", "currentMetrics"):
-        name = text(each, "resource", "name")
+    targets = {text(metric, "resource", "name"): metric for metric in items(hpa, "spec", "metrics")}
+    percents = {}
+    for metric in items(hpa, "status", "currentMetrics"):
+        name = text(metric, "resource", "name")
         target = whole(targets.get(name, {}), "resource", "target", "averageUtilization")
-        if target > 0 and "averageUtilization" in child(each, "resource", "current"):
-            found[name] = whole(each, "resource", "current", "averageUtilization"), target
-    return [(resource, *found[resource]) for resource in RESOURCES if resource in found]
+        # An HPA that measures amounts has no `averageUtilization`.
+        if target > 0 and "averageUtilization" in child(metric, "resource", "current"):
+            percents[name] = whole(metric, "resource", "current", "averageUtilization"), target
+    return [(resource, *percents[resource]) for resource in RESOURCES if resource in percents]
 
 
 def _uses(hpa: JsonObject) -> Iterator[MeasuredUse]:
     """Mean use over target of what the HPA measures against requests, in whole pods or in one container of each."""
-    spec = {_measured(each): each for each in items(hpa, "spec", "metrics")}
-    for each in items(hpa, "status", "currentMetrics"):
-        source, container, name = _measured(each)
+    spec = {_measured(metric): metric for metric in items(hpa, "spec", "metrics")}
+    for metric in items(hpa, "status", "currentMetrics"):
+        source, container, name = _measured(metric)
         target = whole(spec.get((source, container, name), {}), source, "target", "averageUtilization")
         for resource in RESOURCES:
-            if resource == name and target > 0 and (used := _average(each, source, resource)) is not None:
+            if resource == name and target > 0 and (used := _average(metric, source, resource)) is not None:
+                # In thousandths already, so the percentage only needs the factor of 100.
                 yield MeasuredUse(resource, Fraction(used * 100, target), container)
 
 
@@ -72,23 +76,23 @@ def _average(metric: JsonObject, source: str, resource: Resource) -> int | None:
     if "averageUtilization" not in current:
         return None
     try:
-        found = read_amounts({resource: current.get("averageValue")}, source)[resource]
+        average = read_amounts({resource: current.get("averageValue")}, source)[resource]
     except ValueError:
         return None
-    return None if found is None else found.value
+    return None if average is None else average.value
 
 
 def least_replicas(hpa: JsonObject) -> int:
     """``spec.minReplicas``, 1 where it is left out."""
-    found = child(hpa, "spec").get("minReplicas")
-    return found if isinstance(found, int) else 1
+    minimum = child(hpa, "spec").get("minReplicas")
+    return minimum if isinstance(minimum, int) else 1
 
 
 def why_blind(hpa: JsonObject) -> str:
     """The HPA's reason for recommending nothing; empty if it gives none."""
-    for each in items(hpa, "status", "conditions"):
-        if text(each, "type") == "ScalingActive" and text(each, "status") == "False":
-            return f"{text(each, 'reason')}: {text(each, 'message')}"
+    for condition in items(hpa, "status", "conditions"):
+        if text(condition, "type") == "ScalingActive" and text(condition, "status") == "False":
+            return f"{text(condition, 'reason')}: {text(condition, 'message')}"
     return ""
 
 

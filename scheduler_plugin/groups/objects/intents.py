@@ -1,11 +1,7 @@
 """A scaling that is decided and perhaps not carried out yet, as it is kept in a group's status.
 
-Rules that hold here:
-
-- The intent is written before the first write to the target, and removed after the last: a process that begins again
-  finds in it what to finish, and finishes exactly that.
-- Each part says from what to what. What is there already is not written again; what is neither, another has written
-  since: then the rest is given up, and everything is decided again.
+The intent is written before the first write to the target, and removed after the last: a process that restarts finds
+in it what to finish, and finishes exactly that.
 """
 
 from __future__ import annotations
@@ -60,9 +56,11 @@ class IntentProgress:
 def intent_of(decision: WorkloadDecision, workload: Workload, at: str, hpa: Json) -> Intent | None:
     """The intent of ``decision`` for ``workload``, with fields of an HPA; None if it changes nothing."""
     changes = decision.replicas is not None and decision.replicas != workload.replicas
-    after = tuple(each for each in decision.containers if workload.container(each.name) is not None)
-    before = tuple(_same_amounts(workload.container(each.name) or each, each) for each in after)
+    # A container that went away since cannot be written.
+    after = tuple(container for container in decision.containers if workload.container(container.name) is not None)
+    before = tuple(_same_amounts(workload.container(container.name) or container, container) for container in after)
     replicas = (workload.replicas, decision.replicas) if changes and decision.replicas is not None else None
+    # A patch that changes nothing would only cost a write.
     if before == after:
         before = after = ()
     return Intent(at, replicas, before, after, hpa) if replicas is not None or after or hpa else None
@@ -72,14 +70,19 @@ def progress(intent: Intent, workload: Workload) -> IntentProgress:
     """Progress of the intent on ``workload`` as it is now."""
     left = IntentProgress()
     if intent.replicas is not None and workload.replicas != intent.replicas[1]:
+        # Neither the old nor the new number: another one has written since.
         if workload.replicas != intent.replicas[0]:
             return IntentProgress(is_overtaken=True)
         left = replace(left, replicas=intent.replicas[1])
     now = tuple(
-        _same_amounts(found, each) for each in intent.after if (found := workload.container(each.name)) is not None
+        _same_amounts(container, wanted)
+        for wanted in intent.after
+        if (container := workload.container(wanted.name)) is not None
     )
+    # What is there already is not written again.
     if now == intent.after:
         return left
+    # Neither `before` nor `after`: the rest is given up, and everything is decided again.
     return replace(left, containers=intent.after) if now == intent.before else IntentProgress(is_overtaken=True)
 
 
@@ -89,11 +92,11 @@ def _same_amounts(container: SizedContainer, like: SizedContainer) -> SizedConta
 
 
 def _only(amounts: ResourceList, like: ResourceList) -> ResourceList:
-    found = NOTHING
+    common = NOTHING
     for resource, _ in like:
         amount = amounts[resource]
-        found = found.with_value(resource, None if amount is None else amount.value)
-    return found
+        common = common.with_value(resource, None if amount is None else amount.value)
+    return common
 
 
 def write_intent(intent: Intent) -> Json:
@@ -116,6 +119,7 @@ def read_intent(status: JsonObject) -> Intent | None:
         return None
     try:
         pairs = list(_pairs(body))
+    # An intent that cannot be read counts as none; everything is decided again.
     except ValueError:
         return None
     replicas = child(body, "replicas")
@@ -125,8 +129,8 @@ def read_intent(status: JsonObject) -> Intent | None:
 
 
 def _pairs(body: JsonObject) -> Iterator[tuple[SizedContainer, SizedContainer]]:
-    for each in items(body, "containers"):
-        yield read_container(child(each, "from"), "from"), read_container(child(each, "to"), "to")
+    for pair in items(body, "containers"):
+        yield read_container(child(pair, "from"), "from"), read_container(child(pair, "to"), "to")
 
 
 def _grows(before: SizedContainer, after: SizedContainer) -> bool:

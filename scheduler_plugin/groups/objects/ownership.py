@@ -2,7 +2,6 @@
 
 Rules that hold here:
 
-- An object that another controller owns is never touched.
 - One without a controller, under the name that ours would have, is adopted if it is about the same workload: it is as
   the group says until the group is gone, and then as it was (``originals``). It does not go with the group.
 - Only ``spec`` and the record of what it was are ours; what else an object carries stays, and what the API server
@@ -40,7 +39,7 @@ def owner_reference(owner: JsonObject) -> Json:
 
 def controller_of(found: JsonObject) -> Json | None:
     """The owner reference of the object's controller; None if it has none."""
-    owners = (each for each in items(found, "metadata", "ownerReferences") if each.get("controller") is True)
+    owners = (owner for owner in items(found, "metadata", "ownerReferences") if owner.get("controller") is True)
     return next(owners, None)
 
 
@@ -55,6 +54,7 @@ def creation(resource: Resource, owner: JsonObject, name: str, spec: Json, *, ow
     where = ObjectName(name_of(owner).namespace, name)
     metadata: Json = {"name": name, "namespace": where.namespace}
     if owned:
+        # Without an owner it outlives the group.
         metadata["ownerReferences"] = [owner_reference(owner)]
     body: Json = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
     return Write(resource.kind, resource, where, body, creates=True)
@@ -63,6 +63,8 @@ def creation(resource: Resource, owner: JsonObject, name: str, spec: Json, *, ow
 def refuse_foreign(found: JsonObject, resource: Resource, group: JsonObject) -> None:
     """Raises ``ForeignObjectError`` if the object has another controller than ``group``."""
     owner = controller_of(found)
+    # An object that another controller owns is never touched.
+    # By UID: a group that was made again under the same name is another owner.
     if owner is not None and text(owner, "uid") != uid_of(group):
         whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
         raise ForeignObjectError(f"{resource.kind} {name_of(found).name} belongs to {whose}")
@@ -77,5 +79,6 @@ def holds(found: object, wanted: object) -> bool:
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
         return all(name in found and holds(found[name], value) for name, value in wanted.items())
     if isinstance(found, list) and isinstance(wanted, list):
+        # A list has to match entry by entry: a server adds fields, but no entries.
         return len(found) == len(wanted) and all(map(holds, found, wanted))
     return found == wanted

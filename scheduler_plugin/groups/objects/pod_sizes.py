@@ -14,14 +14,21 @@ def resize_pod(pod: JsonObject, sizes: tuple[SizedContainer, ...]) -> Write | No
 
     A pod whose wish is pending is asked for what it has been allocated instead.
     """
+    # A pod that has ended refuses every resize.
     if is_over(pod):
         return None
+    # Asking for what it has withdraws the wish.
     wanted = _allocated(pod, sizes) if is_pending(pod) else sizes
-    now = {each.name: each for each in _containers(pod)}
-    changes = [each for each in wanted if each.name in now and _over(each, now[each.name]) != now[each.name]]
+    now = {container.name: container for container in _containers(pod)}
+    changes = [
+        container
+        for container in wanted
+        if container.name in now and _over(container, now[container.name]) != now[container.name]
+    ]
     if not changes:
         return None
-    body: Json = {"spec": {"containers": [write_container(each) for each in changes]}}
+    body: Json = {"spec": {"containers": [write_container(container) for container in changes]}}
+    # Strategic merge: containers are found by their names.
     return Write("pod", PODS, name_of(pod), body, "resize", version_of(pod), merges_lists=True)
 
 
@@ -37,24 +44,24 @@ def why_pending(pod: JsonObject) -> str:
     >>> why_pending({"status": {"conditions": [waits]}})
     'Infeasible: too large'
     """
-    return next((f"{text(each, 'reason')}: {text(each, 'message')}" for each in _pending(pod)), "")
+    return next((f"{text(condition, 'reason')}: {text(condition, 'message')}" for condition in _pending(pod)), "")
 
 
 def _pending(pod: JsonObject) -> list[Json]:
     return [
-        each
-        for each in items(pod, "status", "conditions")
-        if (text(each, "type"), text(each, "status")) == ("PodResizePending", "True")
+        condition
+        for condition in items(pod, "status", "conditions")
+        if (text(condition, "type"), text(condition, "status")) == ("PodResizePending", "True")
     ]
 
 
 def _containers(pod: JsonObject) -> tuple[SizedContainer, ...]:
-    return tuple(read_container(each, "spec.containers") for each in items(pod, "spec", "containers"))
+    return tuple(read_container(container, "spec.containers") for container in items(pod, "spec", "containers"))
 
 
 def _allocated(pod: JsonObject, sizes: tuple[SizedContainer, ...]) -> tuple[SizedContainer, ...]:
     """Resources that the kubelet has allocated, and the limits that it has set."""
-    statuses = {text(each, "name"): each for each in items(pod, "status", "containerStatuses")}
+    statuses = {text(status, "name"): status for status in items(pod, "status", "containerStatuses")}
     return tuple(
         SizedContainer(
             name,

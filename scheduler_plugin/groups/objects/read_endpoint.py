@@ -39,10 +39,13 @@ def read_service(group: VmGroup) -> Json:
 
 def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
     """The slice that lists the replicas as ``plan`` has them."""
-    draining = [each.member for each in plan.held_back if each.member.available and _goes(each.member, plan)]
-    found = [
-        *(_endpoint(each, group, True) for each in plan.serving),
-        *(_endpoint(each, group, False) for each in draining),
+    # Replicas that drain stay in the slice, so that their clients keep what they have.
+    draining = [
+        reasoned.member for reasoned in plan.held_back if reasoned.member.available and _goes(reasoned.member, plan)
+    ]
+    endpoints = [
+        *(_endpoint(member, group, True) for member in plan.serving),
+        *(_endpoint(member, group, False) for member in draining),
     ]
     labels = {
         "kubernetes.io/service-name": endpoint_name(group.name).name,
@@ -54,15 +57,15 @@ def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
         "kind": ENDPOINT_SLICES.kind,
         "metadata": _metadata(group, labels),
         "addressType": "IPv4",
-        "endpoints": found,
+        "endpoints": endpoints,
         "ports": _ports(group),
     }
 
 
 def listed_uids(found: JsonObject) -> frozenset[str]:
     """The UIDs of the VMs that a slice offers to new clients."""
-    offered = [each for each in items(found, "endpoints") if child(each, "conditions").get("ready") is True]
-    return frozenset(text(each, "targetRef", "uid") for each in offered)
+    offered = [endpoint for endpoint in items(found, "endpoints") if child(endpoint, "conditions").get("ready") is True]
+    return frozenset(text(endpoint, "targetRef", "uid") for endpoint in offered)
 
 
 def differs(found: JsonObject, wanted: JsonObject) -> bool:
@@ -71,7 +74,7 @@ def differs(found: JsonObject, wanted: JsonObject) -> bool:
 
 
 def _goes(member: Member, plan: GroupPlan) -> bool:
-    return member.draining is not None or any(each.member.name == member.name for each in plan.drain)
+    return member.draining is not None or any(reasoned.member.name == member.name for reasoned in plan.drain)
 
 
 def _metadata(group: VmGroup, labels: dict[str, str]) -> Json:
@@ -91,6 +94,7 @@ def _ports(group: VmGroup) -> list[Json]:
 def _endpoint(member: Member, group: VmGroup, ready: bool) -> Json:
     return {
         "addresses": [member.address],
+        # Still serving, but terminating: no new client is sent there.
         "conditions": {"ready": ready, "serving": True, "terminating": not ready},
         **({"nodeName": member.node} if member.node else {}),
         "targetRef": {

@@ -21,21 +21,23 @@ _METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "labels", "de
 def kept_pod(pod: JsonObject) -> Json:
     """Of a pod what its size and its end depend on: a tenth of it, since there may be tens of thousands."""
     metadata, status = child(pod, "metadata"), child(pod, "status")
-    containers = [_only(each, ("name", "resources")) for each in items(pod, "spec", "containers")]
+    containers = [_only(container, ("name", "resources")) for container in items(pod, "spec", "containers")]
     sidecars = [
-        _only(each, ("name", "resources", "restartPolicy"))
-        for each in items(pod, "spec", "initContainers")
-        if each.get("restartPolicy") == "Always"
+        _only(container, ("name", "resources", "restartPolicy"))
+        for container in items(pod, "spec", "initContainers")
+        # Only sidecars run as long as the pod; other init containers have ended.
+        if container.get("restartPolicy") == "Always"
     ]
-    conditions = [each for each in items(status, "conditions") if _is_kept(each)]
-    statuses = [_only(each, _STATUS) for each in items(status, "containerStatuses")]
-    kept: Json = {"phase": text(status, "phase"), "conditions": conditions, "containerStatuses": statuses}
+    conditions = [condition for condition in items(status, "conditions") if _is_kept(condition)]
+    statuses = [_only(container_status, _STATUS) for container_status in items(status, "containerStatuses")]
+    trimmed: Json = {"phase": text(status, "phase"), "conditions": conditions, "containerStatuses": statuses}
     spec: Json = {"containers": containers, **({"initContainers": sidecars} if sidecars else {})}
-    return {"metadata": _only(metadata, _METADATA), "spec": spec, "status": kept}
+    return {"metadata": _only(metadata, _METADATA), "spec": spec, "status": trimmed}
 
 
 def _is_kept(condition: JsonObject) -> bool:
     kind = text(condition, "type")
+    # `Ready` is kept only while it holds: its other changes are of no interest.
     return kind.startswith("PodResize") or (kind == "Ready" and text(condition, "status") == "True")
 
 
@@ -53,7 +55,7 @@ def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
     equal, expressions = texts(selector, "matchLabels"), items(selector, "matchExpressions")
     if not equal and not expressions:
         return False
-    return equal.items() <= labels.items() and all(_holds(each, labels) for each in expressions)
+    return equal.items() <= labels.items() and all(_holds(expression, labels) for expression in expressions)
 
 
 def _holds(requirement: JsonObject, labels: Mapping[str, str]) -> bool:
@@ -61,39 +63,40 @@ def _holds(requirement: JsonObject, labels: Mapping[str, str]) -> bool:
     if operator in {"Exists", "DoesNotExist"}:
         return (key in labels) is (operator == "Exists")
     is_among = labels.get(key) in (values if isinstance(values, list) else ())
+    # `NotIn` also holds for a pod without the label, as in the API.
     return is_among if operator == "In" else operator == "NotIn" and not is_among
 
 
 def running_containers(pods: Iterable[JsonObject]) -> tuple[SizedContainer, ...]:
     """The containers of pods that run, by name, with the largest of each amount that any of them has."""
-    found: dict[str, SizedContainer] = {}
+    containers: dict[str, SizedContainer] = {}
     for pod in pods:
         if is_leaving(pod) or is_over(pod):
             continue
         for container in _containers(pod):
-            known = found.get(container.name, SizedContainer(container.name))
-            found[container.name] = SizedContainer(
+            largest = containers.get(container.name, SizedContainer(container.name))
+            containers[container.name] = SizedContainer(
                 container.name,
-                _largest(known.requests, container.requests),
-                _largest(known.limits, container.limits),
+                _largest(largest.requests, container.requests),
+                _largest(largest.limits, container.limits),
             )
-    return tuple(found[name] for name in sorted(found))
+    return tuple(containers[name] for name in sorted(containers))
 
 
 def _containers(pod: JsonObject) -> list[SizedContainer]:
     """A pod's containers; none of one that cannot be read."""
     try:
-        return [read_container(each, "spec.containers") for each in items(pod, "spec", "containers")]
+        return [read_container(container, "spec.containers") for container in items(pod, "spec", "containers")]
     except ValueError:
         return []
 
 
 def _largest(one: ResourceList, other: ResourceList) -> ResourceList:
-    found = one
+    largest = one
     for resource, amount in other:
-        known = found[resource]
-        found = found.with_value(resource, amount.value if known is None else max(known.value, amount.value))
-    return found
+        current = largest[resource]
+        largest = largest.with_value(resource, amount.value if current is None else max(current.value, amount.value))
+    return largest
 
 
 def with_defaults(template: Workload, running: Iterable[SizedContainer]) -> Workload:
@@ -101,11 +104,11 @@ def with_defaults(template: Workload, running: Iterable[SizedContainer]) -> Work
     pods = tuple(running)
     containers = (
         SizedContainer(
-            each.name,
-            each.sizes.over(NOTHING if (pod := by_name(pods, each.name)) is None else pod.requests),
-            each.limits.over(NOTHING if pod is None else pod.limits),
+            container.name,
+            container.sizes.over(NOTHING if (pod := by_name(pods, container.name)) is None else pod.requests),
+            container.limits.over(NOTHING if pod is None else pod.limits),
         )
-        for each in template.containers
+        for container in template.containers
     )
     return replace(template, containers=tuple(containers))
 
@@ -121,9 +124,10 @@ class Killed:
 
 def killed_in(pod: JsonObject) -> Iterator[Killed]:
     """Every kill in the pod's status: a container that runs again, waits to, or has ended."""
-    for each in items(pod, "status", "containerStatuses"):
+    for status in items(pod, "status", "containerStatuses"):
+        # A container that has restarted has its kill in `lastState`.
         for state in ("state", "lastState"):
-            ended = child(each, state, "terminated")
+            ended = child(status, state, "terminated")
             at = parse_timestamp(ended.get("finishedAt"))
             if text(ended, "reason") == OUT_OF_MEMORY and at is not None:
-                yield Killed(text(each, "name"), at, text(pod, "metadata", "name"))
+                yield Killed(text(status, "name"), at, text(pod, "metadata", "name"))

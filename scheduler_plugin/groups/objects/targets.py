@@ -83,7 +83,7 @@ _KINDS: Final = (
     TargetKind(VIRTUAL_MACHINES, TargetFields.VM),
     TargetKind(VM_GROUPS, TargetFields.NONE),
 )
-TARGET_KINDS: Final = {(each.resource.group, each.resource.kind): each for each in _KINDS}
+TARGET_KINDS: Final = {(kind.resource.group, kind.resource.kind): kind for kind in _KINDS}
 """Everything that can be scaled, by API group and kind."""
 
 
@@ -102,9 +102,9 @@ def read_reference(found: JsonObject, path: str) -> TargetRef:
     if not reference.name:
         raise InvalidTargetError(f"{path}.name: expected the name of what is to be scaled")
     if (reference.group, reference.kind) not in TARGET_KINDS:
-        known = ", ".join(f"{each.resource.api_version} {each.resource.kind}" for each in TARGET_KINDS.values())
+        supported = ", ".join(f"{kind.resource.api_version} {kind.resource.kind}" for kind in TARGET_KINDS.values())
         what = f"{text(found, 'apiVersion')} {reference.kind}".strip()
-        raise InvalidTargetError(f"{path}: expected one of {known}, got {what!r}")
+        raise InvalidTargetError(f"{path}: expected one of {supported}, got {what!r}")
     return reference
 
 
@@ -119,7 +119,7 @@ def workload_of(target: JsonObject, kind: TargetKind) -> Workload:
 def _replicated(target: JsonObject) -> Workload:
     path = "spec.template.spec.containers"
     listed = items(target, "spec", "template", "spec", "containers")
-    containers = tuple(read_container(each, f"{path}[{index}]") for index, each in enumerate(listed))
+    containers = tuple(read_container(container, f"{path}[{index}]") for index, container in enumerate(listed))
     replicas = child(target, "spec").get("replicas", 1)
     return Workload(replicas if isinstance(replicas, int) else 1, whole(target, "status", "readyReplicas"), containers)
 
@@ -127,6 +127,7 @@ def _replicated(target: JsonObject) -> Workload:
 def _vm(target: JsonObject) -> Workload:
     vm = parse_virtual_machine(target)
     container = SizedContainer(VM_CONTAINER, ResourceList(vm.bounds.min.cpu, vm.bounds.min.mem))
+    # A VM's agent alone writes what is used; a group only sets the least.
     return Workload(1, int(text(target, "status", "phase") == "Running"), (container,))
 
 
@@ -136,13 +137,14 @@ def kept_by(target: JsonObject) -> str:
     """
     owner = controller_of(target) or {}
     reference = text(owner, "apiVersion").rpartition("/")[0], text(owner, "kind")
+    # A controller that is a target itself would undo every write.
     return f"{reference[1]} {text(owner, 'name')}" if reference in TARGET_KINDS else ""
 
 
 def selector_of(target: JsonObject) -> str:
     """The label selector of the target's pods, as ``/scale`` shows it; empty if it has none."""
-    if shown := text(target, "status", "selector"):
-        return shown
+    if selector := text(target, "status", "selector"):
+        return selector
     equal = sorted(f"{key}={value}" for key, value in texts(target, "spec", "selector", "matchLabels").items())
     return ",".join([*equal, *map(_requirement, items(target, "spec", "selector", "matchExpressions"))])
 
@@ -169,8 +171,11 @@ def resize(target: JsonObject, kind: TargetKind, containers: tuple[SizedContaine
         least = _least(target, vm, (by_name(containers, VM_CONTAINER) or SizedContainer(VM_CONTAINER)).requests)
         bounds = msgspec.json.encode({"min": _bound(least), "max": _bound(vm.bounds.max)}).decode()
         annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}}
+        # As an annotation: the spec of the VM belongs to whoever made it.
         return Write("bounds", kind.resource, name, annotations, version=version)
-    body: Json = {"spec": {"template": {"spec": {"containers": [write_container(each) for each in containers]}}}}
+    body: Json = {
+        "spec": {"template": {"spec": {"containers": [write_container(container) for container in containers]}}}
+    }
     return Write("requests", kind.resource, name, body, version=version, merges_lists=True)
 
 
@@ -180,20 +185,23 @@ def achievable(
     """``containers`` as they can be written: of a VM in whole slots, and no more than its bounds allow."""
     if kind.shape is not TargetFields.VM:
         return containers
-    found = by_name(containers, VM_CONTAINER)
-    if found is None:
+    container = by_name(containers, VM_CONTAINER)
+    if container is None:
         return ()
-    least = _least(target, parse_virtual_machine(target), found.requests)
+    least = _least(target, parse_virtual_machine(target), container.requests)
     sizes = {"cpu": least.cpu.value, "memory": least.mem.value}
-    return (SizedContainer(VM_CONTAINER, found.requests.map(lambda resource, _: sizes[resource])),)
+    return (SizedContainer(VM_CONTAINER, container.requests.map(lambda resource, _: sizes[resource])),)
 
 
 def _least(target: JsonObject, vm: VirtualMachine, requests: ResourceList) -> Resources:
     """The least size of a VM that is to have ``requests``: never less than its spec says, whatever is annotated."""
     metadata = child(target, "metadata")
+    # Without our own annotation the bounds are those of the spec.
     others = {name: value for name, value in annotations_of(target).items() if name != ANNOTATION_BOUNDS}
     spec = parse_virtual_machine({**target, "metadata": {**metadata, "annotations": others}}).bounds
+    # Memory comes in slots, so it is rounded up to whole ones.
     memory = vm.bounds.min.mem if requests.memory is None else requests.memory.up_to(vm.slot_size)
+    # The upper bound comes last and wins.
     return Resources(requests.cpu or vm.bounds.min.cpu, memory).at_least(spec.min).at_most(vm.bounds.max)
 
 

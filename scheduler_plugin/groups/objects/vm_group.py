@@ -64,6 +64,7 @@ def parse_vm_group(found: JsonObject) -> VmGroup:
         )
     template = _template(found, name, "template")
     replica_template = (
+        # Without a template of its own a replica is made like the primary.
         _template(found, name, "replicaTemplate") if "replicaTemplate" in child(found, "spec") else template
     )
     return VmGroup(
@@ -99,6 +100,7 @@ def _spec(found: JsonObject, name: ObjectName) -> GroupSpec:
 def _template(found: JsonObject, name: ObjectName, field: str) -> Json:
     template = child(found, "spec", field)
     spec = child(template, "spec")
+    # The template must make a VM that can be read; it is kept as it is written.
     trial = {"metadata": {"namespace": name.namespace, "name": name.name}, "spec": spec}
     try:
         parse_virtual_machine(trial)

@@ -34,7 +34,7 @@ def vms_of(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
     """The VMs that ``target`` consists of: itself, or the replicas that a group of VMs owns."""
     if text(target, "kind") == "VirtualMachine":
         return [target]
-    return [each for each in vms if is_owned_by(each, target) and _is_replica(target, each)]
+    return [vm for vm in vms if is_owned_by(vm, target) and _is_replica(target, vm)]
 
 
 def _is_replica(group: JsonObject, vm: JsonObject) -> bool:
@@ -83,16 +83,16 @@ def uses(vms: Iterable[JsonObject], said: Mapping[str, GuestUse]) -> Iterator[Vm
             most = parse_virtual_machine(vm).bounds.max.cpu
         except InvalidObjectError:
             continue
-        found = said.get(uid_of(vm), GuestUse())
-        busy = None if found.cores_busy is None else MilliCpu.cores(found.cores_busy)
-        yield VmUse(busy, most, _runs(vm), found.memory)
+        use = said.get(uid_of(vm), GuestUse())
+        busy = None if use.cores_busy is None else MilliCpu.cores(use.cores_busy)
+        yield VmUse(busy, most, _runs(vm), use.memory)
 
 
 def _runs(vm: JsonObject) -> bool:
     """Return True if its guest serves, as far as the VM says that; else whether it runs."""
-    for each in items(vm, "status", "conditions"):
-        if text(each, "type") == "Available":
-            return text(each, "status") == "True"
+    for reported in items(vm, "status", "conditions"):
+        if text(reported, "type") == "Available":
+            return text(reported, "status") == "True"
     return text(vm, "status", "phase") == "Running"
 
 
@@ -133,13 +133,13 @@ def vpa_status(found: VerticalRecommendation) -> Json:
     """The status of a VPA that recommends that."""
     rows = [
         {
-            "containerName": each.name,
-            "target": write_amounts(each.target),
-            "lowerBound": write_amounts(each.lower),
-            "upperBound": write_amounts(each.upper),
-            "uncappedTarget": write_amounts(each.uncapped),
+            "containerName": container.name,
+            "target": write_amounts(container.target),
+            "lowerBound": write_amounts(container.lower),
+            "upperBound": write_amounts(container.upper),
+            "uncappedTarget": write_amounts(container.uncapped),
         }
-        for each in found.containers
+        for container in found.containers
     ]
     return {"recommendation": {"containerRecommendations": rows}}
 
@@ -166,4 +166,5 @@ def as_noted(found: JsonObject) -> JsonObject:
         return found
     if not isinstance(noted, dict) or not noted:
         return found
+    # The note wins over what the cluster's own controllers say.
     return {**found, "status": {**child(found, "status"), **noted}}

@@ -10,31 +10,36 @@ from scheduler_plugin.groups.objects.amounts import read_amounts
 
 def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
     """The VPA's recommendation; None while it has none, or doubts. Raises ``ValueError`` for bad amounts."""
-    if not is_believable({text(each, "type"): text(each, "status") for each in items(vpa, "status", "conditions")}):
+    # A VPA that doubts its own recommendation is not believed.
+    if not is_believable(
+        {text(condition, "type"): text(condition, "status") for condition in items(vpa, "status", "conditions")}
+    ):
         return None
     listed = items(vpa, "status", "recommendation", "containerRecommendations")
-    found = tuple(
-        _container(each, f"status.recommendation.containerRecommendations[{i}]") for i, each in enumerate(listed)
+    containers = tuple(
+        _container(container, f"status.recommendation.containerRecommendations[{i}]")
+        for i, container in enumerate(listed)
     )
-    return VerticalRecommendation(found) if found else None
+    return VerticalRecommendation(containers) if containers else None
 
 
 def why_silent(vpa: JsonObject) -> str:
     """The reason why the VPA has no usable recommendation; empty if it gives none."""
-    for each in items(vpa, "status", "conditions"):
-        if text(each, "type") in DISTRUSTED and text(each, "status") == "True":
-            return f"{text(each, 'type')}: {text(each, 'message')}"
+    for condition in items(vpa, "status", "conditions"):
+        if text(condition, "type") in DISTRUSTED and text(condition, "status") == "True":
+            return f"{text(condition, 'type')}: {text(condition, 'message')}"
     return ""
 
 
 def _container(found: JsonObject, path: str) -> ContainerRecommendation:
     rows = ("target", "lowerBound", "upperBound", "uncappedTarget")
     amounts = (read_amounts(child(found, row), f"{path}.{row}") for row in rows)
-    return ContainerRecommendation(text(found, "containerName"), *(_above_zero(each) for each in amounts))
+    return ContainerRecommendation(text(found, "containerName"), *(_above_zero(row_amounts) for row_amounts in amounts))
 
 
 def _above_zero(amounts: ResourceList) -> ResourceList:
     """The amounts without those of zero: a recommender that has seen no use recommends nothing."""
+    # A recommender that has seen no use recommends zero.
     return amounts.map(lambda _, amount: amount.value or None)
 
 
@@ -61,5 +66,6 @@ def vpa_spec(template: JsonObject, target: JsonObject) -> Json:
     return {
         **template,
         "targetRef": dict(target),
+        # Off: the group writes the sizes itself, so the VPA must not.
         "updatePolicy": {**child(template, "updatePolicy"), "updateMode": "Off"},
     }

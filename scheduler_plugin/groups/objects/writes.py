@@ -40,8 +40,8 @@ class Write:
         if not self.version:
             return self.body
         metadata = self.body.get("metadata")
-        known = dict(metadata) if isinstance(metadata, Mapping) else {}
-        return {**self.body, "metadata": {**known, "resourceVersion": self.version}}
+        fields = dict(metadata) if isinstance(metadata, Mapping) else {}
+        return {**self.body, "metadata": {**fields, "resourceVersion": self.version}}
 
 
 def difference(old: JsonObject, new: JsonObject) -> Json:
@@ -58,4 +58,5 @@ def difference(old: JsonObject, new: JsonObject) -> Json:
                 patch[key] = inner
         elif key not in old or before != value:
             patch[key] = dict(value) if isinstance(value, Mapping) else value
+    # RFC 7386: null removes a field.
     return patch | {key: None for key in old if key not in new}

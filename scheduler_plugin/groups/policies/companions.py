@@ -28,14 +28,15 @@ def companions(facts: GroupFacts, arrangement: DesiredObjects) -> tuple[Write, .
         (VERTICAL_AUTOSCALERS, arrangement.vpa, facts.vpa),
     )
     writes = []
-    for resource, companion, found in pairs:
+    for resource, companion, obj in pairs:
         if companion is None:
             continue
-        if found is not None and (companion.spec is None or not is_owned_by(found, facts.group)):
-            _refuse_other_workload(resource, found, facts.group, arrangement)
+        # One of our own is about the right workload, because we wrote its spec.
+        if obj is not None and (companion.spec is None or not is_owned_by(obj, facts.group)):
+            _refuse_other_workload(resource, obj, facts.group, arrangement)
         if companion.spec is not None:
-            writes.append(upkeep(resource, found, facts.group, companion.name, companion.spec))
-        elif found is None and not companion.may_be_missing:
+            writes.append(upkeep(resource, obj, facts.group, companion.name, companion.spec))
+        elif obj is None and not companion.may_be_missing:
             raise StopError("AutoscalerMissing", f"{resource.kind} {companion.name} is not there")
     return tuple(write for write in writes if write is not None)
 
@@ -50,6 +51,7 @@ def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name
         return creation(resource, owner, name, spec)
     patch = _spec_patch(child(found, "spec"), spec)
     if is_owned_by(found, owner):
+        # One of our own goes with the group, so it needs no record of what it was.
         return Write(what, resource, where, patch, version=version_of(found)) if patch else None
     refuse_foreign(found, resource, owner)
     return adapted(what, resource, found, owner, child(patch, "spec")) if patch else None
@@ -60,6 +62,7 @@ OPTIONAL: Final = ("behavior", "resourcePolicy")
 
 
 def _spec_patch(old: Json, spec: Json) -> Json:
+    # What the API server filled in beside our fields is no difference.
     changed: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
     changed |= {name: None for name in OPTIONAL if name in old and name not in spec}
     return {"spec": changed} if changed else {}
@@ -72,6 +75,7 @@ def _refuse_other_workload(
     refuse_foreign(found, resource, group)
     reference, target = child(found, "spec", _REFERENCE[resource]), arrangement.target
     about = _identity(reference)
+    # Both are right: an HPA may ask the group or scale the target itself.
     if about not in ((target.group, target.kind, target.name), _identity(group, text(group, "metadata", "name"))):
         what = f"{text(reference, 'kind')} {text(reference, 'name')}".strip() or "nothing"
         raise StopError("ForeignAutoscaler", f"{resource.kind} {name_of(found).name} is about {what}")
@@ -87,8 +91,8 @@ def managed(facts: GroupFacts, found: ScalableTarget, ruling: PolicyDecision) ->
     companion, new = found.arrangement.hpa, ruling.new_hpa
     if companion is not None and new is not None and facts.hpa is None:
         writes.append(creation(HORIZONTAL_AUTOSCALERS, facts.group, companion.name, new.spec, owned=new.goes_along))
-    known = annotations_of(found.target)
-    if patch := {name: value for name, value in ruling.annotations.items() if known.get(name) != value}:
+    current = annotations_of(found.target)
+    if patch := {name: value for name, value in ruling.annotations.items() if current.get(name) != value}:
         body: Json = {"metadata": {"annotations": patch}}
         version = version_of(found.target)
         writes.append(Write("annotations", found.kind.resource, name_of(found.target), body, version=version))
@@ -112,6 +116,7 @@ def hpa_write(facts: GroupFacts, wanted: Json) -> Write | None:
     if hpa is None or not fields:
         return None
     companion = None if facts.arrangement is None else facts.arrangement.hpa
+    # One that the group made itself needs no record of what it was.
     if companion is None or companion.may_be_missing:
         return Write("autoscaler", HORIZONTAL_AUTOSCALERS, name_of(hpa), {"spec": fields}, version=version_of(hpa))
     return adapted("autoscaler", HORIZONTAL_AUTOSCALERS, hpa, facts.group, fields)
@@ -126,6 +131,7 @@ def released(
     """
     if group is None or is_leaving(group):
         return True
+    # A group that cannot be read may still want it; people correct the spec, and nothing is lost meanwhile.
     if arrangement is None:
         return False
     companion = arrangement.hpa if resource is HORIZONTAL_AUTOSCALERS else arrangement.vpa

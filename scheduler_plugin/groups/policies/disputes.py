@@ -1,12 +1,6 @@
 """Fights: someone else keeps overwriting what a group has written, and the group keeps writing it again (pure).
 
-Rules that hold here:
-
-- What a write made of its fields is remembered. A look at which they differ is a revert, once for each write.
-- After ``REVERTS`` reverts the fields are left alone for a while, longer each time. Then one write tries again.
-- A write that stands for ``STANDS`` ends the fight: all is forgotten.
-- An object that was made again under the same name, such as a StatefulSet's pod, is another one: no revert.
-- Nothing of this outlives the process: its successor finds out again, after a few writes.
+Nothing of this outlives the process: its successor finds out again, after a few writes.
 """
 
 from __future__ import annotations
@@ -41,7 +35,7 @@ Key = tuple[Resource, ObjectName, str]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What was written last: the ``fields`` of the object, what the API made of them, and ``at`` what time.
+    """The last write: the ``fields`` of the object, what the API made of them, and ``at`` what time.
 
     ``noticed``: since when they differ, None while they stand. ``lost`` are those that differed last, ``manager`` is
     who has overwritten them, once it is known. ``uid`` is the object's, empty if its answer did not say.
@@ -58,28 +52,29 @@ class Claim:
 
     @property
     def is_fight(self) -> bool:
-        """Whether it was overwritten often enough."""
+        """True if it was overwritten often enough to be a fight."""
         return self.reverts >= REVERTS
 
     @property
     def until(self) -> Instant:
-        """Until when it is left alone."""
+        """The time until which it is left alone."""
         if not self.is_fight or self.noticed is None:
             return self.at
+        # Left alone for longer each time; then one write tries again.
         return Instant(self.noticed + WAITS.delay(self.reverts - REVERTS + 1, 0.0))
 
     def is_over(self, now: Instant) -> bool:
-        """Whether it proves nothing any more."""
+        """Return True if it proves nothing any more."""
         return now - max(self.at, self.until, self.noticed or self.at) >= STANDS
 
     def is_of_another(self, found: JsonObject) -> bool:
-        """Whether the object was made after the one that was written."""
+        """Return True if the object was made after the one that was written."""
         return bool(self.uid) and uid_of(found) not in ("", self.uid)
 
 
 @dataclass(slots=True)
 class Disputes:
-    """What was written to each object of others, and what became of it."""
+    """The last writes to objects of others, and what became of them."""
 
     _claims: dict[Key, Claim] = field(default_factory=dict)
 
@@ -89,11 +84,15 @@ class Disputes:
         if write.creates or write.what not in _WORDS:
             return
         old = self._claims.pop(key, None)
+        # A write that stood long enough, or one for an object of the same name that was made again, has nothing to do
+        # with the old fight.
         old = None if old is None or old.is_over(now) or old.is_of_another(after) else old
         if len(self._claims) >= REMEMBERED:
             self._claims.clear()
+        # The record in the metadata is not fought over, unless annotations are all that is written.
         body = {name: value for name, value in write.body.items() if name != "metadata"} or write.body
         fields = body if old is None else child({"all": _merged(old.fields, body)}, "all")
+        # What the API made of the fields is remembered: it may have spelled or completed them otherwise.
         claim = Claim(fields, part_of(after, fields), now, uid=uid_of(after))
         self._claims[key] = (
             claim if old is None else replace(claim, reverts=old.reverts, lost=old.lost, manager=old.manager)
@@ -106,24 +105,26 @@ class Disputes:
             stands = present == claim.stored
             if claim.is_over(now) or claim.is_of_another(found):
                 del self._claims[key]
+            # A revert counts once for each write, however often it is seen.
             elif not stands and claim.noticed is None:
                 self._claims[key] = replace(
                     claim, reverts=claim.reverts + 1, noticed=now, lost=_lost(claim.fields, claim.stored, present)
                 )
             elif stands and claim.noticed is not None:
+                # The fields are back although nobody here wrote them.
                 self._claims[key] = replace(claim, at=now, noticed=None)
 
     def held_until(self, write: Write, now: Instant) -> Instant | None:
-        """Until when what is to be written is left alone; None if it may be written."""
+        """The time until which the write has to wait; None if it may go now."""
         claim = self._claims.get((write.resource, write.name, write.what))
         return None if claim is None or now >= claim.until else claim.until
 
     def held(self, resource: Resource, name: ObjectName, now: Instant) -> frozenset[str]:
-        """What of the object is left alone for now, by the words of its writes."""
+        """Parts of the object that are left alone at the moment, by the words of its writes."""
         return frozenset(key[2] for key, claim in self._of(resource, name) if now < claim.until)
 
     def unnamed(self, resource: Resource, name: ObjectName) -> bool:
-        """Whether it is still to be found out who overwrites fields of the object."""
+        """Return True if it is not known yet who overwrites fields of the object."""
         return any(claim.is_fight and not claim.manager for _, claim in self._of(resource, name))
 
     def name(self, resource: Resource, found: JsonObject) -> None:
@@ -133,7 +134,7 @@ class Disputes:
                 self._claims[key] = replace(claim, manager=manager_of(found, claim.lost) or UNKNOWN)
 
     def fights(self, resource: Resource, name: ObjectName, now: Instant) -> Iterator[tuple[str, Claim]]:
-        """What of the object is fought over, by the words of its writes."""
+        """Parts of the object that are fought over, by the words of its writes."""
         for key, claim in self._of(resource, name):
             if claim.is_fight and (claim.noticed is not None or now - claim.at < SETTLES):
                 yield key[2], claim
@@ -168,18 +169,18 @@ _WORDS: Final = (
 
 
 def part_of(found: object, fields: object) -> object:
-    """What ``found`` has at the places of ``fields``; entries of lists are found by their names, if they have some.
+    """The part of ``found`` at the places of ``fields``; entries of lists are found by their names, if they have some.
 
     >>> part_of({"a": 1, "b": [{"name": "x", "c": 2, "d": 3}, {"name": "y"}]}, {"b": [{"name": "x", "c": 9}]})
     {'b': [{'name': 'x', 'c': 2}]}
     """
     if isinstance(fields, Mapping):
-        known = found if isinstance(found, Mapping) else {}
-        return {key: part_of(known.get(key), value) for key, value in fields.items()}
+        mapping = found if isinstance(found, Mapping) else {}
+        return {key: part_of(mapping.get(key), value) for key, value in fields.items()}
     if isinstance(fields, list) and _are_named(fields):
         listed = found if isinstance(found, list) else []
-        entries = {each.get("name"): each for each in listed if isinstance(each, Mapping)}
-        return [part_of(entries.get(each["name"]), each) for each in fields]
+        entries = {entry.get("name"): entry for entry in listed if isinstance(entry, Mapping)}
+        return [part_of(entries.get(entry["name"]), entry) for entry in fields]
     return found
 
 
@@ -194,7 +195,7 @@ def _lost(fields: JsonObject, stored: object, present: object) -> Json:
 
 
 def _are_named(fields: Sequence[object]) -> bool:
-    return bool(fields) and all(isinstance(each, Mapping) and isinstance(each.get("name"), str) for each in fields)
+    return bool(fields) and all(isinstance(entry, Mapping) and isinstance(entry.get("name"), str) for entry in fields)
 
 
 def _merged(old: object, new: object) -> object:
@@ -202,31 +203,32 @@ def _merged(old: object, new: object) -> object:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
     if isinstance(old, list) and isinstance(new, list) and _are_named(old) and _are_named(new):
-        entries = {each["name"]: each for each in old}
-        return [*{**entries, **{each["name"]: _merged(entries.get(each["name"]), each) for each in new}}.values()]
+        entries = {entry["name"]: entry for entry in old}
+        return [*{**entries, **{entry["name"]: _merged(entries.get(entry["name"]), entry) for entry in new}}.values()]
     return new
 
 
 def manager_of(found: JsonObject, fields: Json) -> str:
-    """Who wrote one of ``fields`` last, by ``managedFields``, and is not this program; empty if nobody is known."""
+    """The manager that wrote one of ``fields`` last, by ``managedFields``, not this program; empty if unknown."""
     entries = [
-        each
-        for each in items(found, "metadata", "managedFields")
-        if text(each, "manager") != OURSELVES and _owns(each.get("fieldsV1"), fields)
+        entry
+        for entry in items(found, "metadata", "managedFields")
+        if text(entry, "manager") != OURSELVES and _owns(entry.get("fieldsV1"), fields)
     ]
-    return max(((text(each, "time"), text(each, "manager")) for each in entries), default=("", ""))[1]
+    return max(((text(entry, "time"), text(entry, "manager")) for entry in entries), default=("", ""))[1]
 
 
 OURSELVES: Final = "autoscale-groups"
 
 
 def _owns(owned: object, fields: object) -> bool:
-    """Whether ``fieldsV1`` has one of the fields. What is owned as a whole has no entries of its own."""
+    """Return True if ``fieldsV1`` has one of the fields. What is owned as a whole has no entries of its own."""
     if not isinstance(owned, Mapping):
         return False
     if isinstance(fields, Mapping) and owned:
+        # An empty mapping owns the field as a whole.
         return any(_owns(owned.get(f"f:{key}"), value) for key, value in fields.items())
     if isinstance(fields, list) and owned and _are_named(fields):
-        keys = (f"k:{json.dumps({'name': each['name']}, separators=(',', ':'))}" for each in fields)
-        return any(_owns(owned.get(key), each) for key, each in zip(keys, fields, strict=True))
+        keys = (f"k:{json.dumps({'name': entry['name']}, separators=(',', ':'))}" for entry in fields)
+        return any(_owns(owned.get(key), entry) for key, entry in zip(keys, fields, strict=True))
     return True

@@ -34,6 +34,7 @@ SIZED: Final = "lastSized"
 
 def mirror(found: ScalableTarget) -> Json:
     """Status of the group for ``/scale``: an HPA that recommends to it reads pods and replicas there."""
+    # A VM has no pods that an HPA could select.
     if found.kind.shape is TargetFields.VM:
         return {"replicas": found.template.replicas}
     return {"replicas": found.template.replicas, "targetSelector": selector_of(found.target)}
@@ -44,20 +45,21 @@ def kept_sizes(status: JsonObject, found: ScalableTarget) -> tuple[SizedContaine
     if not found.arrangement.in_place:
         return ()
     try:
-        kept = tuple(read_container(each, "status.sizes") for each in items(status, "sizes", "inPlace"))
-        template = tuple(read_container(each, "status.sizes") for each in items(status, "sizes", "template"))
+        sizes = tuple(read_container(container, "status.sizes") for container in items(status, "sizes", "inPlace"))
+        template = tuple(read_container(container, "status.sizes") for container in items(status, "sizes", "template"))
     except ValueError:
         return ()
-    return kept if template == found.template.containers else ()
+    # A template that was changed since makes pods of other sizes, so the old ones no longer count.
+    return sizes if template == found.template.containers else ()
 
 
 def merged_sizes(old: tuple[SizedContainer, ...], new: tuple[SizedContainer, ...]) -> tuple[SizedContainer, ...]:
     """``old`` with what ``new`` gives, by name."""
-    merged = {each.name: each for each in old}
-    for each in new:
-        before = merged.get(each.name, SizedContainer(each.name))
-        merged[each.name] = SizedContainer(
-            each.name, each.requests.over(before.requests), each.limits.over(before.limits)
+    merged = {container.name: container for container in old}
+    for container in new:
+        before = merged.get(container.name, SizedContainer(container.name))
+        merged[container.name] = SizedContainer(
+            container.name, container.requests.over(before.requests), container.limits.over(before.limits)
         )
     return tuple(merged[name] for name in sorted(merged))
 
@@ -67,7 +69,7 @@ def written_sizes(sizes: tuple[SizedContainer, ...], template: tuple[SizedContai
     if not sizes:
         return {}
     pair = (("inPlace", sizes), ("template", template))
-    return {"sizes": {name: [write_container(each) for each in containers] for name, containers in pair}}
+    return {"sizes": {name: [write_container(container) for container in containers] for name, containers in pair}}
 
 
 def shown(kept: WithheldChange) -> Json:
@@ -85,10 +87,12 @@ def conditions(
     group: JsonObject, arrangement: DesiredObjects, ruling: PolicyDecision, fights: Sequence[str] = ()
 ) -> list[Json]:
     """The conditions of a group that is scaled. ``fights`` says who keeps overwriting what the group writes."""
-    kept = ruling.decision.kept
+    withheld = ruling.decision.kept
     active = ("False", "NoRecommendation", ruling.waits_for) if ruling.waits_for else ("True", "Recommended", "")
     limited = (
-        ("True", kept[0].rule.value, f"{kept[0].subject}: {kept[0].message}") if kept else ("False", "AsWanted", "")
+        ("True", withheld[0].rule.value, f"{withheld[0].subject}: {withheld[0].message}")
+        if withheld
+        else ("False", "AsWanted", "")
     )
     return [
         condition(group, ABLE, "True", "TargetFound", f"scales {arrangement.target}"),
@@ -100,7 +104,12 @@ def conditions(
             for kind, reason, message in (*arrangement.remarks, *ruling.remarks)
         ),
         *([condition(group, CONTESTED, "True", "Overwritten", "; ".join(fights))] if fights else []),
-        *(each for each in items(group, "status", "conditions") if text(each, "type") in _kept_conditions(arrangement)),
+        # Conditions about writes are no part of a decision, so they are carried over.
+        *(
+            current
+            for current in items(group, "status", "conditions")
+            if text(current, "type") in _kept_conditions(arrangement)
+        ),
     ]
 
 

@@ -44,46 +44,49 @@ class HvpaPolicy:
 
     def arrangement(self, group: JsonObject) -> DesiredObjects:
         """An HPA and a VPA with the Hvpa's name, each where the Hvpa has a template for it."""
-        found, name = self._decoded(group), name_of(group).name
+        hvpa, name = self._decoded(group), name_of(group).name
         try:
-            target = read_reference(found.target, "spec.targetRef")
+            target = read_reference(hvpa.target, "spec.targetRef")
         except InvalidTargetError as error:
             raise InvalidSpecError(str(error)) from None
         return DesiredObjects(
             target,
-            None if found.hpa is None else Companion(name, hpa_spec(found.hpa, group)),
-            None if found.vpa is None else Companion(name, vpa_spec(found.vpa, found.target)),
-            in_place=found.in_place,
-            sizes=found.vpa is not None or found.spec.mode is HvpaMode.EFFECTIVE_INTERVALS,
-            remarks=tuple(_remarks(found.spec)),
+            None if hvpa.hpa is None else Companion(name, hpa_spec(hvpa.hpa, group)),
+            None if hvpa.vpa is None else Companion(name, vpa_spec(hvpa.vpa, hvpa.target)),
+            in_place=hvpa.in_place,
+            sizes=hvpa.vpa is not None or hvpa.spec.mode is HvpaMode.EFFECTIVE_INTERVALS,
+            remarks=tuple(_remarks(hvpa.spec)),
         )
 
     def rule(self, situation: PolicyInput) -> PolicyDecision:
         """Combine both recommendations. One that cannot be decoded counts as missing."""
-        found, status = self._decoded(situation.group), child(situation.group, "status")
-        recommendations, missing = _recommendations(found, situation)
+        hvpa, status = self._decoded(situation.group), child(situation.group, "status")
+        recommendations, missing = _recommendations(hvpa, situation)
         before = memory_of(status)
         workload = situation.workload
-        decision, after = decide(found.spec, workload, recommendations, before, situation.now)
+        decision, after = decide(hvpa.spec, workload, recommendations, before, situation.now)
+        # Nothing was scaled, so the delays must not start.
         unscaled = replace(after, last_up=before.last_up, last_down=before.last_down)
-        said: Json = {"mode": found.spec.mode.value}
-        statuses = ({**said, **_written(after)}, {**said, **_written(unscaled)})
+        mode: Json = {"mode": hvpa.spec.mode.value}
+        statuses = ({**mode, **_written(after)}, {**mode, **_written(unscaled)})
         differ = "" if workload.pods is None else workload.pods.difference
         return PolicyDecision(decision, *statuses, waits_for=missing, pods_differ=differ)
 
     def _decoded(self, group: JsonObject) -> Hvpa:
         uid, generation = uid_of(group), whole(group, "metadata", "generation")
-        known = self._read.get(uid)
-        if known is not None and known[0] == generation:
-            return known[1]
+        cached = self._read.get(uid)
+        # A spec never changes without its generation.
+        if cached is not None and cached[0] == generation:
+            return cached[1]
         try:
-            found = decode(group)
+            hvpa = decode(group)
         except HvpaError as error:
             raise InvalidSpecError(str(error)) from None
+        # Starting over is simpler than eviction: each object is read once more.
         if len(self._read) >= self._remembered:
             self._read.clear()
-        self._read[uid] = (generation, found)
-        return found
+        self._read[uid] = (generation, hvpa)
+        return hvpa
 
 
 def _written(memory: ScalingTimes) -> Json:
@@ -103,19 +106,19 @@ def _recommendations(found: Hvpa, situation: PolicyInput) -> tuple[Recommendatio
     if horizontal is not None or vertical is not None:
         return Recommendations(horizontal, vertical), ""
     reasons = (fault, "" if hpa is None else why_blind(hpa), "" if vpa is None else why_silent(vpa))
-    said = "; ".join(each for each in reasons if each)
-    return Recommendations(), said or "neither the HPA nor the VPA recommends anything yet"
+    why = "; ".join(reason for reason in reasons if reason)
+    return Recommendations(), why or "neither the HPA nor the VPA recommends anything yet"
 
 
 def _remarks(spec: HvpaSpec) -> Iterator[tuple[str, str, str]]:
     """Notes on a spec that can be used."""
-    shared = next(overlaps([each.within(spec.replicas) for each in spec.intervals]), None)
+    shared = next(overlaps([interval.within(spec.replicas) for interval in spec.intervals]), None)
     if shared is not None:
         (first, first_end), (second, second_end) = shared
-        said = (
+        message = (
             f"at replicas in both {first}-{first_end} and {second}-{second_end} the interval that is listed first holds"
         )
-        yield "IntervalsOverlap", "FirstMatchWins", said
+        yield "IntervalsOverlap", "FirstMatchWins", message
 
 
 def overlaps(intervals: Sequence[Span]) -> Iterator[tuple[Span, Span]]:

@@ -2,10 +2,6 @@
 
 Rules that hold here:
 
-- Whatever is wrong is said in a condition, and then nothing is scaled: a group that cannot be read, a target that is
-  not there or another group's, an HPA or a VPA of another that writes the same target.
-- A scaling that was begun is finished before anything new is decided.
-- After a scaling nothing is decided for a pause: no recommendation can have heard of it yet.
 - The same facts give the same judgement; what it wants written is absolute, so that it can be written again.
 """
 
@@ -72,8 +68,8 @@ class ReconcileResult:
 def judge(policy: GroupPolicy, facts: GroupFacts, now: datetime) -> ReconcileResult:
     """The reconcile result for the group now."""
     try:
-        found = _looked_at(facts)
-        return _ruled(policy, facts, found, now)
+        target = _looked_at(facts)
+        return _ruled(policy, facts, target, now)
     except StopError as stop:
         return _stopped(facts, stop.problem, now)
     except TooLargeError as error:
@@ -85,17 +81,20 @@ def _looked_at(facts: GroupFacts) -> ScalableTarget:
     if arrangement is None:
         raise StopError("InvalidSpec", facts.fault)
     reference = arrangement.target
+    # Whatever is wrong is said in a condition, and then nothing is scaled.
     if facts.target is None:
         raise StopError("TargetMissing", f"{reference} is not there")
     if is_leaving(facts.target):
         raise StopError("TargetLeaving", f"{reference} is being deleted")
     if facts.rivals:
         raise StopError("TargetTaken", f"{reference} is the target of {' and '.join(facts.rivals)} too")
+    # A target that scales itself would be a second writer of its replicas.
     if child(facts.target, "spec", "scaling"):
         raise StopError("TargetTaken", f"{reference} scales itself (spec.scaling)")
     if facts.others:
         raise StopError("ForeignAutoscaler", f"{reference} is {' and '.join(facts.others)} too")
     kind = TARGET_KINDS[reference.group, reference.kind]
+    # Its controller would undo every scaling.
     if kind.shape is TargetFields.TEMPLATE and (keeper := kept_by(facts.target)):
         raise StopError("TargetTaken", f"{reference} is kept by {keeper}, which would undo every scaling")
     try:
@@ -113,8 +112,10 @@ def _ruled(policy: GroupPolicy, facts: GroupFacts, found: ScalableTarget, now: d
     sizes = kept_sizes(status, found)
     as_it_was: Json = {**status, **mirror(found)}
     begun = read_intent(status)
+    # A scaling that was begun is finished before anything new is decided.
     if begun is not None and not progress(begun, found.template).is_overtaken:
         return ReconcileResult(as_it_was, found.upkeep, begun, sizes=sizes)
+    # No recommendation can have heard of the last scaling yet.
     if begun is None and _rests(status, facts.pause, now):
         return ReconcileResult(as_it_was, found.upkeep, inbox=inbox(policy.kind, facts, found), sizes=sizes)
     workload = _as_it_is(facts, found, sizes, now)
@@ -128,7 +129,7 @@ def _ruled(policy: GroupPolicy, facts: GroupFacts, found: ScalableTarget, now: d
 def _as_it_is(facts: GroupFacts, found: ScalableTarget, sizes: tuple[SizedContainer, ...], now: datetime) -> Workload:
     """The target as a workload with the sizes that were ordered, and its pods as they are."""
     status = child(facts.group, "status")
-    refused = any(text(each, "type") == RESIZABLE for each in items(status, "conditions"))
+    refused = any(text(current, "type") == RESIZABLE for current in items(status, "conditions"))
     try:
         pods = running_pods(found.target, found.kind, facts.pods, sizes, refused=refused)
     except ValueError as error:
@@ -144,23 +145,24 @@ def _with_kills(workload: Workload, killed: Iterable[Killed], status: JsonObject
 
     A time of sizing that lies ahead is another clock's: every kill may have come after it.
     """
+    # A time of sizing that lies ahead is another clock's: every kill may have come after it.
     sized = parse_timestamp(status.get(SIZED)) or 0.0
     sized = sized if sized <= now.timestamp() else 0.0
     last: dict[str, dict[str, float]] = {}
-    for each in killed:
-        if each.at > sized and workload.container(each.container) is not None:
-            pods = last.setdefault(each.container, {})
-            pods[each.pod] = max(each.at, pods.get(each.pod, 0.0))
-    found = (
+    for kill in killed:
+        if kill.at > sized and workload.container(kill.container) is not None:
+            pods = last.setdefault(kill.container, {})
+            pods[kill.pod] = max(kill.at, pods.get(kill.pod, 0.0))
+    kills = (
         OutOfMemory(name, max(times), tuple(times))
         for name, pods in sorted(last.items())
         if (times := sorted(datetime.fromtimestamp(at, UTC) for at in pods.values()))
     )
-    return replace(workload, out_of_memory=tuple(found))
+    return replace(workload, out_of_memory=tuple(kills))
 
 
 def _killed(workload: Workload) -> list[str]:
-    return [f"{each.container} ran out of memory at {each.at:%H:%M:%S} UTC" for each in workload.out_of_memory]
+    return [f"{kill.container} ran out of memory at {kill.at:%H:%M:%S} UTC" for kill in workload.out_of_memory]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,9 @@ def _written(
     """Writes of a decision."""
     ruling, sizes, group = ruled.ruling, ruled.sizes, facts.group
     decision = replace(ruling.decision, containers=achievable(found.target, found.kind, ruling.decision.containers))
+    # What another one keeps overwriting is left out after the decision, so that the memory learns all the same.
     decision = _unheld(decision, _held(facts, found))
+    # Sizes in place live in the status; the template stays as it is.
     if found.arrangement.in_place and found.kind.shape is TargetFields.TEMPLATE:
         sizes = merged_sizes(sizes, decision.containers)
         decision = replace(decision, containers=())
@@ -186,17 +190,18 @@ def _written(
     hpa = {} if "autoscaler" in facts.held else hpa_changes(facts.hpa, ruling.hpa)
     hpa_write(facts, hpa)  # raises where it could not be put back
     intent = intent_of(decision, found.template, at, hpa)
+    # Sizes come in steps, so a decision may round to no change at all.
     is_unwritten = ruling.decision.changes and intent is None and sizes == ruled.sizes
-    kept = {name: value for name, value in child(group, "status").items() if name in ("lastScaled", SIZED)}
+    carried_over = {name: value for name, value in child(group, "status").items() if name in ("lastScaled", SIZED)}
     if sizes != ruled.sizes:
-        kept[SIZED] = at
+        carried_over[SIZED] = at
     status: Json = {
-        **kept,
+        **carried_over,
         **(ruling.unwritten if is_unwritten and ruling.unwritten is not None else ruling.status),
         **mirror(found),
         **written_sizes(sizes, found.template.containers),
         **({} if intent is None else {"intent": write_intent(intent)}),
-        "kept": [shown(each) for each in decision.kept],
+        "kept": [shown(withheld) for withheld in decision.kept],
         "explanation": [*_killed(ruled.workload), *decision.explanation],
     }
     return ReconcileResult(
@@ -210,13 +215,13 @@ def _written(
 
 
 def _held(facts: GroupFacts, found: ScalableTarget) -> frozenset[str]:
-    """What is left alone for now: what another overwrites, and what an HPA or a VPA writes that another keeps so."""
-    target, held = found.arrangement.target, facts.held
-    if HORIZONTAL_AUTOSCALERS.kind in held and facts.hpa is not None:
-        held |= {"replicas"} if scales(facts.hpa) == (target.group, target.kind, target.name) else set()
-    if VERTICAL_AUTOSCALERS.kind in held and facts.vpa is not None:
-        held |= {"requests"} if sizing_mode(facts.vpa) else set()
-    return held
+    """Writes to leave alone: what another writer overwrites, and what an HPA or a VPA writes that another keeps so."""
+    target, paused = found.arrangement.target, facts.held
+    if HORIZONTAL_AUTOSCALERS.kind in paused and facts.hpa is not None:
+        paused |= {"replicas"} if scales(facts.hpa) == (target.group, target.kind, target.name) else set()
+    if VERTICAL_AUTOSCALERS.kind in paused and facts.vpa is not None:
+        paused |= {"requests"} if sizing_mode(facts.vpa) else set()
+    return paused
 
 
 def _unheld(decision: WorkloadDecision, held: frozenset[str]) -> WorkloadDecision:
@@ -226,14 +231,16 @@ def _unheld(decision: WorkloadDecision, held: frozenset[str]) -> WorkloadDecisio
 
 
 def _rests(status: JsonObject, pause: timedelta, now: datetime) -> bool:
-    """Whether the last scaling, or resize in place, was so short a time ago that nothing is decided yet."""
-    times = (parse_timestamp(each) for each in (child(status, "lastScaled").get("at"), status.get(SIZED)))
+    """Return True if the last scaling, or resize in place, was so short a time ago that nothing is decided yet."""
+    times = (parse_timestamp(moment) for moment in (child(status, "lastScaled").get("at"), status.get(SIZED)))
+    # A time ahead is another clock's and holds up nothing.
     return any(at is not None and 0 <= now.timestamp() - at < pause.total_seconds() for at in times)
 
 
 def _stopped(facts: GroupFacts, problem: ScalingProblem, now: datetime) -> ReconcileResult:
     """Nothing is scaled: memory stays, and an intent is given up."""
+    # The intent is given up: what it was decided from no longer holds.
     status = {key: value for key, value in child(facts.group, "status").items() if key != "intent"}
-    said = condition(facts.group, ABLE, "False", problem.reason, problem.message)
-    others = [each for each in items(status, "conditions") if text(each, "type") != ABLE]
-    return ReconcileResult(whole_status(facts.group, status, [said, *others], now), problem=problem)
+    able = condition(facts.group, ABLE, "False", problem.reason, problem.message)
+    others = [current for current in items(status, "conditions") if text(current, "type") != ABLE]
+    return ReconcileResult(whole_status(facts.group, status, [able, *others], now), problem=problem)

@@ -32,8 +32,9 @@ def stopped(kind: Resource, group: JsonObject, found: ReconcileResult) -> EventR
     """Notice that scaling has stopped, and why; None if ``group`` said so already."""
     problem = found.problem
     if problem is None or any(
-        (text(each, "type"), text(each, "reason"), text(each, "message")) == (ABLE, problem.reason, problem.message)
-        for each in items(group, "status", "conditions")
+        (text(current, "type"), text(current, "reason"), text(current, "message"))
+        == (ABLE, problem.reason, problem.message)
+        for current in items(group, "status", "conditions")
     ):
         return None
     return EventRecord(_about(kind, group), problem.reason, problem.message)
@@ -42,7 +43,10 @@ def stopped(kind: Resource, group: JsonObject, found: ReconcileResult) -> EventR
 def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRecord | None:
     """That another keeps overwriting what the group writes; None unless that is news in ``status``."""
     before, after = (
-        next((text(each, "message") for each in items(about, "conditions") if text(each, "type") == CONTESTED), "")
+        next(
+            (text(current, "message") for current in items(about, "conditions") if text(current, "type") == CONTESTED),
+            "",
+        )
         for about in (child(group, "status"), status)
     )
     return EventRecord(_about(kind, group), CONTESTED, after) if after and not before else None
@@ -50,19 +54,20 @@ def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRec
 
 def stopped_because(group: JsonObject) -> str:
     """The reason for which the group scales nothing, in one word; empty if it scales."""
-    for each in items(group, "status", "conditions"):
-        if text(each, "type") == ABLE and text(each, "status") == "False":
-            return text(each, "reason")
+    for current in items(group, "status", "conditions"):
+        if text(current, "type") == ABLE and text(current, "status") == "False":
+            return text(current, "reason")
     return ""
 
 
 def without_intent(group: JsonObject, intent: Intent) -> Json:
     """The group's status once ``intent`` is carried out."""
     status = {key: value for key, value in child(group, "status").items() if key != "intent"}
-    conditions = [each for each in items(status, "conditions") if text(each, "type") != WRITABLE]
+    conditions = [current for current in items(status, "conditions") if text(current, "type") != WRITABLE]
     if intent.replicas is not None:
         status["replicas"] = intent.replicas[1]
     if intent.after:
+        # Kills before this moment were answered by it.
         status[SIZED] = intent.at
     return {**status, "conditions": conditions, "lastScaled": write_intent(intent)}
 
@@ -70,24 +75,24 @@ def without_intent(group: JsonObject, intent: Intent) -> Json:
 def refused(group: JsonObject, why: str, wall: float) -> Json:
     """The group's status once a write was refused for good: the intent is given up. ``wall`` in seconds since 1970."""
     status = {key: value for key, value in child(group, "status").items() if key != "intent"}
-    others = [each for each in items(status, "conditions") if text(each, "type") != WRITABLE]
-    said = condition(group, WRITABLE, "False", "Refused", why)
-    return stamped({**status, "conditions": [*others, said]}, timestamp(wall))
+    others = [current for current in items(status, "conditions") if text(current, "type") != WRITABLE]
+    writable = condition(group, WRITABLE, "False", "Refused", why)
+    return stamped({**status, "conditions": [*others, writable]}, timestamp(wall))
 
 
 def was_refused(group: JsonObject) -> bool:
     """Return True if the last scaling of the group was refused for good."""
-    return any(text(each, "type") == WRITABLE for each in items(group, "status", "conditions"))
+    return any(text(current, "type") == WRITABLE for current in items(group, "status", "conditions"))
 
 
 def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
     """The group's status with what was refused of its pods' sizes; ``why`` is empty if nothing was."""
     status = child(group, "status")
-    others = [each for each in items(status, "conditions") if text(each, "type") != RESIZABLE]
+    others = [current for current in items(status, "conditions") if text(current, "type") != RESIZABLE]
     if len(others) == len(items(status, "conditions")) and not why:
         return status
-    said = [condition(group, RESIZABLE, "False", "Refused", why)] if why else []
-    return stamped({**status, "conditions": [*others, *said]}, timestamp(wall))
+    resizable = [condition(group, RESIZABLE, "False", "Refused", why)] if why else []
+    return stamped({**status, "conditions": [*others, *resizable]}, timestamp(wall))
 
 
 def _about(kind: Resource, group: JsonObject) -> EventSubject:
@@ -95,4 +100,5 @@ def _about(kind: Resource, group: JsonObject) -> EventSubject:
 
 
 def _event_name(group: JsonObject, what: str, note: str) -> str:
+    # The checksum makes the name: the same event told twice is there once.
     return f"{name_of(group).name[:_LONGEST]}.{what}.{zlib.crc32(note.encode()):08x}"

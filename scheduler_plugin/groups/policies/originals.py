@@ -1,12 +1,4 @@
-"""What an HPA or a VPA of others was before a group changed it, so that it can be put back (pure).
-
-Rules that hold here:
-
-- The record is an annotation of the object itself, written in the same patch as the change: no crash comes between.
-- It has each field before the group wrote it and as the group wrote it. A field that someone else has changed since is
-  theirs: it is what goes back when the group writes it again, and it stays when the group goes.
-- An object whose record names a group that is gone, or that refers to it no more, is put back.
-"""
+"""What an HPA or a VPA of others was before a group changed it, so that it can be put back (pure)."""
 
 from __future__ import annotations
 
@@ -46,15 +38,16 @@ class Original:
         """The annotation. Raises ``TooLargeError``."""
         group = {"kind": self.kind, "name": self.name}
         body = {"group": group, "before": dict(self.before), "written": dict(self.written)}
-        found = json.dumps(body, separators=(",", ":"), sort_keys=True)
-        if len(found) > LARGEST:
+        encoded = json.dumps(body, separators=(",", ":"), sort_keys=True)
+        if len(encoded) > LARGEST:
             raise TooLargeError(f"its spec has more than {LARGEST // 1024} KiB and could not be put back")
-        return found
+        return encoded
 
 
 def original_of(found: JsonObject) -> Original | None:
     """The record of an HPA or a VPA; None if it has none that can be read."""
     try:
+        # Without a record that can be read there is nothing to put back.
         body = json.loads(annotations_of(found)[ANNOTATION_ORIGINAL])
     except (KeyError, ValueError, RecursionError):
         return None
@@ -66,10 +59,11 @@ def original_of(found: JsonObject) -> Original | None:
 
 def changed(found: JsonObject, group: JsonObject, fields: JsonObject) -> Original:
     """The record once ``group`` has written ``fields`` to the spec of the object."""
-    known, spec = original_of(found), child(found, "spec")
-    before = {} if known is None else dict(known.before)
-    written = {} if known is None else dict(known.written)
+    record, spec = original_of(found), child(found, "spec")
+    before = {} if record is None else dict(record.before)
+    written = {} if record is None else dict(record.written)
     for name, value in fields.items():
+        # Someone else has changed the field since: their value is what goes back later.
         if name not in written or not _is(spec.get(name), written[name]):
             before.pop(name, None)
             before |= {name: spec[name]} if name in spec else {}
@@ -79,20 +73,22 @@ def changed(found: JsonObject, group: JsonObject, fields: JsonObject) -> Origina
 
 def adapted(what: str, resource: Resource, found: JsonObject, group: JsonObject, fields: Json) -> Write:
     """Sets fields of the spec of an object of others, with the record of what it was. Raises ``TooLargeError``."""
+    # The record is written in the same patch as the change, so no crash comes between.
     record: Json = {"annotations": {ANNOTATION_ORIGINAL: changed(found, group, fields).text}}
     return Write(what, resource, name_of(found), {"metadata": record, "spec": fields}, version=version_of(found))
 
 
 def put_back(resource: Resource, found: JsonObject) -> Write | None:
     """Makes the object what it was, but for what others have changed since; None if it has no record."""
-    known, spec = original_of(found), child(found, "spec")
-    if known is None:
+    record, spec = original_of(found), child(found, "spec")
+    if record is None:
         return None
     restored = dict(spec)
-    for name, value in known.written.items():
+    for name, value in record.written.items():
+        # A field that others have changed since is theirs and stays.
         if _is(spec.get(name), value):
             restored.pop(name, None)
-            restored |= {name: known.before[name]} if name in known.before else {}
+            restored |= {name: record.before[name]} if name in record.before else {}
     _keep_in_order(spec, restored)
     ours = (ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY)
     body: Json = {"metadata": {"annotations": dict.fromkeys(ours)}}
@@ -105,6 +101,7 @@ def _keep_in_order(spec: JsonObject, restored: Json) -> None:
     """Moves a bound that goes back as far as one that someone else has set since: an HPA with min > max is refused."""
     least, most = restored.get("minReplicas"), restored.get("maxReplicas")
     if isinstance(least, int) and isinstance(most, int) and least > most:
+        # The bound that someone else has set stays; ours gives way.
         restored |= {"maxReplicas": least} if most != spec.get("maxReplicas") else {"minReplicas": most}
 
 

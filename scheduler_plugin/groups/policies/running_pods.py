@@ -1,11 +1,4 @@
-"""The pods of a target as they are, beside what was ordered: from its status and from the pods themselves (pure).
-
-Rules that hold here:
-
-- The kind's own controller says whether all pods are there, of the latest template, and ready. A target of which it has
-  said nothing yet is not judged.
-- What a pod has is what its kubelet has allocated, until then what it requests.
-"""
+"""The pods of a target as they are, beside what was ordered: from its status and from the pods themselves (pure)."""
 
 from __future__ import annotations
 
@@ -44,49 +37,55 @@ def running_pods(
     Raises ``ValueError`` for an amount that is no quantity.
     """
     status = child(target, "status")
+    # A target of which its controller has said nothing yet is not judged.
     if kind.shape is not TargetFields.TEMPLATE or "observedGeneration" not in status:
         return None
-    found = [pod for pod in pods if not is_leaving(pod) and not is_over(pod)]
-    ready = [pod for pod in found if is_ready(pod)]
+    running = [pod for pod in pods if not is_leaving(pod) and not is_over(pod)]
+    ready = [pod for pod in running if is_ready(pod)]
     ordered = workload_of(target, kind).containers
-    sizes = [pod_sizes(pod) for pod in ready or found]
-    asked = in_place or (ordered if kind.resource == REPLICA_SETS else ())
-    unsized = [name_of(pod).name for pod in found if asked and not _has(pod, asked)]
-    difference = _progress(target, kind) or _unsized(unsized, len(found))
+    sizes = [pod_sizes(pod) for pod in ready or running]
+    # A Deployment's pods are replaced when its template changes; a ReplicaSet's stay as they are.
+    requested = in_place or (ordered if kind.resource == REPLICA_SETS else ())
+    unsized = [name_of(pod).name for pod in running if requested and not _has(pod, requested)]
+    difference = _progress(target, kind) or _unsized(unsized, len(running))
     return RunningPods(
         whole(status, "readyReplicas"),
         _mean(sizes) or ordered,
         difference,
-        _most([pod_sizes(pod) for pod in found], in_place) if refused and unsized else (),
+        _most([pod_sizes(pod) for pod in running], in_place) if refused and unsized else (),
     )
 
 
 def is_ready(pod: JsonObject) -> bool:
-    """Whether the pod's condition ``Ready`` holds."""
+    """Return True if the pod's condition ``Ready`` holds."""
     return any(
-        (text(each, "type"), text(each, "status")) == ("Ready", "True") for each in items(pod, "status", "conditions")
+        (text(condition, "type"), text(condition, "status")) == ("Ready", "True")
+        for condition in items(pod, "status", "conditions")
     )
 
 
 def pod_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
-    """What each container of the pod has, sidecars among the init containers included. Raises ``ValueError``."""
-    statuses = {text(each, "name"): each for each in items(pod, "status", "containerStatuses")}
-    sidecars = [each for each in items(pod, "spec", "initContainers") if each.get("restartPolicy") == "Always"]
-    found = []
-    for each in (*items(pod, "spec", "containers"), *sidecars):
-        container = read_container(each, "spec.containers")
+    """The sizes of each container of the pod, sidecars among the init containers included. Raises ``ValueError``."""
+    statuses = {text(status, "name"): status for status in items(pod, "status", "containerStatuses")}
+    sidecars = [init for init in items(pod, "spec", "initContainers") if init.get("restartPolicy") == "Always"]
+    sizes = []
+    for spec in (*items(pod, "spec", "containers"), *sidecars):
+        container = read_container(spec, "spec.containers")
+        # What the kubelet has allocated counts; until it has said so, what the pod requests.
         allocated = read_amounts(child(statuses.get(container.name, {}), "allocatedResources"), "allocatedResources")
-        found.append(SizedContainer(container.name, allocated.over(container.sizes)))
-    return tuple(found)
+        sizes.append(SizedContainer(container.name, allocated.over(container.sizes)))
+    return tuple(sizes)
 
 
 def _progress(target: JsonObject, kind: TargetKind) -> str:
-    """How the target's number of pods, their template and their readiness differ from its spec."""
+    """The difference between the target's number of pods, their template and their readiness and its spec."""
     status, ordered = child(target, "status"), child(target, "spec").get("replicas", 1)
     ordered = ordered if isinstance(ordered, int) else 1
+    # The controller has not looked at the latest spec yet, so its numbers are of the old one.
     if whole(status, "observedGeneration") < whole(target, "metadata", "generation"):
         return f"the {kind.resource.kind} was changed just now"
     updated, there, ready = (whole(status, name) for name in ("updatedReplicas", "replicas", "readyReplicas"))
+    # A ReplicaSet has no `updatedReplicas`.
     if kind.resource != REPLICA_SETS and updated < ordered:
         return f"{updated} of {ordered} pods are of the latest template"
     if there != ordered:
@@ -100,18 +99,20 @@ def _unsized(names: Sequence[str], pods: int) -> str:
 
 
 def _has(pod: JsonObject, asked: Sequence[SizedContainer]) -> bool:
-    """Whether the pod has the sizes that it is asked to have, and its kubelet says so."""
+    """Return True if the pod has the sizes that it is asked to have, and its kubelet says so."""
     conditions, sizes = items(pod, "status", "conditions"), pod_sizes(pod)
-    pairs = [(each, by_name(sizes, each.name)) for each in asked]
-    is_resizing = any(text(each, "type") in _RESIZING and text(each, "status") == "True" for each in conditions)
+    pairs = [(container, by_name(sizes, container.name)) for container in asked]
+    is_resizing = any(
+        text(condition, "type") in _RESIZING and text(condition, "status") == "True" for condition in conditions
+    )
     return not is_resizing and all(
-        each.sizes.over(has.requests) == has.requests for each, has in pairs if has is not None
+        container.sizes.over(has.requests) == has.requests for container, has in pairs if has is not None
     )
 
 
 def _mean(pods: Sequence[tuple[SizedContainer, ...]]) -> tuple[SizedContainer, ...]:
-    """What the mean pod has for each container; one that a pod lacks has nothing there."""
-    names = dict.fromkeys(each.name for pod in pods for each in pod)
+    """The sizes of the mean pod for each container; one that a pod lacks has nothing there."""
+    names = dict.fromkeys(container.name for pod in pods for container in pod)
     return tuple(
         SizedContainer(name, _of(_amounts(pods, name), lambda values: sum(values) // len(pods))) for name in names
     )
@@ -119,25 +120,25 @@ def _mean(pods: Sequence[tuple[SizedContainer, ...]]) -> tuple[SizedContainer, .
 
 def _most(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedContainer]) -> tuple[SizedContainer, ...]:
     """The most that any pod has of what is ``asked``, if that is less."""
-    found = []
-    for each in asked:
-        wanted = each.sizes
-        most = _of(_amounts(pods, each.name), max)
-        found.append(SizedContainer(each.name, most.map(partial(_less, wanted))))
-    return tuple(each for each in found if each.requests)
+    limited = []
+    for container in asked:
+        wanted = container.sizes
+        most = _of(_amounts(pods, container.name), max)
+        limited.append(SizedContainer(container.name, most.map(partial(_less, wanted))))
+    return tuple(container for container in limited if container.requests)
 
 
 def _less(wanted: ResourceList, resource: Resource, has: Amount) -> int | None:
-    """What there is of a resource of which more is wanted."""
+    """The amount of a resource of which more is wanted."""
     amount = wanted[resource]
     return has.value if amount is not None and has.value < amount.value else None
 
 
 def _of(values: dict[Resource, list[int]], total: Callable[[list[int]], int]) -> ResourceList:
-    found = NOTHING
-    for resource, each in values.items():
-        found = found.with_value(resource, total(each) if each else None)
-    return found
+    amounts = NOTHING
+    for resource, numbers in values.items():
+        amounts = amounts.with_value(resource, total(numbers) if numbers else None)
+    return amounts
 
 
 def _amounts(pods: Sequence[tuple[SizedContainer, ...]], name: str) -> dict[Resource, list[int]]:

@@ -47,22 +47,23 @@ class TortoisePolicy:
 
     def arrangement(self, group: JsonObject) -> DesiredObjects:
         """An HPA, attached or of its own, that scales the target, and a VPA of its own; a VM has neither."""
-        found = self._parsed(group)
-        reference = _reference(found)
+        tortoise = self._parsed(group)
+        reference = _reference(tortoise)
         try:
             target = read_reference(reference, "spec.targetRefs.scaleTargetRef")
         except InvalidTargetError as error:
             raise InvalidSpecError(str(error)) from None
-        if found.target.is_vm:
+        if tortoise.target.is_vm:
             return DesiredObjects(target, hpa_asks_group=False)
-        hpa = Companion(found.hpa, may_be_missing=found.spec.autoscaler is None)
+        # A Tortoise makes its own HPA once it knows its numbers, so that one may be missing.
+        hpa = Companion(tortoise.hpa, may_be_missing=tortoise.spec.autoscaler is None)
         vpa = Companion(f"tortoise-monitor-{name_of(group).name}", vpa_spec({}, reference))
-        return DesiredObjects(target, hpa, vpa, hpa_asks_group=False, remarks=tuple(_remarks(found)))
+        return DesiredObjects(target, hpa, vpa, hpa_asks_group=False, remarks=tuple(_remarks(tortoise)))
 
     def rule(self, situation: PolicyInput) -> PolicyDecision:
         """Combine the memory of its slots and the VPA's recommendation."""
-        found = self._parsed(situation.group)
-        return self._floored(found, situation) if found.target.is_vm else self._scaled(found, situation)
+        tortoise = self._parsed(situation.group)
+        return self._floored(tortoise, situation) if tortoise.target.is_vm else self._scaled(tortoise, situation)
 
     def _parsed(self, group: JsonObject) -> Tortoise:
         try:
@@ -74,9 +75,9 @@ class TortoisePolicy:
         status, hpa, configuration = child(situation.group, "status"), situation.hpa, found.spec.configuration
         autoscaler = None if hpa is None else read_autoscaler(hpa)
         vertical, missing = _recommended(situation)
-        seen = ObservedAutoscalers(autoscaler, vertical, None if hpa is None else metrics_missing_since(hpa))
+        observed = ObservedAutoscalers(autoscaler, vertical, None if hpa is None else metrics_missing_since(hpa))
         memory = read_memory(status, configuration)
-        decided, after = decide(found.spec, _reported(situation), seen, memory, situation.now)
+        decided, after = decide(found.spec, _reported(situation), observed, memory, situation.now)
         changes = decided.autoscaler is not None and decided.autoscaler != autoscaler
         return PolicyDecision(
             decided.decision,
@@ -94,9 +95,9 @@ class TortoisePolicy:
         peaks = read_peaks(status, configuration).learned(vm.use, configuration.layout, situation.now)
         size = wanted_floor(peaks, found.spec.mode, vm.bounds, situation.now)
         floor = renewed(_floor(situation.target), size, situation.now)
-        said = "no floor" if floor is None else f"a floor of {floor.size}"
+        floor_text = "no floor" if floor is None else f"a floor of {floor.size}"
         return PolicyDecision(
-            WorkloadDecision(explanation=(f"{said}, from what this hour needed before",)),
+            WorkloadDecision(explanation=(f"{floor_text}, from what this hour needed before",)),
             status=write_peaks(peaks, found.spec.mode),
             annotations={ANNOTATION_FLOOR: None if floor is None else encode_floor(floor)},
         )
@@ -111,6 +112,7 @@ def _remarks(found: Tortoise) -> Iterator[tuple[str, str, str]]:
 def _reported(situation: PolicyInput) -> Workload:
     """The workload; where its controller has never reported a status, all replicas count as ready."""
     workload = situation.workload
+    # Without any status nothing says that pods are not ready.
     return workload if child(situation.target, "status") else replace(workload, ready=workload.replicas)
 
 
@@ -120,6 +122,7 @@ def _reference(found: Tortoise) -> dict[str, object]:
 
 def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> NewHpa | None:
     """An HPA of the Tortoise's own, where there should be one; an attached one is not made."""
+    # An attached HPA belongs to others; it is not made.
     if decided.autoscaler is None or found.spec.autoscaler is not None:
         return None
     behavior = {"behavior": found.behavior} if found.behavior else {}
@@ -130,11 +133,11 @@ def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> NewHpa | None:
 def _recommended(situation: PolicyInput) -> tuple[VerticalRecommendation | None, str]:
     """The VPA's recommendation, or the reason why it is not used."""
     try:
-        found = None if situation.vpa is None else vertical_of(situation.vpa)
+        recommendation = None if situation.vpa is None else vertical_of(situation.vpa)
     except ValueError as error:
         return None, str(error)
-    said = "" if situation.vpa is None else why_silent(situation.vpa)
-    return found, "" if found is not None else said or "the VPA recommends nothing yet"
+    why = "" if situation.vpa is None else why_silent(situation.vpa)
+    return recommendation, "" if recommendation is not None else why or "the VPA recommends nothing yet"
 
 
 def _floor(vm: JsonObject) -> Floor | None:

@@ -61,6 +61,7 @@ def by_mode(
         return may.up if wish.grows else may.down
 
     return [
+        # A gate's rule is the more telling one, so it is reported instead of the mode.
         answer if answer.rule or chosen(answer.wish) else GatedRecommendation(answer.wish, why, Rule.POLICY, why)
         for answer in answers
     ]
@@ -85,21 +86,26 @@ def by_weight(
     current = workload.replicas
     weight = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, current)
     if horizontal is None:
+        # Without a wish for replicas there is no neighbour whose weight could be borrowed.
         return [_weighted_size(gates, wish, weight, current) for wish in vertical.wishes]
     freed = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, horizontal.wanted)
+    # Neither way is open: the interval is vertical only, and the sizes are at their bounds.
     trapped = freed == VERTICAL_ONLY and vertical.exhausted(horizontal.grows)
     count = _weighted_count(gates, horizontal, HORIZONTAL_ONLY if trapped else freed)
+    # A wish that is held back starves no size, so the sizes then keep the weight of the present interval.
     applied = weight if count.rule else freed
     return [count, *(_weighted_size(gates, wish, applied, current) for wish in vertical.wishes)]
 
 
 def _weighted_count(gates: Gates, wish: Recommendation, vpa: Fraction) -> GatedRecommendation:
     value = gates.spec.replicas.clamp(weighted_replicas(wish.now, wish.wanted, vpa))
+    # The horizontal weight is what the vertical one leaves.
     return _answered(gates, wish.at(value), 1 - vpa)
 
 
 def _weighted_size(gates: Gates, wish: Recommendation, weight: Fraction, replicas: int) -> GatedRecommendation:
     if gates.is_urgent(wish):
+        # A container that ran out of memory gets all of what it wants, whatever the interval says.
         weight = VERTICAL_ONLY
     applied = effective_weight(weight, replicas, gates.spec.replicas, wish.grows)
     return _answered(gates, wish.at(away_from(wish.now, weighted(wish.now, wish.wanted, applied))), applied)
@@ -107,6 +113,7 @@ def _weighted_size(gates: Gates, wish: Recommendation, weight: Fraction, replica
 
 def _answered(gates: Gates, wish: Recommendation, weight: Fraction) -> GatedRecommendation:
     why = f"weight {float(weight):g}"
+    # Rounded to the present value: the weight alone leaves nothing to write.
     return GatedRecommendation(wish, why, Rule.WEIGHT, why) if wish.value == wish.now else gated(gates, wish, why)
 
 

@@ -16,4 +16,5 @@ def is_believable(conditions: Mapping[str, str]) -> bool:
     (True, False)
     """
     distrusted = any(conditions.get(kind) == "True" for kind in DISTRUSTED)
+    # A VPA that reports no such condition is believed.
     return not distrusted and conditions.get("RecommendationProvided", "True") == "True"

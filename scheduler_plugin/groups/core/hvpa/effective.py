@@ -4,9 +4,6 @@ Rules that hold here:
 
 - A need has a part that every replica has anyway (``base``) and a part that replicas share (``total``). Neither
   depends on how many replicas there are, so the plan does not depend on the order in which recommendations arrive.
-- Vertical first: the fewest replicas that can be large enough. Horizontal wishes are a least number of replicas.
-- Fewer replicas are planned only where all of the need fits with ``overlap`` to spare, more only for what is sure: at a
-  boundary nothing flaps.
 """
 
 from __future__ import annotations
@@ -42,8 +39,13 @@ class EffectiveIntervals:
 
     def most(self, replicas: int) -> ResourceList:
         """The most that each of ``replicas`` replicas may have: that of the first interval that reaches so far."""
-        reached = [each for each in self.intervals if each.max_replicas is None or replicas <= each.max_replicas]
-        ordered = sorted(reached, key=lambda each: (each.max_replicas is None, each.max_replicas or 0))
+        reached = [
+            interval
+            for interval in self.intervals
+            if interval.max_replicas is None or replicas <= interval.max_replicas
+        ]
+        # An interval without an end comes last: it holds for all larger counts.
+        ordered = sorted(reached, key=lambda interval: (interval.max_replicas is None, interval.max_replicas or 0))
         return ordered[0].most if ordered else NOTHING
 
 
@@ -73,11 +75,13 @@ class ContainerNeed:
     def fits(self, replicas: int, most: int, overlap: ChangeParams, current: int) -> bool:
         """Return True if ``replicas`` of at most ``most`` each are enough while there are ``current``."""
         if replicas >= current:
+            # Scaling out only for what is sure, scaling in only with room to spare: at a boundary nothing flaps.
             return self._shared(self.total if self.sure is None else self.sure, replicas) <= most
         room = max(0, most - self.base) * replicas
         return self.each(replicas) <= most and self.total <= scale_in_boundary(room, overlap)
 
     def _shared(self, total: int, replicas: int) -> int:
+        # Floor division of the negative rounds up.
         return self.base - (-total // replicas)
 
 
@@ -107,5 +111,6 @@ def planned_replicas(
         size = most(need, replicas)
         return size is None or need.fits(replicas, size.value, overlap[need.resource], current)
 
+    # Ascending: vertical first, so the fewest replicas that are large enough win.
     counts = range(bounds.min, bounds.max + 1)
     return next((count for count in counts if count > 0 and all(fits(need, count) for need in needs)), bounds.max)

@@ -14,6 +14,7 @@ def scaled_limit(limit: int | None, old_request: int | None, new_request: int, g
     A limit that equals its request, or has none, stays equal. Otherwise it keeps its ratio, or where ``gap`` is given
     stands above the request by the larger of its value and its percentage.
     """
+    # Zero means no limit, as in a container that never had one.
     if not limit:
         return None
     if not old_request or old_request == limit:
@@ -21,4 +22,5 @@ def scaled_limit(limit: int | None, old_request: int | None, new_request: int, g
     above = gap.parts(new_request)
     if above:
         return new_request + floor(max(above))
+    # Never below the request: the API server refuses such a pod.
     return max(new_request, floor(Fraction(limit * new_request, old_request)))

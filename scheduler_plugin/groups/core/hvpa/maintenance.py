@@ -19,11 +19,12 @@ def parse_maintenance_time(text: object) -> time:
     >>> parse_maintenance_time("220000+0100")
     datetime.time(21, 0)
     """
-    found = _TIME.fullmatch(text) if isinstance(text, str) else None
-    if found is None or found[1] > "23" or max(found[2], found[3], found[6]) > "59" or found[5] > "23":
+    match = _TIME.fullmatch(text) if isinstance(text, str) else None
+    if match is None or match[1] > "23" or max(match[2], match[3], match[6]) > "59" or match[5] > "23":
         raise ValueError(f'expected a time of day with a zone such as "220000+0100", got {shown(text)}')
-    hour, minute, second, zone_hours, zone_minutes = (int(found[group]) for group in (1, 2, 3, 5, 6))
-    zone = (zone_hours * 3600 + zone_minutes * 60) * (1 if found[4] == "+" else -1)
+    hour, minute, second, zone_hours, zone_minutes = (int(match[group]) for group in (1, 2, 3, 5, 6))
+    zone = (zone_hours * 3600 + zone_minutes * 60) * (1 if match[4] == "+" else -1)
+    # The modulo takes a zone's offset over midnight.
     seconds = (hour * 3600 + minute * 60 + second - zone) % _DAY
     return time(seconds // 3600, seconds // 60 % 60, seconds % 60)
 
@@ -37,9 +38,11 @@ class MaintenanceWindow:
 
     def contains(self, now: datetime) -> bool:
         """Return True if ``now``, an aware time, is within the window. A begun second counts as the whole one."""
+        # Whole seconds, so that the last second of the window is inside.
         at = now.astimezone(UTC).time().replace(microsecond=0)
         if self.begin <= self.end:
             return self.begin <= at <= self.end
+        # The window goes over midnight.
         return at >= self.begin or at <= self.end
 
     def __str__(self) -> str:

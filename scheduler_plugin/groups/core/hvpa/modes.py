@@ -79,7 +79,9 @@ def allowed(mode: HvpaMode, mixed: Mixed, replicas: HorizontalDelta, vertical: S
     if mode is HvpaMode.HPA_PREFERRED:
         if scales:
             return _HORIZONTAL
+        # At its bounds the HPA can do no more in that direction, so sizes take over.
         return Allowed(False, up=replicas.current >= bounds.max, down=replicas.current <= bounds.min)
+    # Only one of the two wants something, so there is nothing to choose.
     if not (scales and vertical):
         return _HORIZONTAL if scales else _VERTICAL
     if mode is HvpaMode.MIXED:

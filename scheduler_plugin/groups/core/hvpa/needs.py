@@ -29,14 +29,14 @@ def total_needs(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes
 ) -> tuple[ContainerNeed, ...]:
     """One need for each resource of each container that either recommender speaks of."""
-    found = _vertical(spec, workload, recommendations, memory)
+    needs = _vertical(spec, workload, recommendations, memory)
     for container in workload.containers:
         for resource, _ in container.sizes:
             key = (container.name, resource)
             measured = _measured(spec, workload, recommendations, memory, key)
             if measured is not None:
-                found[key] = _both(found.get(key), key, measured)
-    return tuple(found.values())
+                needs[key] = _both(needs.get(key), key, measured)
+    return tuple(needs.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +56,36 @@ def _measured(
     memory: ScalingTimes,
     key: tuple[str, Resource],
 ) -> list[_Measured] | None:
-    """What an HPA measures, for each state of the pods that it may have measured; None if it says nothing.
+    """Measurements of an HPA, for each state of the pods that it may have measured; None if it says nothing.
 
-    It is use over target, of pods as they are, whatever was ordered. An HPA that says neither use nor ratio is only
+    A need is use over target, of pods as they are, whatever was ordered. An HPA that says neither use nor ratio is only
     known to need more than ``desired - 1`` and at most ``desired`` requests.
     """
     horizontal, (container, resource) = recommendations.horizontal, key
     if horizontal is None or resource not in spec.desired_by_utilization:
         return None
-    found = []
+    measurements = []
+    # Right after a start nothing is remembered; the pods as they are now are the only guess.
     for pods in _states(memory.pods.past) or (PastPods(_NEVER, workload.serving, workload.containers),):
         size = requested(pods.sizes, container, resource)
-        each = _needed_each(horizontal, pods, container, resource)
-        if each is not None:
-            least, most = each
+        per_pod = _needed_each(horizontal, pods, container, resource)
+        if per_pod is not None:
+            least, most = per_pod
             sure = ceil(least * pods.ready)
-            found.append(_Measured(pods.ready, ceil(most * pods.ready), sure, sure))
+            measurements.append(_Measured(pods.ready, ceil(most * pods.ready), sure, sure))
         else:
+            # Without a ratio the HPA only says how many replicas: more than `desired - 1` requests and at most
+            # `desired`.
             total, sure = horizontal.desired * size, (horizontal.desired - 1) * size + 1
-            found.append(_Measured(pods.ready, total, sure, total))
-    return found if any(each.ready for each in found) else None
+            measurements.append(_Measured(pods.ready, total, sure, total))
+    # Pods that were not ready measured nothing.
+    return measurements if any(measurement.ready for measurement in measurements) else None
 
 
 def _states(past: Sequence[PastPods]) -> list[PastPods]:
-    """The pods that an HPA may have measured: use is older than the requests that it is divided by, so any number of
-    ready pods may come with any of their sizes.
-    """
-    readies, sizes = {each.ready for each in past}, {each.sizes for each in past}
+    """The pods that an HPA may have measured."""
+    # Use is older than the requests that it is divided by, so any number of ready pods may come with any sizes.
+    readies, sizes = {pods.ready for pods in past}, {pods.sizes for pods in past}
     return [PastPods(_NEVER, ready, size) for ready in sorted(readies) for size in sizes]
 
 
@@ -93,16 +96,18 @@ def _needed_each(
     the requests.
     """
     size = requested(pods.sizes, container, resource)
-    whole = sum(requested(pods.sizes, each.name, resource) for each in pods.sizes)
+    whole = sum(requested(pods.sizes, sized.name, resource) for sized in pods.sizes)
     part = Fraction(size, whole) if whole else Fraction(0)
     uses = [
-        each.need * (Fraction(1) if each.container else part)
-        for each in horizontal.uses
-        if each.resource == resource and each.container in ("", container)
+        use.need * (Fraction(1) if use.container else part)
+        for use in horizontal.uses
+        if use.resource == resource and use.container in ("", container)
     ]
     if uses:
+        # Several metrics may measure the same resource; HPA itself takes the largest.
         return max(uses), max(uses)
     ratio, cut = dict(horizontal.ratios).get(resource), dict(horizontal.cuts).get(resource, 0.0)
+    # Through `str`: the fraction of a binary float has a long tail that `ceil` would round up.
     return None if ratio is None else (Fraction(str(ratio)) * size, Fraction(str(ratio + cut)) * size)
 
 
@@ -112,9 +117,9 @@ def _both(vertical: ContainerNeed | None, key: tuple[str, Resource], measured: S
     Of either the most may be needed, and the least is sure: sizes grow only to that.
     """
     base, total, sure = (0, 0, 0) if vertical is None else (vertical.base, vertical.total, vertical.sure or 0)
-    most = max(each.total - each.ready * base for each in measured)
-    least = min(each.grown - each.ready * base for each in measured)
-    certain = min(each.sure - each.ready * base for each in measured)
+    most = max(measurement.total - measurement.ready * base for measurement in measured)
+    least = min(measurement.grown - measurement.ready * base for measurement in measured)
+    certain = min(measurement.sure - measurement.ready * base for measurement in measured)
     return ContainerNeed(*key, base, max(total, most), max(sure, certain), max(sure, least))
 
 
@@ -122,16 +127,17 @@ def _vertical(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes
 ) -> dict[tuple[str, Resource], ContainerNeed]:
     exact = recommendations.vertical.replicas if recommendations.vertical else None
-    found = {}
+    needs = {}
     for container, recommended in sized_containers(spec, workload, recommendations):
         for resource, target in recommended.uncapped.over(recommended.target):
             if is_sized(spec, container.name, resource):
                 key = (container.name, resource)
+                # Our own recommender knows its replica count exactly; a VPA's has to be guessed from the past.
                 least, most = (exact, exact) if exact else described(memory, *key, workload.replicas)
                 base = base_of(spec.effective.base[resource], target.value)
                 shared = target.value - base
-                found[key] = ContainerNeed(*key, base, most * shared, least * shared)
-    return found
+                needs[key] = ContainerNeed(*key, base, most * shared, least * shared)
+    return needs
 
 
 def replica_bounds(
@@ -142,8 +148,10 @@ def replica_bounds(
     Without a vertical recommendation, or while the need of anything that is sized is unknown, replicas only grow.
     """
     least, horizontal = spec.replicas.min, recommendations.horizontal
+    # An HPA by utilisation follows the size of its pods, so its count is no minimum here.
     if horizontal is not None and not spec.desired_by_utilization:
         least = max(least, horizontal.desired)
+    # Without the need of everything that is sized, fewer replicas might be too few.
     if recommendations.vertical is None or not needs or unknown_needs(spec, workload, needs):
         least = max(least, workload.replicas)
     return ReplicaBounds(spec.replicas.clamp(least), spec.replicas.max)
@@ -151,10 +159,10 @@ def replica_bounds(
 
 def unknown_needs(spec: HvpaSpec, workload: Workload, needs: Sequence[ContainerNeed]) -> tuple[str, ...]:
     """Sized resources whose need is unknown, such as ``app/memory``."""
-    known = {(need.container, need.resource) for need in needs}
+    covered = {(need.container, need.resource) for need in needs}
     return tuple(
         f"{container.name}/{resource}"
         for container in workload.containers
         for resource, _ in container.sizes
-        if is_sized(spec, container.name, resource) and (container.name, resource) not in known
+        if is_sized(spec, container.name, resource) and (container.name, resource) not in covered
     )

@@ -46,13 +46,14 @@ def remembered(
 def _targets(
     memory: ScalingTimes, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, *, waits: bool
 ) -> tuple[PastTarget, ...]:
-    fewest = max(1, min([workload.serving, *(each.ready for each in memory.pods.past)]))
-    known = {(each.container, each.resource): each for each in memory.targets}
+    # The fewest that may have explained the target, so that scaling out believes the smaller total.
+    fewest = max(1, min([workload.serving, *(past.ready for past in memory.pods.past)]))
+    previous = {(past_target.container, past_target.resource): past_target for past_target in memory.targets}
     if recommendations.vertical is None:
         return memory.targets
     return tuple(
         _followed(
-            known.get((container.name, resource)),
+            previous.get((container.name, resource)),
             PastTarget(container.name, resource, target.value, fewest),
             waits=waits,
         )
@@ -62,24 +63,28 @@ def _targets(
 
 
 def _followed(old: PastTarget | None, new: PastTarget, *, waits: bool) -> PastTarget:
+    # A target that rises speaks of the present replicas: it is new.
     if old is None or new.target > old.target:
         return new
+    # While the product falls, the target has come down to what the present replicas explain.
     is_explained = new.target * new.replicas <= old.target * old.replicas * _EXPLAINED
     return new if is_explained and not waits else old
 
 
 def _counts(memory: ScalingTimes, workload: Workload, now: datetime) -> tuple[PastReplicas, ...]:
     """The present count since now or before, after those that were larger: what is smaller and older tells nothing."""
-    larger = [each for each in memory.counts if each.replicas > workload.replicas]
-    same = next((each for each in memory.counts if each.replicas == workload.replicas), None)
+    larger = [past for past in memory.counts if past.replicas > workload.replicas]
+    same = next((past for past in memory.counts if past.replicas == workload.replicas), None)
     entries = [*larger, same or PastReplicas(now, workload.replicas)]
+    # An entry ended when the next one began; the last one still holds.
     ended = [later.since for later in entries[1:]]
-    recent = [each for each, end in zip(entries, ended, strict=False) if timedelta(0) <= now - end < RISES_WITHIN]
+    recent = [past for past, end in zip(entries, ended, strict=False) if timedelta(0) <= now - end < RISES_WITHIN]
     return (*recent[: MOST_COUNTS - 1], entries[-1])
 
 
 def described(memory: ScalingTimes, container: str, resource: Resource, replicas: int) -> tuple[int, int]:
     """The fewest and the most replicas that the target of this container may speak of, while there are ``replicas``."""
-    seen = (each.replicas for each in memory.targets if (each.container, each.resource) == (container, resource))
-    most = max((each.replicas for each in memory.counts), default=replicas)
-    return min(replicas, *seen, replicas), max(replicas, most)
+    explained = (past.replicas for past in memory.targets if (past.container, past.resource) == (container, resource))
+    # `replicas` appears twice so that `min` has two arguments even if nothing is remembered.
+    most = max((past.replicas for past in memory.counts), default=replicas)
+    return min(replicas, *explained, replicas), max(replicas, most)

@@ -1,11 +1,6 @@
 """Effective intervals carried out: from the planned replicas and sizes to what is written now (S1.12).
 
-Rules that hold here, so that the workload never has less than it needs on the way:
-
-- Scaling out never shrinks sizes in the same step; they shrink when the new replicas are ready.
-- Before scaling in, sizes grow to what fewer replicas need, however small that change is. So few replicas go in one
-  step, at most half of them, that on the way no more than twice what is surely needed is ordered.
-- What pods cannot have is taken back at once: it was never there.
+The workload never has less than it needs on the way.
 """
 
 from __future__ import annotations
@@ -51,6 +46,7 @@ def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations
         within = ReplicaBounds(max(least, bounds.min), bounds.max)
         return planned_replicas(needs, most, spec.effective.overlap, now, within)
 
+    # So few replicas go in one step that on the way no more than twice what is surely needed is ordered.
     replicas, step = fewest(0), fewest(max((_fewest_in_one_step(need, now) for need in needs), default=-(-now // 2)))
     replicas = step if replicas < step < now else replicas
     return ScalingPlan(replicas, needs, unknown_needs(spec, workload, needs))
@@ -68,11 +64,12 @@ def _most(spec: HvpaSpec, memory: ScalingTimes, need: ContainerNeed, replicas: i
     """The most that each of ``replicas`` replicas may have, and that pods can have."""
     interval = spec.effective.most(replicas)[need.resource]
     possible = memory.pods.most(need.container, need.resource)
+    # With the last replicas there is no other way left to grow.
     if replicas >= spec.replicas.max:  # the last replicas may have all that is allowed (S1.6)
         interval = possible = None
     bounds = [spec.policy(need.container).bounds.most[need.resource], interval]
-    given = [bound.value for bound in bounds if bound is not None] + ([] if possible is None else [possible])
-    return amount(need.resource, min(given)) if given else None
+    caps = [bound.value for bound in bounds if bound is not None] + ([] if possible is None else [possible])
+    return amount(need.resource, min(caps)) if caps else None
 
 
 def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRecommendation]:
@@ -84,9 +81,12 @@ def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRe
         return _sizes(gates, workload, plan.needs, then, shrinks=True)
     answer = gated(gates, count, WHY)
     if answer.rule:
+        # The new count may not be written now, so the sizes are those of the present replicas.
         return [answer, *_sizes(gates, workload, plan.needs, now, shrinks=True)]
     if then > now:
+        # Scaling out never shrinks sizes in the same step; they shrink when the new replicas are ready.
         return [answer, *_sizes(gates, workload, plan.needs, then, shrinks=False)]
+    # Before scaling in, sizes grow to the whole need of fewer replicas, not only to the part that is sure.
     needs = [replace(need, grown=None) for need in plan.needs]
     sizes = _grown_first(_sizes(gates, workload, needs, then, shrinks=True))
     if any(answer.wish.grows for answer in sizes):
@@ -96,8 +96,9 @@ def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRe
 
 def _grown_first(sizes: Sequence[GatedRecommendation]) -> list[GatedRecommendation]:
     return [
-        GatedRecommendation(each.wish, WHY) if each.wish.grows and each.rule is Rule.MIN_CHANGE else each
-        for each in sizes
+        # A small change counts here: fewer replicas have to bear all of the load.
+        GatedRecommendation(answer.wish, WHY) if answer.wish.grows and answer.rule is Rule.MIN_CHANGE else answer
+        for answer in sizes
     ]
 
 
@@ -105,27 +106,29 @@ def _sizes(
     gates: Gates, workload: Workload, needs: Sequence[ContainerNeed], replicas: int, *, shrinks: bool
 ) -> list[GatedRecommendation]:
     """Each need's size at this many replicas. A size shrinks only as far as those replicas that are ready can bear."""
-    found = []
+    answers = []
     for container, need in (
-        (each, need) for each in workload.containers for need in needs if need.container == each.name
+        (sized, need) for sized in workload.containers for need in needs if need.container == sized.name
     ):
         wish = _size(gates, container, need, replicas)
         most = gates.memory.pods.most(container.name, need.resource)
         if most is not None and most < wish.now:
-            # New replicas take the place of what pods could not have: sizes begin at what those have.
+            # What pods cannot have is taken back at once, without gates: it was never there. New replicas take its
+            # place, so sizes begin at what pods have.
             possible = wish if shrinks else _size(gates, container, need, replicas, most)
             if max(possible.wanted, most) < wish.now:
-                found.append(GatedRecommendation(wish.at(max(possible.wanted, most)), IMPOSSIBLE))
+                answers.append(GatedRecommendation(wish.at(max(possible.wanted, most)), IMPOSSIBLE))
                 continue
         if not wish.grows and wish.wanted != wish.now:
+            # Replicas that are not ready carry no load yet.
             serving = max(1, min(workload.ready, replicas))
             least = _size(gates, container, need, serving).wanted if shrinks else wish.now
             wish = wish.at(min(wish.now, max(wish.wanted, least)))
         if wish.value != wish.now:
-            found.append(gated(gates, at_most_needed(gates.memory, wish), WHY))
+            answers.append(gated(gates, at_most_needed(gates.memory, wish), WHY))
         elif wish.wanted != wish.now:
-            found.append(GatedRecommendation(wish, WHY, Rule.POLICY, NOT_READY))
-    return found
+            answers.append(GatedRecommendation(wish, WHY, Rule.POLICY, NOT_READY))
+    return answers
 
 
 def _size(
@@ -138,9 +141,11 @@ def _size(
     most = _most(spec, gates.memory, need, replicas)
 
     def bounded(value: int) -> int:
+        # The policy's bounds come last and win.
         capped = value if most is None else min(value, most.value)
         return within_policy(spec.policy(container.name), container, need.resource, capped)
 
     now = 0 if size is None else size.value
+    # Between what the need surely takes and what it may take the size stays.
     value = min(max(now if has is None else has, bounded(need.grows_to(replicas))), bounded(need.each(replicas)))
     return Recommendation(None if size is None else now, value, value, container.name, need.resource)

@@ -32,10 +32,11 @@ def decide(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes, now: datetime
 ) -> tuple[WorkloadDecision, ScalingTimes]:
     """The decision now, and the memory to keep once it is written. ``now`` is an aware time."""
+    # A recommendation for no replicas means nothing, and scaling from zero is for people.
     if workload.replicas <= 0:
         return WorkloadDecision(explanation=(SCALED_TO_ZERO,)), memory
     recommendations = _said(recommendations)
-    gates = Gates(spec, memory, now, frozenset(each.container for each in workload.out_of_memory))
+    gates = Gates(spec, memory, now, frozenset(kill.container for kill in workload.out_of_memory))
     vertical = vertical_wishes(spec, workload, recommendations)
     if spec.mode is HvpaMode.EFFECTIVE_INTERVALS:
         memory = remembered(memory, spec, workload, recommendations, now)
@@ -54,23 +55,25 @@ def _waiting(spec: HvpaSpec, answers: Sequence[GatedRecommendation]) -> list[Rec
     """The wishes for less that wait; where nothing has to settle there are none."""
     if not spec.settle:
         return []
-    waits = [each.wish for each in answers if each.rule not in (None, Rule.MIN_CHANGE)]
+    # A wish below the least change does not wait: nothing of it will be written.
+    waits = [answer.wish for answer in answers if answer.rule not in (None, Rule.MIN_CHANGE)]
     return [wish for wish in waits if wish.value < wish.now]
 
 
 def _said(recommendations: Recommendations) -> Recommendations:
     """An HPA that desires no replicas has not looked yet."""
     horizontal = recommendations.horizontal
+    # A new HPA has `desiredReplicas: 0` until its first look.
     return replace(recommendations, horizontal=horizontal if horizontal and horizontal.desired > 0 else None)
 
 
 def _explained(plan: ScalingPlan) -> tuple[str, ...]:
-    known = (
+    lines = (
         f"{need.container}/{need.resource}: needs {amount(need.resource, need.each(plan.replicas))}"
         f" in each of {plan.replicas} replicas"
         for need in plan.needs
     )
-    return (*known, *(f"{each}: its need is unknown, so no replica is taken away" for each in plan.unknown))
+    return (*lines, *(f"{subject}: its need is unknown, so no replica is taken away" for subject in plan.unknown))
 
 
 def _decision(
@@ -81,12 +84,12 @@ def _decision(
     needs: tuple[str, ...],
 ) -> WorkloadDecision:
     wishes = written(answers)
-    changes = tuple(f"{each.wish.change} ({each.why})" for each in answers if each.rule is None)
-    kept = [each.wish.kept(each.rule, each.message) for each in answers if each.rule]
+    changes = tuple(f"{answer.wish.change} ({answer.why})" for answer in answers if answer.rule is None)
+    withheld = [answer.wish.kept(answer.rule, answer.message) for answer in answers if answer.rule]
     return WorkloadDecision(
         replicas=next((wish.value for wish in wishes if wish.resource is None), None),
         containers=_containers(spec, workload, wishes),
-        kept=(*kept, *(wish.kept(Rule.BOUNDS, _bound(wish)) for wish in vertical.at_bounds)),
+        kept=(*withheld, *(wish.kept(Rule.BOUNDS, _bound(wish)) for wish in vertical.at_bounds)),
         explanation=(*needs, *changes),
     )
 
@@ -95,28 +98,30 @@ def _bound(wish: Recommendation) -> str:
     return "at maxAllowed" if wish.grows else "at minAllowed"
 
 
+# Only the amounts that change, so that the patch leaves all others to their writers.
 def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendation]) -> tuple[SizedContainer, ...]:
-    found: dict[str, SizedContainer] = {}
+    containers: dict[str, SizedContainer] = {}
     for old in workload.containers:
         for wish in wishes:
             if wish.container != old.name or wish.resource is None:
                 continue
-            new = found.get(old.name, SizedContainer(old.name))
+            new = containers.get(old.name, SizedContainer(old.name))
             limit = old.limits[wish.resource] if spec.policy(old.name).controls_limits else None
             scaled = scaled_limit(
                 None if limit is None else limit.value, wish.current, wish.value, spec.limit_gap[wish.resource]
             )
-            found[old.name] = replace(
+            containers[old.name] = replace(
                 new,
                 requests=new.requests.with_value(wish.resource, wish.value),
                 limits=new.limits.with_value(wish.resource, scaled),
             )
-    return tuple(found.values())
+    return tuple(containers.values())
 
 
 def _remembered(memory: ScalingTimes, wishes: Sequence[Recommendation], now: datetime) -> ScalingTimes:
     up = any(wish.grows for wish in wishes)
     down = any(not wish.grows for wish in wishes)
+    # After a new order pods have the whole patience again.
     pods = replace(memory.pods, differ_since=now) if wishes and memory.pods.differ_since else memory.pods
     return replace(
         memory, last_up=now if up else memory.last_up, last_down=now if down else memory.last_down, pods=pods

@@ -1,11 +1,4 @@
-"""Effective intervals shrink only where less has been enough for a while (S1.12).
-
-Rules that hold here:
-
-- A wish for less waits. It then goes to the maximum need while it waited, so that noise turns nothing around.
-- A sample that needs the present size, or nearly (the least change), restarts the time.
-- Growth never waits.
-"""
+"""Effective intervals shrink only where less has been enough for a while (S1.12). Growth never waits."""
 
 from __future__ import annotations
 
@@ -19,21 +12,24 @@ from scheduler_plugin.groups.core.hvpa.wishes import Recommendation
 
 def at_most_needed(memory: ScalingTimes, wish: Recommendation) -> Recommendation:
     """The wish, where it is for less, with the maximum need since less is enough."""
-    known = _known(memory, wish)
-    return wish if known is None or wish.grows else wish.at(min(wish.now, max(wish.value, known.highest)))
+    waiting = _known(memory, wish)
+    # What it goes to is the maximum need since then, so that noise turns nothing around.
+    return wish if waiting is None or wish.grows else wish.at(min(wish.now, max(wish.value, waiting.highest)))
 
 
 def enough_since(memory: ScalingTimes, wish: Recommendation, now: datetime) -> datetime:
     """Since when less than there is has been enough; a time in the future is now."""
-    known = _known(memory, wish)
-    return now if known is None else min(known.since, now)
+    waiting = _known(memory, wish)
+    # A time ahead is another clock's.
+    return now if waiting is None else min(waiting.since, now)
 
 
 def with_waiting(memory: ScalingTimes, waiting: Iterable[Recommendation], now: datetime) -> ScalingTimes:
     """The memory with these wishes for less, and no others."""
-    found = tuple(Shrinking(each.subject, enough_since(memory, each, now), each.value) for each in waiting)
-    return replace(memory, shrinking=found)
+    # Wishes that no longer wait are dropped: a sample that needed the present size restarts the time.
+    shrinking = tuple(Shrinking(wish.subject, enough_since(memory, wish, now), wish.value) for wish in waiting)
+    return replace(memory, shrinking=shrinking)
 
 
 def _known(memory: ScalingTimes, wish: Recommendation) -> Shrinking | None:
-    return next((each for each in memory.shrinking if each.subject == wish.subject), None)
+    return next((shrinking for shrinking in memory.shrinking if shrinking.subject == wish.subject), None)

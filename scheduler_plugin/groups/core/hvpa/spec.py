@@ -79,6 +79,7 @@ class HvpaSpec:
 
     def policy(self, container: str) -> ContainerPolicy:
         """The policy of that container: its own, that of ``*``, or none in particular."""
+        # Reversed, so that the first policy of a name wins.
         named = {policy.name: policy for policy in reversed(self.containers)}
         return named.get(container) or named.get(ANY_CONTAINER) or ContainerPolicy()
 

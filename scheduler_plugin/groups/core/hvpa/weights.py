@@ -1,11 +1,4 @@
-"""Weights by the number of replicas: the part of each recommendation that is applied (S1.5-S1.7).
-
-Rules that hold here:
-
-- The first interval that contains the count wins; a count in a gap takes the nearest interval, of equals the first.
-- Weight 1 is vertical only, but a wish for other replicas uses the next interval in its direction that has less.
-- At ``max`` replicas a wish to grow vertically has weight 1: there is no other way left.
-"""
+"""Weights by the number of replicas: the part of each recommendation that is applied (S1.5-S1.7)."""
 
 from __future__ import annotations
 
@@ -61,11 +54,13 @@ def vpa_weight(intervals: Sequence[Interval], bounds: ReplicaBounds, current: in
     Where there is no interval at all, vertical recommendations have no weight.
     """
     spans = [(interval.within(bounds), interval.weight) for interval in intervals]
-    found = min(spans, key=lambda span: _distance(span[0], current), default=None)
-    if found is None:
+    # `min` keeps the first of equals: the first interval that contains the count, or the nearest one to a gap, wins.
+    nearest = min(spans, key=lambda span: _distance(span[0], current), default=None)
+    if nearest is None:
         return HORIZONTAL_ONLY
-    if found[1] < VERTICAL_ONLY or desired == current:
-        return found[1]
+    # Weight 1 would never let replicas change, so such a wish takes the weight of the next interval in its direction.
+    if nearest[1] < VERTICAL_ONLY or desired == current:
+        return nearest[1]
     out = desired > current
     ways = [span for span in spans if span[1] < VERTICAL_ONLY and _leads(span[0], current, out)]
     neighbour = min(ways, key=lambda span: _distance(span[0], current), default=None)
@@ -83,6 +78,7 @@ def _distance(span: tuple[int, int], count: int) -> int:
 
 def effective_weight(weight: Fraction, current: int, bounds: ReplicaBounds, growing: bool) -> Fraction:
     """``weight``, or 1 where only vertical growth is left."""
+    # At the most replicas there is no other way left to grow.
     return VERTICAL_ONLY if growing and current >= bounds.max else weight
 
 

@@ -54,8 +54,8 @@ class Recommendation:
     @property
     def change(self) -> str:
         """The change that is written, with the wish if that is more or less."""
-        told = f"{self.subject}: {self.shown(self.now)} to {self.shown(self.value)}"
-        return told if self.value == self.wanted else f"{told} of {self.shown(self.wanted)}"
+        description = f"{self.subject}: {self.shown(self.now)} to {self.shown(self.value)}"
+        return description if self.value == self.wanted else f"{description} of {self.shown(self.wanted)}"
 
     def at(self, value: int) -> Recommendation:
         """The same wish, answered with ``value``."""
@@ -75,6 +75,7 @@ def replica_wish(
     """The HPA's wish within the bounds; None if the replicas are as wanted. Bounds hold without an HPA too."""
     desired = workload.replicas if recommended is None else recommended.desired
     wanted = spec.replicas.clamp(desired)
+    # Without an HPA `wanted` is the present count within the bounds, so bounds hold all the same.
     return None if wanted == workload.replicas else Recommendation(workload.replicas, wanted, wanted)
 
 
@@ -102,6 +103,7 @@ def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recomme
             request = container.sizes[resource]
             current = None if request is None else request.value
             wanted = within_policy(policy, container, resource, target.value)
+            # A VPA caps its target; only the uncapped one tells that more was wanted.
             beyond = (recommended.uncapped[resource] or target).value
             if wanted != (current or 0):
                 wishes.append(Recommendation(current, wanted, wanted, container.name, resource))
@@ -112,6 +114,7 @@ def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recomme
 
 def within_policy(policy: ContainerPolicy, container: SizedContainer, resource: Resource, value: int) -> int:
     """The nearest request that the policy allows: within its bounds, and within a limit that must stay."""
+    # Limits that must stay bound the request: the API server refuses a request above its limit.
     limit = None if policy.controls_limits else container.limits[resource]
     bounded = policy.bounds.clamp(resource, value)
     return bounded if limit is None else min(bounded, limit.value)
@@ -128,5 +131,13 @@ def sized_containers(
 ) -> list[tuple[SizedContainer, ContainerRecommendation]]:
     """The workload's containers that have a recommendation and are not switched off."""
     vertical = recommendations.vertical
-    found = [] if vertical is None else [(each, vertical.container(each.name)) for each in workload.containers]
-    return [(each, said) for each, said in found if said is not None and not spec.policy(each.name).is_off]
+    pairs = (
+        []
+        if vertical is None
+        else [(container, vertical.container(container.name)) for container in workload.containers]
+    )
+    return [
+        (container, recommended)
+        for container, recommended in pairs
+        if recommended is not None and not spec.policy(container.name).is_off
+    ]

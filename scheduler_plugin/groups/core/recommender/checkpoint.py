@@ -51,6 +51,7 @@ def _encoded(name: str, history: ContainerHistory) -> Json:
 
 
 def _weights(histogram: UsageHistogram, at: float) -> Json:
+    # Nine digits are enough for a weight, and the text stays short.
     return {"totalWeight": float(f"{histogram.total(at):.9g}"), "bucketWeights": histogram.checkpoint()}
 
 
@@ -62,14 +63,16 @@ def decode_history(
     What was seen by a clock that was ahead counts as seen ``now``; else nothing would be learned until then.
     """
     rules = rules or VerticalRules()
-    decoded = {text(each, "containerName"): _decoded(each, rules, now) for each in items(found, field)}
+    decoded = {text(entry, "containerName"): _decoded(entry, rules, now) for entry in items(found, field)}
     return {name: history for name, history in decoded.items() if name and history is not None}
 
 
 def _decoded(found: JsonObject, rules: VerticalRules, now: float) -> ContainerHistory | None:
     since, until = (parse_timestamp(found.get(name)) for name in ("firstSampleTime", "lastSampleTime"))
+    # Dates that are missing or out of order: it reads as never observed.
     if since is None or until is None or until < since:
         return None
+    # A clock that was ahead when it was written would stop learning until then.
     since, until = min(since, now), min(until, now)
     peak_until = parse_timestamp(child(found, "memoryPeak").get("until")) or 0.0
     empty = no_history(until, rules)
@@ -96,12 +99,16 @@ def encode_desires(memory: Desires) -> list[Json]:
 
 def decode_desires(found: JsonObject, field: str) -> Desires:
     """Decode the output of ``encode_desires`` in ``field`` of ``found``."""
-    entries = ((parse_timestamp(each.get("time")), int(_number(each.get("replicas")))) for each in items(found, field))
+    entries = (
+        (parse_timestamp(entry.get("time")), int(_number(entry.get("replicas")))) for entry in items(found, field)
+    )
     return Desires(tuple((at, count) for at, count in entries if at is not None)[-MOST_DESIRES:])
 
 
 def _number(found: object) -> float:
     """A finite number that is not negative; 0 for anything else."""
+    # `bool` is an `int` in Python.
     if isinstance(found, bool) or not isinstance(found, (int, float)):
         return 0.0
+    # JSON of others may hold NaN or an amount that no arithmetic survives.
     return float(found) if 0 <= found <= _MOST and isfinite(found) else 0.0

@@ -1,11 +1,6 @@
 """How many replicas there should be: HPA's calculation without an HPA controller.
 
-Rules that hold here:
-
-- ``desired = ceil(use / target x replicas)``, of several metrics the most, and none while the ratio is within 10 %.
-- A replica that is not ready counts as using nothing when growing. One without a measurement counts as using nothing
-  when growing and as using its target when shrinking, so that neither grows nor shrinks too far on it.
-- Fewer replicas are desired only once nothing more was desired in the whole stabilization window.
+``desired = ceil(use / target x replicas)``, of several metrics the most, and no change while the ratio is within 10 %.
 """
 
 from __future__ import annotations
@@ -58,9 +53,11 @@ class Desires:
 
     def stabilized(self, desired: int, current: int, now: float, window: Seconds) -> tuple[int, Desires]:
         """The most that was desired in the window, but no more than ``current`` for the past's sake; and the memory."""
-        kept = tuple(entry for entry in self.entries if now - window < entry[0] <= now and entry[1] > desired)
-        past = max((count for _, count in kept), default=desired)
-        return max(desired, min(past, current)), Desires((*kept, (now, desired)))
+        # A count that is not above the present one changes no maximum any more.
+        remaining = tuple(entry for entry in self.entries if now - window < entry[0] <= now and entry[1] > desired)
+        past = max((count for _, count in remaining), default=desired)
+        # The past may keep replicas but never adds any.
+        return max(desired, min(past, current)), Desires((*remaining, (now, desired)))
 
 
 def is_tolerated(ratio: float, tolerance: float = TOLERANCE) -> bool:
@@ -82,26 +79,31 @@ def utilization_replicas(
 
     def utilization(counted: Sequence[tuple[int, int]]) -> int | None:
         requested = sum(request for _, request in counted)
+        # Whole per cent, like HPA's own integer arithmetic.
         return sum(used for used, _ in counted) * 100 // requested if requested else None
 
-    found = utilization([(each.used, each.request) for each in replicas if each.ready and each.used is not None])
-    if found is None:
+    # Pods that are not ready are left out of the measured ratio.
+    measured = utilization(
+        [(replica.used, replica.request) for replica in replicas if replica.ready and replica.used is not None]
+    )
+    if measured is None:
         return None
 
     def ratio(counted: Sequence[tuple[int, int]]) -> float:
         return (utilization(counted) or 0) / target
 
     def filled(replica: ReplicaUse) -> int:
+        # When shrinking, a replica without a measurement counts as using its target, and at least its whole request.
         return replica.request * max(100, target) // 100
 
-    return _desired(current, replicas, ratio, filled, tolerance), found
+    return _desired(current, replicas, ratio, filled, tolerance), measured
 
 
 def average_value_replicas(
     current: int, replicas: Sequence[ReplicaUse], target: int, tolerance: float = TOLERANCE
 ) -> int | None:
     """Desired replicas so that their mean use is ``target`` (> 0); None if no ready replica was measured."""
-    if not any(each.ready and each.used is not None for each in replicas):
+    if not any(replica.ready and replica.used is not None for replica in replicas):
         return None
 
     def ratio(counted: Sequence[tuple[int, int]]) -> float:
@@ -117,24 +119,29 @@ def _desired(
     filled: Callable[[ReplicaUse], int],
     tolerance: float,
 ) -> int:
-    counted = [(each.used, each.request) for each in replicas if each.ready and each.used is not None]
-    missing = [each for each in replicas if each.used is None]
-    unready = [each for each in replicas if each.used is not None and not each.ready]
+    counted = [(replica.used, replica.request) for replica in replicas if replica.ready and replica.used is not None]
+    # As in HPA's replica calculator: what is missing counts against the direction of the change.
+    missing = [replica for replica in replicas if replica.used is None]
+    unready = [replica for replica in replicas if replica.used is not None and not replica.ready]
     first = ratio(counted)
+    # Nothing to fill in, so the measured ratio decides alone.
     if not missing and not (unready and first > 1.0):
         return current if is_tolerated(first, tolerance) else ceil(first * len(counted))
     if first < 1.0:
-        counted += [(filled(each), each.request) for each in missing]
+        counted += [(filled(replica), replica.request) for replica in missing]
+    # When growing, replicas without a measurement and those that are not ready count as idle.
     elif first > 1.0:
-        counted += [(0, each.request) for each in (*missing, *unready)]
+        counted += [(0, replica.request) for replica in (*missing, *unready)]
     return _cautious(current, first, ratio(counted), len(counted), tolerance)
 
 
 def _cautious(current: int, first: float, second: float, counted: int, tolerance: float) -> int:
     """The filled ratio, unless it contradicts the measured one."""
+    # Filled in, the ratio points the other way: it is not known whether to scale at all.
     if is_tolerated(second, tolerance) or (first < 1.0) != (second < 1.0) or (first > 1.0) != (second > 1.0):
         return current
     desired = ceil(second * counted)
+    # A small count of measured pods can turn the result around.
     contradicts = desired > current if second < 1.0 else desired < current
     return current if contradicts else desired
 
@@ -150,14 +157,17 @@ def recommended(
 
     While a metric is missing, the others may add replicas but take none away.
     """
-    found = [(metric, _of_metric(current, uses(metric.resource), metric, rules.tolerance)) for metric in rules.metrics]
-    known = [(metric, one) for metric, one in found if one is not None]
-    if not known:
+    results = [
+        (metric, _of_metric(current, uses(metric.resource), metric, rules.tolerance)) for metric in rules.metrics
+    ]
+    measured = [(metric, one) for metric, one in results if one is not None]
+    if not measured:
         return None, memory
-    most = max(count for _, (count, _) in known)
-    most = most if len(known) == len(found) else max(current, most)
+    most = max(count for _, (count, _) in measured)
+    # While a metric is missing, the others may add replicas but take none away.
+    most = most if len(measured) == len(results) else max(current, most)
     desired, remembered = memory.stabilized(rules.replicas.clamp(most), current, now, rules.window)
-    ratios = tuple((metric.resource, ratio) for metric, (_, ratio) in known if ratio is not None)
+    ratios = tuple((metric.resource, ratio) for metric, (_, ratio) in measured if ratio is not None)
     bounds = rules.replicas
     return (
         HorizontalRecommendation(bounds.clamp(desired), bounds.min, bounds.max, most > bounds.max, ratios),
@@ -174,5 +184,5 @@ def _of_metric(
         return None if count is None else (count, None)
     if not metric.utilization:
         return None
-    found = utilization_replicas(current, replicas, metric.utilization, tolerance)
-    return None if found is None else (found[0], found[1] / metric.utilization)
+    result = utilization_replicas(current, replicas, metric.utilization, tolerance)
+    return None if result is None else (result[0], result[1] / metric.utilization)

@@ -3,7 +3,6 @@
 Rules that hold here:
 
 - Each bucket is 5 % wider than the one before it. A percentile is the upper end of its bucket, so never too little.
-- A sample's weight halves with every half-life that passes. New weights grow instead, so adding is cheap.
 - A histogram is a value: adding gives a new one. A checkpoint holds at most ``BUCKETS`` whole numbers.
 """
 
@@ -48,6 +47,7 @@ class UsageHistogram:
         """With one sample (>= 0) of that weight at that time; a negative weight takes a sample back."""
         current = self._brought_to(at)
         bucket = self._bucket(value)
+        # New weights grow instead of old ones shrinking, so adding touches one bucket only.
         changed = max(0.0, current.weights[bucket] + weight * exp2((at - current.since) / self.half_life))
         return replace(current, weights=(*current.weights[:bucket], changed, *current.weights[bucket + 1 :]))
 
@@ -57,8 +57,9 @@ class UsageHistogram:
         if reached[-1] <= 0:
             return None
         wanted = fraction * reached[-1]
-        found = next(bucket for bucket, weight in enumerate(self.weights) if weight and reached[bucket] >= wanted)
-        return self.first * _STARTS[found + 1]
+        bucket = next(bucket for bucket, weight in enumerate(self.weights) if weight and reached[bucket] >= wanted)
+        # The upper end of the bucket, so never too little.
+        return self.first * _STARTS[bucket + 1]
 
     def checkpoint(self) -> dict[str, int]:
         """The weights as whole numbers by bucket, relative to the heaviest."""
@@ -70,6 +71,7 @@ class UsageHistogram:
 
     def restored(self, weights: dict[str, int], total: float, at: float) -> UsageHistogram:
         """With the weights of a checkpoint, which had ``total`` weight at that time. Unknown buckets are left out."""
+        # A checkpoint holds parts of the heaviest bucket; the total gives them their scale back.
         whole = sum(weights.values())
         parts = [max(0, weights.get(str(number), 0)) for number in range(BUCKETS)]
         scale = total / whole if whole > 0 else 0.0
@@ -80,6 +82,7 @@ class UsageHistogram:
         return sum(self.weights) * exp2(max(-_FORGOTTEN, min(_FORGOTTEN, (self.since - at) / self.half_life)))
 
     def _bucket(self, value: float) -> int:
+        # One below what `bisect_right` finds is the bucket whose start is not above the value.
         return min(BUCKETS - 1, max(0, bisect_right(_STARTS, value / self.first) - 1))
 
     def _brought_to(self, at: float) -> UsageHistogram:
@@ -89,5 +92,6 @@ class UsageHistogram:
         exponent = (at - self.since) / self.half_life
         if exponent <= _LARGEST_EXPONENT:
             return self
+        # All weights shrink at once before they become too large for a float.
         factor = exp2(-min(exponent, _FORGOTTEN))
         return replace(self, since=at, weights=tuple(weight * factor for weight in self.weights))

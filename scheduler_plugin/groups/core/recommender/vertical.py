@@ -2,8 +2,6 @@
 
 Rules that hold here:
 
-- CPU is counted as the sum over all replicas, so that a recommendation follows at once when their number changes.
-- Memory is counted as each day's peak of the largest replica: what was needed once a day is needed.
 - ``target`` is the 90th percentile, ``lower`` the 50th and ``upper`` the 95th, each with a margin of 15 %. The bounds
   are wider while the history is short.
 """
@@ -69,6 +67,7 @@ History = Mapping[str, ContainerHistory]
 
 def no_history(at: float, rules: VerticalRules) -> ContainerHistory:
     """That of a container which was seen first at that time."""
+    # Buckets begin at 10 mCPU and 10 MB: VPA's own first buckets.
     cpu, memory = (UsageHistogram(_FIRST_BUCKET[resource], rules.half_life) for resource in RESOURCES)
     return ContainerHistory(cpu, memory, at, at)
 
@@ -78,20 +77,25 @@ def observed(
 ) -> History:
     """With what each replica used of one container at that time; earlier times than the last are left out."""
     old = history.get(container) or no_history(at, rules or VerticalRules())
+    # An earlier time than the last comes from a clock that was set back.
     if at < old.until:
         return history
     new = replace(old, until=at)
     cpu = [used.cpu.value for used in replicas if used.cpu is not None]
     if cpu:
+        # The sum over all replicas, extrapolated to those without a measurement: a recommendation follows at once when
+        # their number changes.
         new = replace(new, cpu=new.cpu.add(sum(cpu) * len(replicas) / len(cpu), 1.0, at), samples=new.samples + 1)
     memory = [used.memory.value for used in replicas if used.memory is not None]
     if memory:
+        # The largest replica's, because all of them get the same size.
         new = _with_peak(new, max(memory), at)
     return {**history, container: new}
 
 
 def ran_out_of_memory(history: History, container: str, used: Bytes, at: float) -> History:
     """With a container killed for lack of memory at that use: it needed a fifth, or 100 MB, more."""
+    # A container that was never observed has no histogram to add to.
     old = history.get(container)
     if old is None:
         return history
@@ -99,11 +103,13 @@ def ran_out_of_memory(history: History, container: str, used: Bytes, at: float) 
 
 
 def _with_peak(old: ContainerHistory, value: float, at: float) -> ContainerHistory:
+    # Each day adds one sample, its peak. What was needed once a day is needed.
     if at >= old.peak_until:
         until = at + DAY
         return replace(old, memory=old.memory.add(value, 1.0, until), peak=value, peak_until=until)
     if value <= old.peak:
         return old
+    # The day's sample is replaced, so the lower one is taken back first.
     without = old.memory.add(old.peak, -1.0, old.peak_until)
     return replace(old, memory=without.add(value, 1.0, old.peak_until), peak=value)
 
@@ -113,9 +119,9 @@ def recommended(history: History, replicas: int, rules: VerticalRules | None = N
     rules = rules or VerticalRules()
     if replicas <= 0:
         return None
-    found = tuple(_of(name, history[name], replicas, rules) for name in sorted(history))
-    known = tuple(each for each in found if each.target)
-    return VerticalRecommendation(known, replicas) if known else None
+    containers = tuple(_of(name, history[name], replicas, rules) for name in sorted(history))
+    sized = tuple(container for container in containers if container.target)
+    return VerticalRecommendation(sized, replicas) if sized else None
 
 
 def _of(name: str, history: ContainerHistory, replicas: int, rules: VerticalRules) -> ContainerRecommendation:
@@ -129,12 +135,13 @@ def _of(name: str, history: ContainerHistory, replicas: int, rules: VerticalRule
 def _sized(
     history: ContainerHistory, replicas: int, rules: VerticalRules, fraction: float, factor: float
 ) -> ResourceList:
-    found = NOTHING
+    sizes = NOTHING
     for resource in RESOURCES:
+        # CPU is the sum of all replicas, memory that of one.
         histogram, share = (history.cpu, replicas) if resource == "cpu" else (history.memory, 1)
         used = histogram.percentile(fraction)
         if used is not None:
             least = rules.least[resource]
             size = ceil(used / share * (1 + rules.margin) * factor)
-            found = found.with_value(resource, max(size, 0 if least is None else least.value))
-    return found
+            sizes = sizes.with_value(resource, max(size, 0 if least is None else least.value))
+    return sizes

@@ -35,12 +35,16 @@ class Drain:
 
 def drain(member: Member, age: Seconds, spec: GroupSpec) -> Drain:
     """Decide if a replica that has been draining for ``age`` may be deleted now."""
+    # A database that does not run has no clients to wait for.
     if not member.available:
         return Drain(True, "its database does not run: it has no clients")
+    # Clients are still sent to it, so its sessions would never end.
     if member.listed:
         return _waits("the read endpoint still lists it")
     if age >= spec.drain_timeout:
         return Drain(True, f"it has been draining for {spec.drain_timeout:g} s")
+    # Clients that looked the endpoint up just before the change still come, so an empty replica is not deleted at
+    # once.
     if age < SETTLE:
         return _waits("clients may still have its address")
     if member.database is None:
@@ -54,6 +58,7 @@ def _asked(database: DatabaseState, age: Seconds, spec: GroupSpec) -> Drain:
     if age < spec.grace:
         return _waits(f"{database.sessions} sessions, {age:.0f} s of {spec.grace:g} s")
     oldest = database.oldest_transaction
+    # Begun within the grace period: waited for beyond it, until the time-out.
     if oldest is not None and oldest >= age - spec.grace:
         return _waits("a transaction that began within the grace period is not over")
     return Drain(True, f"the grace period of {spec.grace:g} s is over and no transaction of it is open")

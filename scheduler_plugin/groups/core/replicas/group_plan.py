@@ -1,11 +1,8 @@
 """What to do about a group of VMs now, decided from what is true now alone (pure).
 
-- The primary is made once and is never taken: where it is gone, another would be an empty database, so people decide.
 - Replicas are made under the lowest free numbers, once the primary has an address to stream from.
 - First to leave: those that follow another address than the primary's, then those that do not serve, then those with
   the fewest sessions, then the newest. One that drains counts as gone, and returns before another one is made.
-- A name that another object has is not used.
-- A mark that lies ahead proves nothing: it is set again, and its time counts from then on.
 """
 
 from __future__ import annotations
@@ -76,50 +73,63 @@ def plan_group(
     if primary is not None:
         return _with_primary(spec, members, primary, taken)
     name = member_name(spec.name, Role.PRIMARY)
+    # A name that another VM has is never used: the group would take over a stranger.
     if name in taken:
         return GroupPlan(fault=f"a VirtualMachine {name} exists that does not belong to this group")
     if not members and not had_primary:
         return GroupPlan(create=(NewMember(name, Role.PRIMARY),))
+    # Only the first primary is made: another one would be an empty database, so people decide.
     lost = f"VM {name} is gone, and a new one would be an empty database: delete the group to start over"
     return _settled(spec, replicas_of(members), None, GroupPlan(fault=lost))
 
 
 def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, taken: Set[str]) -> GroupPlan:
     replicas = replicas_of(members)
-    present = [each for each in replicas if not each.leaving]
-    following = [each for each in present if not is_stale(each, primary)]
-    staying = [each for each in following if each.draining is None]
+    present = [replica for replica in replicas if not replica.leaving]
+    # A replica that follows an old address of the primary gets no more changes.
+    following = [replica for replica in present if not is_stale(replica, primary)]
+    staying = [replica for replica in following if replica.draining is None]
     missing = spec.replicas - len(staying)
-    stay = best(each for each in following if each.draining is not None)[: max(0, missing)]
+    # Those that drain come back before a new one is made: they already have the data.
+    stay = best(replica for replica in following if replica.draining is not None)[: max(0, missing)]
     many = f"{len(staying)} replicas are more than the {spec.replicas} that are wanted"
     going = [
-        *(Reasoned(each, "the primary has another address now") for each in present if _turns_stale(each, primary)),
-        *(Reasoned(each, many) for each in leaving_order(staying, primary, spec)[: max(0, -missing)]),
+        *(
+            Reasoned(replica, "the primary has another address now")
+            for replica in present
+            if _turns_stale(replica, primary)
+        ),
+        *(Reasoned(replica, many) for replica in leaving_order(staying, primary, spec)[: max(0, -missing)]),
     ]
+    # A new replica takes its whole copy from the primary, so there is none without an address.
     create = islice(_new(spec.name, replicas, primary.address, taken), max(0, missing - len(stay)))
     return _settled(spec, replicas, primary, GroupPlan(tuple(create), tuple(stay), tuple(going)))
 
 
 def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None, todo: GroupPlan) -> GroupPlan:
     """``todo`` with what follows from it: who serves, and who can be deleted."""
-    going = {each.member.name: each.because for each in todo.drain}
-    reasons = hindrances([each for each in replicas if each.name not in going], primary, spec) | going
-    staying = {each.name for each in todo.stay}
-    misdated = [each for each in replicas if each.misdated and not each.leaving and each.name not in staying]
-    marked = (*todo.drain, *(Reasoned(each, "its mark had no time that has come") for each in misdated))
-    drains = [
-        (each, drain(each, each.draining, spec))
-        for each in replicas
-        if each.draining is not None and not each.leaving and each.name not in staying
+    # These reasons win over those of the endpoint.
+    going = {reasoned.member.name: reasoned.because for reasoned in todo.drain}
+    reasons = hindrances([replica for replica in replicas if replica.name not in going], primary, spec) | going
+    staying = {member.name for member in todo.stay}
+    # A mark that lies ahead proves nothing: it is set again, and its time counts from then on.
+    misdated = [
+        replica for replica in replicas if replica.misdated and not replica.leaving and replica.name not in staying
     ]
-    waits = [found.look_again for _, found in drains if found.look_again is not None]
+    marked = (*todo.drain, *(Reasoned(replica, "its mark had no time that has come") for replica in misdated))
+    drains = [
+        (replica, drain(replica, replica.draining, spec))
+        for replica in replicas
+        if replica.draining is not None and not replica.leaving and replica.name not in staying
+    ]
+    waits = [progress.look_again for _, progress in drains if progress.look_again is not None]
     return GroupPlan(
         create=todo.create,
         stay=todo.stay,
         drain=marked,
-        serving=tuple(each for each in replicas if not reasons[each.name]),
-        delete=tuple(Reasoned(each, found.because) for each, found in drains if found.done),
-        held_back=tuple(Reasoned(each, reasons[each.name]) for each in replicas if reasons[each.name]),
+        serving=tuple(replica for replica in replicas if not reasons[replica.name]),
+        delete=tuple(Reasoned(replica, progress.because) for replica, progress in drains if progress.done),
+        held_back=tuple(Reasoned(replica, reasons[replica.name]) for replica in replicas if reasons[replica.name]),
         fault=todo.fault,
         look_again=min(waits, default=None),
     )
@@ -136,19 +146,23 @@ def _turns_stale(member: Member, primary: Member) -> bool:
 
 def leaving_order(staying: Iterable[Member], primary: Member, spec: GroupSpec) -> list[Member]:
     """Replicas in the order in which they leave."""
-    newest = sorted(staying, key=lambda each: (each.created, each.ordinal), reverse=True)
+    # Two stable sorts: within equal reasons and sessions the newest leaves first.
+    newest = sorted(staying, key=lambda replica: (replica.created, replica.ordinal), reverse=True)
     reasons = hindrances(newest, primary, spec)
-    return sorted(newest, key=lambda each: (not reasons[each.name], each.sessions))
+    return sorted(newest, key=lambda replica: (not reasons[replica.name], replica.sessions))
 
 
 def best(draining: Iterable[Member]) -> list[Member]:
     """Replicas that drain, the one first that is most worth having back."""
-    return sorted(draining, key=lambda each: (not each.available, -each.sessions, each.created, each.ordinal))
+    return sorted(
+        draining, key=lambda replica: (not replica.available, -replica.sessions, replica.created, replica.ordinal)
+    )
 
 
 def _new(group: str, replicas: Iterable[Member], source: str, taken: Set[str]) -> Iterator[NewMember]:
     """New replicas under the lowest free numbers; none if there is nothing to stream from."""
-    used = {each.ordinal for each in replicas}
+    used = {replica.ordinal for replica in replicas}
+    # There is no end of ordinals; the caller takes as many as are missing.
     for ordinal in count() if source else ():
         name = member_name(group, Role.REPLICA, ordinal)
         if ordinal not in used and name not in taken:

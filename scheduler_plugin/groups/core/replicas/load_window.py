@@ -41,21 +41,25 @@ class LoadWindow:
         """The window at ``now``, when the agent said ``count``; None if it said nothing."""
         if count is None:
             return self
+        # A gap of more than a window, or a count that fell because the agent was restarted, begins it again.
         if self.counts and (now - self.counts[-1][0] > self.span or not count.follows(self.counts[-1][1])):
             return replace(self, counts=((now, count),))
         counts = (*self.counts, (now, count))
+        # All but the last count that covers the window are dropped.
         recent = [after for _, after in pairwise(counts) if _covers(after, now, self.span)]
         return replace(self, counts=counts[len(recent) :])
 
     def mean(self, now: Instant) -> float | None:
         """The mean number of CPUs that were busy (>= 0); None if it is not known."""
+        # A count that is too old says nothing of the load now.
         if not self.counts or now - self.counts[-1][0] > self.span:
             return None
         (began, first), (ended, last) = self.counts[0], self.counts[-1]
-        seen = last.seen - first.seen
-        if ended - began < self.span or seen < _SEEN * (ended - began):
+        observed = last.seen - first.seen
+        # An agent that saw little of its guest in that time proves nothing.
+        if ended - began < self.span or observed < _SEEN * (ended - began):
             return None
-        return (last.used - first.used) / seen
+        return (last.used - first.used) / observed
 
 
 def _covers(count: tuple[Instant, AgentCpuCount], now: Instant, span: Seconds) -> bool:

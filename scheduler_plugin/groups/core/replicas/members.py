@@ -15,6 +15,7 @@ from typing import Final
 
 from protocol.units import Seconds
 
+# No leading zeros: each member has exactly one name.
 _REPLICA: Final = re.compile(r"(?P<group>.+)-replica-(?P<ordinal>0|[1-9][0-9]{0,5})")
 
 
@@ -120,15 +121,15 @@ def role_of(group: str, name: str) -> tuple[Role, int] | None:
     """
     if name == member_name(group, Role.PRIMARY):
         return Role.PRIMARY, 0
-    found = _REPLICA.fullmatch(name)
-    return (Role.REPLICA, int(found["ordinal"])) if found is not None and found["group"] == group else None
+    match = _REPLICA.fullmatch(name)
+    return (Role.REPLICA, int(match["ordinal"])) if match is not None and match["group"] == group else None
 
 
 def primary_of(members: Iterable[Member]) -> Member | None:
     """The primary, if there is one that is not being deleted."""
-    return next((each for each in members if each.role is Role.PRIMARY and not each.leaving), None)
+    return next((member for member in members if member.role is Role.PRIMARY and not member.leaving), None)
 
 
 def replicas_of(members: Iterable[Member]) -> list[Member]:
     """The replicas, by their ordinals."""
-    return sorted((each for each in members if each.role is Role.REPLICA), key=lambda each: each.ordinal)
+    return sorted((member for member in members if member.role is Role.REPLICA), key=lambda member: member.ordinal)

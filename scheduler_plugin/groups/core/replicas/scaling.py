@@ -55,7 +55,8 @@ class ScalingMemory:
     def until(self, now: float) -> ScalingMemory:
         """The same without times after ``now``: another clock was ahead, and such a time proves nothing."""
         times = (
-            each if each is None or each <= now else None for each in (self.last_up, self.last_down, self.fewer_since)
+            moment if moment is None or moment <= now else None
+            for moment in (self.last_up, self.last_down, self.fewer_since)
         )
         return ScalingMemory(*times)
 
@@ -83,26 +84,33 @@ def decide(
 ) -> ScalingDecision:
     """The replica count, given ``current`` so far; ``now`` in seconds since 1970."""
     memory = memory.until(now)
+    # People who scale a group to zero want it so; nothing here wakes it up.
     if not current:
         return ScalingDecision(0, None, memory.at_rest(), SCALED_TO_ZERO)
+    # A count outside the bounds is corrected at once, without delays.
     bounded = scaling.bounds.clamp(current)
     if bounded != current:
         limits = f"{scaling.bounds.min} to {scaling.bounds.max} replicas are allowed"
         return ScalingDecision(bounded, bounded, memory.at_rest(), limits)
-    loads = [each.busy_cores for each in replicas if each.available and not each.leaving]
-    known = [load for load in loads if load is not None]
-    if not known:
+    # Replicas that boot carry no load, so they are not asked for it.
+    loads = [replica.busy_cores for replica in replicas if replica.available and not replica.leaving]
+    measured = [load for load in loads if load is not None]
+    if not measured:
         unknown = "their loads are not known over the window yet" if loads else "no replica serves"
         return ScalingDecision(current, None, memory.at_rest(), unknown)
-    wanted = _wanted(scaling, current, sum(known), len(loads) - len(known))
-    return _paced(scaling, current, wanted, memory, now, _story(scaling, known, len(loads)))
+    wanted = _wanted(scaling, current, sum(measured), len(loads) - len(measured))
+    return _paced(scaling, current, wanted, memory, now, _story(scaling, measured, len(loads)))
 
 
 def _wanted(scaling: GroupScaling, current: int, busy: float, unknown: int) -> int:
     """The replica count for the load, of which ``busy`` CPUs are known."""
+    # A replica whose load is not known counts as idle when growing and as full when shrinking.
     sure, total = (
-        ceil(round(cores * 1000 / scaling.utilization, 6)) for cores in (busy, busy + unknown * scaling.most.as_cores)
+        # Rounded first: a float such as 2000.0000000001 would need one thousandth more.
+        ceil(round(cores * 1000 / scaling.utilization, 6))
+        for cores in (busy, busy + unknown * scaling.most.as_cores)
     )
+    # No base part: the whole load is shared by all replicas.
     need = ContainerNeed("vm", "cpu", 0, total, sure)
     return planned_replicas([need], lambda *_: scaling.most, DEFAULT_OVERLAP, current, scaling.bounds)
 
@@ -119,6 +127,7 @@ def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on
 ) -> ScalingDecision:
     if wanted == current:
         return ScalingDecision(current, wanted, memory.at_rest(), "the load fits the replicas that there are")
+    # More are needed, so the time for which fewer were enough starts over.
     if wanted > current:
         memory = memory.at_rest()
         waits = [(memory.last_up, scaling.up_delay)]
@@ -126,7 +135,8 @@ def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on
     else:
         since = now if memory.fewer_since is None else memory.fewer_since
         memory = replace(memory, fewer_since=since)
-        waits = [(each, scaling.down_delay) for each in (since, memory.last_up, memory.last_down)]
+        # Shrinking waits after any scaling, so that one step shows its effect before the next.
+        waits = [(start, scaling.down_delay) for start in (since, memory.last_up, memory.last_down)]
         done = ScalingMemory(memory.last_up, now)
     blocked = [span for begun, span in waits if begun is not None and now - begun < span]
     if blocked:

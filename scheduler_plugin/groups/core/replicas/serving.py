@@ -25,11 +25,13 @@ _UNSAID: Final = "its agent has not said how its database is"
 
 def hindrances(replicas: Collection[Member], primary: Member | None, spec: GroupSpec) -> dict[str, str]:
     """The reason why the read endpoint leaves out each replica, by name; empty for those it lists."""
-    found = {each.name: hindrance(each, primary, spec) for each in replicas}
-    silent = [each for each in replicas if not found[each.name] and (each.silent or 0.0) >= SILENCE]
-    if len(silent) == sum(not why for why in found.values()):
-        return found
-    return found | {each.name: _UNSAID for each in silent}
+    reasons = {replica.name: hindrance(replica, primary, spec) for replica in replicas}
+    # A replica that served and does not answer goes on for a while: its agent may just be starting again.
+    silent = [replica for replica in replicas if not reasons[replica.name] and (replica.silent or 0.0) >= SILENCE]
+    # All that serve are silent: old answers are worse than fresh ones, but no reads at all are worse still.
+    if len(silent) == sum(not why for why in reasons.values()):
+        return reasons
+    return reasons | {replica.name: _UNSAID for replica in silent}
 
 
 def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
@@ -41,6 +43,7 @@ def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
     if not member.address:
         return "it has no address yet"
     if member.database is None:
+        # One that served and cannot be asked is kept here; its silence is judged by `hindrances`.
         return "" if member.listed else _UNSAID
     if not member.database.is_standby:
         return "its database is not a standby"
@@ -50,7 +53,9 @@ def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
 def _behind(member: Member, database: DatabaseState, primary: Member | None, spec: GroupSpec) -> str:
     if not database.streaming:
         writable = primary is not None and primary.available
+        # While the primary is away nothing is written, so a replica that served is not behind.
         return "" if member.listed and not writable else "it does not stream from the primary"
+    # Twice the bound for one that serves: a bound that is just reached must not make clients reconnect.
     bound = Seconds(spec.max_lag * (_LEEWAY if member.listed else 1.0))
     if database.lag is None:
         return "" if member.listed else "it is not known how far it is behind"

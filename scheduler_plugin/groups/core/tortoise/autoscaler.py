@@ -1,13 +1,4 @@
-"""The part of an HPA's spec that a Tortoise manages (S3.1).
-
-Rules that hold here:
-
-- Each horizontal resource of a container has one ``ContainerResource`` metric. Those of a container that is sized
-  vertically go; those of containers that the Tortoise does not manage (sidecars that are injected, policy Off) stay.
-- A ``Resource`` metric with a utilisation goes once all its containers have their own: they begin with its target.
-- A target that is an amount (``averageValue``) stays: it is no percentage of a request.
-- All other metrics stay as they are, and where they are, but for external ones that the global configuration excludes.
-"""
+"""The part of an HPA's spec that a Tortoise manages (S3.1)."""
 
 from __future__ import annotations
 
@@ -70,16 +61,17 @@ class Autoscaler:
 
     def target(self, container: str, resource: Resource) -> int | None:
         """The target utilisation of that resource in percent; None if there is none."""
-        found = (each for each in self.metrics if isinstance(each, ContainerTarget))
+        targets = (metric for metric in self.metrics if isinstance(metric, ContainerTarget))
         return next(
-            (each.utilisation for each in found if (each.container, each.resource) == (container, resource)), None
+            (metric.utilisation for metric in targets if (metric.container, metric.resource) == (container, resource)),
+            None,
         )
 
     def with_target(self, container: str, resource: Resource, utilisation: int) -> Autoscaler:
         """The same with another target for a metric that is there."""
         changed = ContainerTarget(container, resource, utilisation)
         return replace(
-            self, metrics=tuple(changed if _is_of(each, container, resource) else each for each in self.metrics)
+            self, metrics=tuple(changed if _is_of(metric, container, resource) else metric for metric in self.metrics)
         )
 
     def managing(
@@ -91,27 +83,32 @@ class Autoscaler:
         """
         missing = list(places)
         replaced = {resource for _, resource in (*places, *others)}
-        kept: list[Metric] = []
+        metrics: list[Metric] = []
         for metric in self.metrics:
             match metric:
                 case ContainerTarget(container, resource) if (container, resource) in missing:
                     missing.remove((container, resource))
-                    kept.append(metric)
+                    # A metric that is there keeps its place and its target.
+                    metrics.append(metric)
+                # It is a duplicate, or its container is sized vertically now.
                 case ContainerTarget(container, resource) if (container, resource) in (*places, *others):
                     continue
+                # A metric of the whole pod goes once all its containers have their own.
                 case ResourceTarget(resource, utilisation) if utilisation is not None and resource in replaced:
                     continue
+                # All others stay as they are, and where they are.
                 case _:
-                    kept.append(metric)
-        return replace(self, metrics=(*kept, *self._begun(missing)))
+                    metrics.append(metric)
+        return replace(self, metrics=(*metrics, *self._begun(missing)))
 
     def _begun(self, places: Collection[tuple[str, Resource]]) -> list[Metric]:
         """New metrics, with the target of the ``Resource`` metric before; none beside one that aims at an amount."""
-        given = {each.resource: each.utilisation for each in self.metrics if isinstance(each, ResourceTarget)}
+        targets = {metric.resource: metric.utilisation for metric in self.metrics if isinstance(metric, ResourceTarget)}
         return [
             ContainerTarget(container, resource, utilisation)
             for container, resource in places
-            if (utilisation := given.get(resource, INITIAL_TARGET)) is not None
+            # A target that is an amount is no percentage of a request: no metric is put beside it.
+            if (utilisation := targets.get(resource, INITIAL_TARGET)) is not None
         ]
 
     def without(self, external: re.Pattern[str]) -> Autoscaler:
@@ -119,9 +116,9 @@ class Autoscaler:
         return replace(
             self,
             metrics=tuple(
-                each
-                for each in self.metrics
-                if not (isinstance(each, OtherMetric) and each.external and external.search(each.external))
+                metric
+                for metric in self.metrics
+                if not (isinstance(metric, OtherMetric) and metric.external and external.search(metric.external))
             ),
         )
 

@@ -78,14 +78,16 @@ def container_size(policy: Scaling, facts: SizeFacts, numbers: Numbers, ratios: 
     if policy is Scaling.VERTICAL:
         wanted, because = _vertical(facts, ratios.buffer)
     else:
-        wanted, because = next(found for rule in _HORIZONTAL if (found := rule(facts, numbers)) is not None)
+        wanted, because = next(result for rule in _HORIZONTAL if (result := rule(facts, numbers)) is not None)
     return Sized(_bounded(wanted, facts, ratios.down), wanted, because)
 
 
 def _vertical(facts: SizeFacts, buffer: Fraction) -> tuple[int, str]:
     ideal = int(facts.recommended * (1 + buffer))
     if ideal > facts.request:
+        # The buffer twice: up goes further than needed, because a change may restart pods.
         return int(facts.recommended * (1 + buffer) * (1 + buffer)), "the recommendation is above the request"
+    # Down only for much: changes may restart pods.
     if facts.request / (1 + buffer) * (1 - buffer) > facts.recommended * (1 + buffer):
         return ideal, "the recommendation is far below the request"
     return facts.request, "the recommendation is close to the request"
@@ -124,6 +126,7 @@ def _under_used(facts: SizeFacts, numbers: Numbers) -> Found:
 
 
 def _right(facts: SizeFacts, numbers: Numbers) -> Found:  # noqa: ARG001 - one of a table of rules
+    # The last rule always applies, so `next` finds one.
     return facts.request, "the number of replicas follows the need"
 
 
@@ -132,5 +135,7 @@ _HORIZONTAL: Final[tuple[Callable[[SizeFacts, Numbers], Found], ...]] = (_too_ma
 
 
 def _bounded(wanted: int, facts: SizeFacts, down: Fraction) -> int:
+    # One step down keeps a share of the present size, so that a bad recommendation does little harm.
     least = max(facts.least, int(facts.request * down))
+    # The upper bound comes last and wins.
     return min(facts.most, max(wanted, least))

@@ -1,10 +1,6 @@
 """The policy: everything that a Tortoise decides at one look (S3.1-S3.6).
 
-Rules that hold here:
-
-- What it learns does not depend on the mode; what it writes does. Off writes nothing and says what it would.
-- Nothing is sized or numbered before enough data was gathered; then each resource by itself.
-- An HPA is only told numbers and targets; replicas are the HPA's to set. One of others stays as it is until then.
+An HPA is only told numbers and targets; replicas are the HPA's to set. Each resource is decided by itself.
 """
 
 from __future__ import annotations
@@ -52,20 +48,23 @@ def decide(
     spec: Spec, workload: Workload, seen: ObservedAutoscalers, memory: TortoiseMemory, now: datetime
 ) -> tuple[TortoiseDecision, TortoiseMemory]:
     """The desired state at ``now`` (aware), and the memory for the next time."""
+    # What is learned does not depend on the mode, so that switching it on begins with a memory.
     before, memory = memory, _learned(spec, workload, seen, memory, now)
+    # Containers that went away leave metrics in the HPA, which no policy names any more.
     gone = [place for place in horizontal_places(before.policies) if workload.container(place[0]) is None]
     wanted = horizontal.base(spec, workload, seen.autoscaler, memory, gone)
-    found, proposed, memory = _numbered(wanted, spec, workload, memory, now)
+    autoscaler, proposed, memory = _numbered(wanted, spec, workload, memory, now)
     changes, memory = _sized(spec, workload, wanted, memory, now)
-    containers, kept, after = vertical.written(changes, memory, now)
-    because = (_because(each) for each in changes if each.sized.size != each.request.value)
+    containers, withheld, after = vertical.written(changes, memory, now)
+    because = (_because(change) for change in changes if change.sized.size != change.request.value)
     explanation = (*_unheard(spec, memory), f"{_phase(memory)}{_range(proposed)}", *because)
     leaks = tuple(kills.unanswered(spec, workload, memory, now))
     if spec.mode is TortoiseMode.OFF:
-        dry = WorkloadDecision(kept=tuple(_dry(changes, seen.autoscaler, found)), explanation=explanation)
+        dry = WorkloadDecision(kept=tuple(_dry(changes, seen.autoscaler, autoscaler)), explanation=explanation)
+        # Off returns the HPA as it was seen, so that nothing differs and nothing is written.
         return TortoiseDecision(dry, seen.autoscaler, proposed, _sizes(changes), leaks), memory
-    decision = WorkloadDecision(containers=containers, kept=tuple(kept), explanation=explanation)
-    return TortoiseDecision(decision, found, proposed, _sizes(changes), leaks), after
+    decision = WorkloadDecision(containers=containers, kept=tuple(withheld), explanation=explanation)
+    return TortoiseDecision(decision, autoscaler, proposed, _sizes(changes), leaks), after
 
 
 def _learned(
@@ -74,6 +73,7 @@ def _learned(
     """The memory after this look, with the phase that it leads to."""
     configuration = spec.configuration
     attached = seen.autoscaler if spec.autoscaler is not None else None
+    # While an attached HPA is missing, policies that follow from it are unknown; the old ones stay.
     is_lost = spec.autoscaler is not None and seen.autoscaler is None and spec.policies is None
     policies = memory.policies if is_lost else effective(spec.policies, workload.containers, attached)
     resources = resource_phases(memory.resources, policies, configuration.gathering, now)
@@ -84,15 +84,16 @@ def _learned(
     circumstances = Circumstances(
         spec.mode, bool(horizontal_places(policies)), seen.vertical is not None, missing, killed
     )
-    phase = next_phase(memory.phase, [each.state for each in resources.values()], circumstances)
+    phase = next_phase(memory.phase, [resource.state for resource in resources.values()], circumstances)
     memory = replace(memory, phase=phase, replicas=memory.replicas.laid_out(configuration.layout))
+    # During an emergency replicas and sizes do not show the need.
     if phase.learns and _serve(workload):
         memory = memory.with_replicas(workload.ready, configuration, now).with_recommendation(seen.vertical)
     return memory.with_kills(workload)
 
 
 def _serve(workload: Workload) -> bool:
-    """Whether enough replicas are ready for their number and their use to say what is needed.
+    """Return True if enough replicas are ready for their number and their use to say what is needed.
 
     While pods crash, an HPA adds more of them, and what the few others use is no measure.
     """
@@ -106,13 +107,15 @@ def _numbered(
     wanted: Autoscaler | None, spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime
 ) -> Numbered:
     """The HPA to write, the one that would be right without waiting, and what is to be remembered."""
+    # Before enough data was gathered, the HPA keeps its numbers.
     if wanted is None or not horizontal.is_ready(memory):
         return wanted, wanted, memory
     ranged, memory = horizontal.with_range(wanted, spec, workload.replicas, memory, now)
     learns = memory.phase is not None and memory.phase.learns
     proposed = horizontal.with_targets(ranged, spec.configuration, workload, memory) if learns else ranged
-    found, after = horizontal.next_targets(wanted, proposed, spec.configuration, memory, now)
-    return found, proposed, memory if spec.mode is TortoiseMode.OFF else after
+    autoscaler, after = horizontal.next_targets(wanted, proposed, spec.configuration, memory, now)
+    # Off must not remember a change of targets that was never written.
+    return autoscaler, proposed, memory if spec.mode is TortoiseMode.OFF else after
 
 
 def _sized(
@@ -131,21 +134,21 @@ def _sized(
 
 def _sizes(changes: Iterable[Resize]) -> tuple[SizedContainer, ...]:
     """The recommended requests of the containers that are sized."""
-    found: dict[str, SizedContainer] = {}
-    for each in changes:
-        name, resource = each.place
-        container = found.get(name, SizedContainer(name))
-        found[name] = SizedContainer(name, container.requests.with_value(resource, each.sized.size))
-    return tuple(found.values())
+    containers: dict[str, SizedContainer] = {}
+    for change in changes:
+        name, resource = change.place
+        container = containers.get(name, SizedContainer(name))
+        containers[name] = SizedContainer(name, container.requests.with_value(resource, change.sized.size))
+    return tuple(containers.values())
 
 
 def _dry(changes: Iterable[Resize], seen: Autoscaler | None, found: Autoscaler | None) -> Iterable[WithheldChange]:
     """The changes that are not written because the mode is Off."""
     message = "updateMode is Off"
-    for each in changes:
-        if each.sized.size != each.request.value:
-            size = type(each.request)(each.sized.size)
-            yield WithheldChange("/".join(each.place), size, each.request, Rule.UPDATE_MODE, message)
+    for change in changes:
+        if change.sized.size != change.request.value:
+            size = type(change.request)(change.sized.size)
+            yield WithheldChange("/".join(change.place), size, change.request, Rule.UPDATE_MODE, message)
     if found is not None and (seen is None or (found.min, found.max) != (seen.min, seen.max)):
         yield WithheldChange("minReplicas", found.min, None if seen is None else seen.min, Rule.UPDATE_MODE, message)
         yield WithheldChange("maxReplicas", found.max, None if seen is None else seen.max, Rule.UPDATE_MODE, message)
@@ -160,13 +163,13 @@ def _unheard(spec: Spec, memory: TortoiseMemory) -> Iterable[str]:
 
 
 def _phase(memory: TortoiseMemory) -> str:
-    said = {
+    phrases = {
         Phase.INITIALIZING: "waiting for the first recommendation",
         Phase.GATHERING_DATA: "gathering data before anything is scaled",
         Phase.EMERGENCY: "an emergency: as many replicas as ever, and nothing shrinks",
         Phase.BACK_TO_NORMAL: "on the way back from an emergency, step by step",
     }
-    return said.get(memory.phase or Phase.INITIALIZING, "working")
+    return phrases.get(memory.phase or Phase.INITIALIZING, "working")
 
 
 def _range(proposed: Autoscaler | None) -> str:

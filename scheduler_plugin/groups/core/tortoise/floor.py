@@ -42,8 +42,8 @@ class Peaks:
     def of_slots(self, *moments: datetime) -> Resources:
         """The most of the slots of ``moments``; nothing for those that are not known."""
         return Resources(
-            MilliCpu(max(self.cpu.exactly_at(each) for each in moments)),
-            Bytes(max(self.memory.exactly_at(each) for each in moments)),
+            MilliCpu(max(self.cpu.exactly_at(moment) for moment in moments)),
+            Bytes(max(self.memory.exactly_at(moment) for moment in moments)),
         )
 
     @property
@@ -59,9 +59,12 @@ def wanted_floor(peaks: Peaks, mode: TortoiseMode, bounds: Bounds, now: datetime
     """
     if mode is TortoiseMode.OFF:
         return None
+    # A floor rises a little before the slot that needs it.
     peak = peaks.most if mode is TortoiseMode.EMERGENCY else peaks.of_slots(now, now + FLOOR_LEAD)
     share = Fraction(1) if mode is TortoiseMode.EMERGENCY else FLOOR_SHARE
+    # A floor never asks for more than the VM may have.
     floor = Resources(peak.cpu.scaled(share), peak.mem.scaled(share)).at_most(bounds.max)
+    # Within the least size anyway: an annotation would change nothing.
     return None if floor.within(bounds.min) else floor
 
 
@@ -71,6 +74,9 @@ def renewed(old: Floor | None, size: Resources | None, now: datetime) -> Floor |
         return None
     if old is not None and old.size == size:
         lasts = timedelta(seconds=old.until - now.timestamp())
+        # Renewed at half of its life: every look would be a write otherwise. A life that is too long is another
+        # clock's.
         if FLOOR_LIFE / 2 <= lasts <= FLOOR_LIFE:
             return old
+    # Whole seconds keep the annotation short.
     return Floor(size, float(int((now + FLOOR_LIFE).timestamp())))

@@ -26,9 +26,11 @@ def base(
     """
     places, excluded = horizontal(memory.policies), spec.configuration.hpa_external_metric_exclusion_regex
     if spec.autoscaler is not None and seen is not None:
+        # An HPA of others stays as it is until enough is known.
         return _attached(seen, workload, memory, gone, excluded) if acts(memory) else seen
     if not places:
         return None
+    # Without a memory the numbers follow from the replicas that there are.
     bounds = capped(proposed(workload.replicas, spec.configuration), spec.configuration, spec.max_replicas)
     first = seen or Autoscaler(bounds.min, bounds.max)
     others = [place for place in memory.policies if place not in places]
@@ -57,16 +59,19 @@ def _attached(
         for place, policy in memory.policies.items()
         if policy is Scaling.VERTICAL and memory.works(place) and place[1] not in gathering
     ]
-    found = seen.managing(managed, [*sized, *gone]).without(excluded)
-    if found.metrics or not seen.metrics or not workload.replicas:
-        return found if found.metrics else seen
+    updated = seen.managing(managed, [*sized, *gone]).without(excluded)
+    # An HPA without any metric scales by a default (80 % of CPU), so it is pinned to its present count instead.
+    if updated.metrics or not seen.metrics or not workload.replicas:
+        return updated if updated.metrics else seen
     pinned = Autoscaler(workload.replicas, workload.replicas)
+    # Already pinned: nothing is written again.
     return seen if (seen.min, seen.max) == (pinned.min, pinned.max) else pinned
 
 
 def is_ready(memory: TortoiseMemory) -> bool:
     """Return True if enough is known to set the HPA's numbers."""
     places = horizontal(memory.policies)
+    # An emergency begins only once it is known how many replicas are many.
     if memory.phase in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL):
         return bool(places)
     return memory.phase is not Phase.INITIALIZING and any(memory.works(place) for place in places)
@@ -77,9 +82,10 @@ def with_range(
 ) -> tuple[Autoscaler, TortoiseMemory]:
     """``found`` with the numbers of replicas of this slot, or of an emergency; and what is to be remembered."""
     configuration = spec.configuration
-    known = memory.replicas.at(now) or proposed(replicas, configuration)
-    recommended = capped(known, configuration, spec.max_replicas)
+    bounds = memory.replicas.at(now) or proposed(replicas, configuration)
+    recommended = capped(bounds, configuration, spec.max_replicas)
     if memory.phase is Phase.EMERGENCY:
+        # At least what is there: an emergency takes no replica away.
         most = capped(ReplicaBounds(0, max(recommended.max, found.max, replicas)), configuration, spec.max_replicas).max
         return replace(found, min=most, max=most), memory
     if memory.phase is not Phase.BACK_TO_NORMAL:
@@ -93,6 +99,7 @@ def _on_the_way_back(
     """One step at each update interval, and Working after the last."""
     at = memory.stepped_at
     if not has_passed(configuration.tortoise_update_interval, at, now):
+        # Between two steps the minimum stays, and the maximum may already follow.
         return replace(found, max=max(found.min, recommended.max)), memory
     least, is_over = step_back(found.min, recommended.min, configuration.replica_reduction_factor)
     stepped = replace(memory, stepped_at=now)
@@ -108,6 +115,7 @@ def with_targets(
 
     At the maximum of replicas utilisation says nothing about the target.
     """
+    # At the maximum of replicas utilisation says nothing about the target.
     if workload.replicas >= configuration.maximum_max_replicas:
         return found
     for container, resource in horizontal(memory.policies):
@@ -130,11 +138,12 @@ def next_targets(
     """
     at = memory.targets_at
     allowed = has_passed(configuration.hpa_target_utilization_update_interval, at, now)
-    found = wanted
+    updated = wanted
     for container, resource in horizontal(memory.policies):
         current, target = old.target(container, resource), wanted.target(container, resource)
+        # A metric that is new in the HPA has no target to move from.
         if current is not None and target is not None and target != current:
             most = configuration.hpa_target_utilization_max_increase
-            found = found.with_target(container, resource, towards(current, target, most) if allowed else current)
-    changed = found.metrics != old.metrics
-    return found, replace(memory, targets_at=now) if changed else memory
+            updated = updated.with_target(container, resource, towards(current, target, most) if allowed else current)
+    changed = updated.metrics != old.metrics
+    return updated, replace(memory, targets_at=now) if changed else memory

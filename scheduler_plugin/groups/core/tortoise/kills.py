@@ -1,13 +1,4 @@
-"""Which kills for lack of memory more replicas, or a larger size, can answer (S3.6).
-
-Rules that hold here:
-
-- A kill is an emergency if the memory of its container is scaled and may still grow: that is about to happen, and
-  until then other replicas take the load.
-- It is one too if it happened in many pods at once: then the load is too much for all of them.
-- Any other, such as the one pod of twenty with a leak, is only reported. More replicas would not help, and would be
-  many for as long as it repeats.
-"""
+"""Which kills for lack of memory more replicas, or a larger size, can answer (S3.6)."""
 
 from __future__ import annotations
 
@@ -22,8 +13,10 @@ from scheduler_plugin.groups.core.workload import OutOfMemory, SizeBounds, Workl
 
 
 def is_emergency(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> bool:
-    """Whether a recent kill is one that replicas or a size can answer."""
+    """Return True if a recent kill is one that replicas or a size can answer."""
     return any(
+        # A size that may grow answers the kill, and until then other replicas take the load. Many pods at once mean
+        # that the load is too much for all; the one pod of twenty with a leak is only reported.
         not _why_kept(spec, workload, memory, kill) or _are_many(_pods(spec, kill, now), workload.replicas)
         for kill in _recent(spec, workload, now)
     )
@@ -47,16 +40,17 @@ def _pods(spec: Spec, kill: OutOfMemory, now: datetime) -> int:
 
 
 def _are_many(pods: int, replicas: int) -> bool:
-    """Whether this many pods are more than a third of all, and more than one unless there is only one.
+    """Return True if this many pods are more than a third of all, and more than one unless there is only one.
 
     >>> [_are_many(pods, 20) for pods in (1, 6, 7)], _are_many(1, 1), _are_many(1, 2)
     ([False, False, True], True, False)
     """
+    # A third of them; a single kill among several replicas is never many.
     return pods * 3 > replicas and (pods > 1 or replicas <= 1)
 
 
 def _why_kept(spec: Spec, workload: Workload, memory: TortoiseMemory, kill: OutOfMemory) -> str:
-    """Why the memory of that container does not grow; empty if it may."""
+    """Reason why the memory of that container does not grow; empty if it may."""
     container = workload.container(kill.container)
     size = None if container is None else container.sizes.memory
     if size is None:
@@ -66,4 +60,5 @@ def _why_kept(spec: Spec, workload: Workload, memory: TortoiseMemory, kill: OutO
     if not memory.works((kill.container, "memory")):
         return "data is still gathered on its memory"
     _, most = bounds_of(spec.sizes.get(kill.container, SizeBounds()), spec.configuration.sizes, "memory")
+    # At its maximum its size is no answer.
     return f"its memory is at its maximum, {size}" if size.value >= most else ""

@@ -1,12 +1,4 @@
-"""The life of a Tortoise, and of each resource that it scales (S3.6).
-
-Rules that hold here:
-
-- A new resource gathers data for a day or a week, counted from when it began to be scaled; then it works.
-- An emergency is asked for, or comes when an HPA lacks its metrics for longer than the grace period, or when a
-  container runs out of memory and that can be answered (``kills``); it lasts as long as its cause.
-- Nothing is learned during an emergency or on the way back: replicas and sizes do not show the need then.
-"""
+"""The life of a Tortoise, and of each resource that it scales (S3.6)."""
 
 from __future__ import annotations
 
@@ -40,6 +32,7 @@ class Phase(StrEnum):
     @property
     def learns(self) -> bool:
         """True if what is seen now says what is needed."""
+        # Replicas and sizes do not show the need during an emergency, nor on the way back.
         return self not in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL)
 
 
@@ -76,6 +69,7 @@ class Circumstances:
     @property
     def is_emergency(self) -> bool:
         """True if as many replicas as ever should run now."""
+        # An emergency lasts as long as its cause.
         is_alarming = self.metrics_missing or self.out_of_memory
         return self.mode is TortoiseMode.EMERGENCY or (self.mode is TortoiseMode.AUTO and is_alarming)
 
@@ -89,6 +83,7 @@ def is_within(at: datetime, grace: timedelta, now: datetime) -> bool:
     """Return True if what happened ``at`` that time is shorter ago than ``grace``; a node's clock may be ahead by as
     much.
     """
+    # `abs`, because a node's clock may be ahead.
     return abs(now - at) < grace
 
 
@@ -103,8 +98,9 @@ _MAY_RAISE_ALARM: Final = frozenset({Phase.PARTLY_WORKING, Phase.WORKING, Phase.
 
 def next_phase(phase: Phase | None, states: Collection[ResourceState], seen: Circumstances) -> Phase:
     """The phase that follows ``phase`` (None: the Tortoise is new)."""
-    found = _next(phase, states, seen)
-    return Phase.EMERGENCY if seen.is_emergency and seen.has_horizontal and found in _MAY_RAISE_ALARM else found
+    following = _next(phase, states, seen)
+    # Before it is known how many replicas are many, an emergency could not be answered.
+    return Phase.EMERGENCY if seen.is_emergency and seen.has_horizontal and following in _MAY_RAISE_ALARM else following
 
 
 def _next(phase: Phase | None, states: Collection[ResourceState], seen: Circumstances) -> Phase:
@@ -116,6 +112,7 @@ def _next(phase: Phase | None, states: Collection[ResourceState], seen: Circumst
         case Phase.EMERGENCY:
             return phase if seen.is_emergency else Phase.BACK_TO_NORMAL
         case Phase.BACK_TO_NORMAL:
+            # Without horizontal resources, or with mode Off, there is no way back to walk.
             return phase if seen.has_horizontal and seen.mode is not TortoiseMode.OFF else Phase.WORKING
     return by_states(states) or phase
 
@@ -140,8 +137,10 @@ def _resource_phase(old: ResourcePhase | None, policy: Scaling, gathering: timed
         return old if old is not None and old.state is ResourceState.OFF else ResourcePhase(ResourceState.OFF, now)
     if old is None or old.state is ResourceState.OFF:
         return ResourcePhase(ResourceState.GATHERING_DATA, now)
+    # A resource that works stays so, whatever the gathering period is changed to.
     if old.state is not ResourceState.GATHERING_DATA:
         return old
+    # Gathering starts over: the date says nothing.
     if old.since > now:  # another clock was ahead
         return ResourcePhase(ResourceState.GATHERING_DATA, now)
     return ResourcePhase(ResourceState.WORKING, now) if now - old.since >= gathering else old

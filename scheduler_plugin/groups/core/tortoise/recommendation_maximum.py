@@ -23,9 +23,10 @@ def learned(old: ResourceList, said: ContainerRecommendation) -> ResourceList:
 
     Without an upper bound a maximum only rises: nothing says that it is too much.
     """
-    found = old
+    maxima = old
     for resource, target in said.target:
-        known, upper = old[resource], said.upper[resource]
-        highest = target if known is None else maximum(known, target, upper) if upper else max(known, target)
-        found = found.with_value(resource, highest.value)
-    return found
+        previous, upper = old[resource], said.upper[resource]
+        # Without an upper bound nothing says that the maximum is too much, so it only rises.
+        highest = target if previous is None else maximum(previous, target, upper) if upper else max(previous, target)
+        maxima = maxima.with_value(resource, highest.value)
+    return maxima

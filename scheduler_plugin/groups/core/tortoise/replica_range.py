@@ -30,6 +30,7 @@ def proposed(replicas: int, configuration: Configuration) -> ReplicaBounds:
         configuration.max_replicas_recommendation_multiplier,
     )
     minimum, maximum = ceil(replicas * low), ceil(replicas * high)
+    # A proposal below the least keeps the ratio between the two multipliers.
     return ReplicaBounds(max(minimum, least), maximum if maximum >= least else floor(least * high / low))
 
 
@@ -47,9 +48,9 @@ class ReplicaMemory:
 
     def learned(self, replicas: int, configuration: Configuration, now: datetime) -> ReplicaMemory:
         """The memory after this many replicas were seen."""
-        seen = proposed(replicas, configuration)
+        proposal = proposed(replicas, configuration)
         return ReplicaMemory(
-            self.least.learned(seen.min, SLOT_DECAY, now), self.most.learned(seen.max, SLOT_DECAY, now)
+            self.least.learned(proposal.min, SLOT_DECAY, now), self.most.learned(proposal.max, SLOT_DECAY, now)
         )
 
     def at(self, now: datetime) -> ReplicaBounds | None:
@@ -66,6 +67,7 @@ def capped(bounds: ReplicaBounds, configuration: Configuration, max_replicas: in
     """``bounds`` within the cluster's caps and the Tortoise's own ``max_replicas``."""
     most = min(bounds.max, configuration.maximum_max_replicas)
     most = most if max_replicas is None else min(most, max_replicas)
+    # The most comes last and wins, so the least is never above it.
     return ReplicaBounds(min(bounds.min, configuration.maximum_min_replicas, most), most)
 
 
@@ -78,4 +80,5 @@ def step_back(current: int, recommended: int, factor: Fraction) -> tuple[int, bo
     ((90, False), (5, True))
     """
     reduced = floor(current * factor)
+    # The last step lands on the recommendation, never below it.
     return (recommended, True) if recommended > reduced else (reduced, False)

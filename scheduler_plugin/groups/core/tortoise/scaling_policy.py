@@ -1,11 +1,4 @@
-"""Which resource of which container is scaled how (S3.4).
-
-Rules that hold here:
-
-- What ``spec.autoscalingPolicy`` names is scaled as it says, everything else not at all.
-- Without it, what the attached HPA scales is horizontal and the rest vertical; without an HPA, CPU is horizontal.
-- A resource for which a container has neither request nor limit is never scaled: there is no size to begin with.
-"""
+"""Which resource of which container is scaled how (S3.4)."""
 
 from __future__ import annotations
 
@@ -36,8 +29,11 @@ def effective(
 ) -> dict[Place, Scaling]:
     """The policy of every resource of ``containers``: as ``given``, or else by the HPA that is ``attached``."""
     return {
-        (each.name, resource): _policy(given, each, resource, attached) if each.sizes[resource] else Scaling.OFF
-        for each in containers
+        # Without request and limit there is no size to begin with.
+        (container.name, resource): _policy(given, container, resource, attached)
+        if container.sizes[resource]
+        else Scaling.OFF
+        for container in containers
         for resource in RESOURCES
     }
 
@@ -46,8 +42,10 @@ def _policy(
     given: Policies | None, container: SizedContainer, resource: Resource, attached: Autoscaler | None
 ) -> Scaling:
     if given is not None:
+        # What a policy does not name is not scaled at all.
         return given.get((container.name, resource), Scaling.OFF)
     if attached is None:
+        # Without an HPA, CPU is horizontal and the rest vertical.
         return Scaling.HORIZONTAL if resource == "cpu" else Scaling.VERTICAL
     scaled = any(_scales(metric, container.name, resource) for metric in attached.metrics)
     return Scaling.HORIZONTAL if scaled else Scaling.VERTICAL

@@ -2,9 +2,7 @@
 
 Rules that hold here:
 
-- Within one occurrence of a slot its number only rises. When it comes again, it starts from a little less.
 - A memory has at most one entry for each slot: 168.
-- It changes only when a number does or a slot comes again, so that a status is not written at every look.
 """
 
 from __future__ import annotations
@@ -44,31 +42,33 @@ class SlotMemory:
         [100, 95]
         """
         slot = self.layout.slot_at(now)
-        known = self.values.get(slot)
-        if known is None:
+        previous = self.values.get(slot)
+        if previous is None:
             return self._with(slot, value, now)
-        again = self.layout.comes_again(known.at, now)
-        highest = max(value, floor(known.value * decay) if again else known.value)
+        again = self.layout.comes_again(previous.at, now)
+        # Within one occurrence of a slot its number only rises; when it comes again, it starts from a little less.
+        highest = max(value, floor(previous.value * decay) if again else previous.value)
         # A date in the future comes from a clock that was set back: it would keep the slot from ever counting as old.
-        return self._with(slot, highest, now) if again or highest != known.value or known.at > now else self
+        # Unchanged otherwise, so that a status is not written at every look.
+        return self._with(slot, highest, now) if again or highest != previous.value or previous.at > now else self
 
     def at(self, now: datetime) -> int | None:
         """Need in the slot of ``now``; the maximum of all slots if it never came; None if nothing is known.
 
         A slot may never have come: the hour that is skipped in spring, or one in which nothing was running.
         """
-        known = self.values.get(self.layout.slot_at(now))
-        return known.value if known is not None else self.most
+        previous = self.values.get(self.layout.slot_at(now))
+        return previous.value if previous is not None else self.most
 
     def exactly_at(self, now: datetime) -> int:
         """Need in the slot of ``now`` itself; 0 if it never came."""
-        known = self.values.get(self.layout.slot_at(now))
-        return 0 if known is None else known.value
+        previous = self.values.get(self.layout.slot_at(now))
+        return 0 if previous is None else previous.value
 
     @property
     def most(self) -> int | None:
         """The greatest number of all slots; None if nothing is known."""
-        return max((each.value for each in self.values.values()), default=None)
+        return max((remembered.value for remembered in self.values.values()), default=None)
 
     def laid_out(self, layout: SlotLayout) -> SlotMemory:
         """The same memory in another layout: each slot takes the maximum of those that it overlaps.
@@ -77,12 +77,15 @@ class SlotMemory:
         """
         if layout == self.layout:
             return self
+        # The hours of another zone mean other times, so nothing can be taken over.
         if layout.zone != self.layout.zone:
             return SlotMemory(layout)
-        found = {
-            slot: max(those, key=lambda each: each.value) for slot in layout.slots() if (those := self._over(slot))
+        values = {
+            slot: max(those, key=lambda remembered: remembered.value)
+            for slot in layout.slots()
+            if (those := self._over(slot))
         }
-        return SlotMemory(layout, found)
+        return SlotMemory(layout, values)
 
     def __iter__(self) -> Iterator[tuple[Slot, Remembered]]:
         """The known needs, in the order of the slots."""
@@ -92,7 +95,7 @@ class SlotMemory:
         return SlotMemory(self.layout, {**self.values, slot: Remembered(value, now)})
 
     def _over(self, other: Slot) -> list[Remembered]:
-        return [known for slot, known in self.values.items() if _overlap(slot, other)]
+        return [remembered for slot, remembered in self.values.items() if _overlap(slot, other)]
 
 
 def _overlap(one: Slot, other: Slot) -> bool:

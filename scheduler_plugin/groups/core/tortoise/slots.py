@@ -4,7 +4,6 @@ Rules that hold here:
 
 - A slot is found by local hour and weekday. On a day of 25 hours one hour comes twice and is one slot; on a day of 23
   hours a slot does not come at all.
-- Slots never cross midnight: their length divides 24 hours.
 """
 
 from __future__ import annotations
@@ -66,6 +65,7 @@ class SlotLayout:
     def slot_at(self, now: datetime) -> Slot:
         """The slot of that moment; ``now`` is aware."""
         weekday, hour = local_hour(now, self.zone)
+        # Slots begin at multiples of their length, so none crosses midnight.
         start = hour - hour % self.range_hours
         return Slot(start, start + self.range_hours, weekday if self.period == "weekly" else None)
 
@@ -74,6 +74,7 @@ class SlotLayout:
 
         Another date, and at least as long ago by the clock on the wall as lies between two of its occurrences.
         """
+        # Without the zone the difference is that of the clock on the wall, on days of 23 and 25 hours too.
         before, after = (moment.astimezone(self.zone).replace(tzinfo=None) for moment in (last, now))
         return before.date() != after.date() and after - before >= timedelta(hours=HOURS - self.range_hours)
 
@@ -86,9 +87,11 @@ def local_hour(now: datetime, zone: ZoneInfo) -> tuple[str, int]:
     ('Sunday', 0)
     """
     local = now.astimezone(zone)
+    # `isoweekday` has Sunday as 7, the list has it first.
     return WEEKDAYS[local.isoweekday() % 7], local.hour
 
 
+# The layout rarely changes, and every look at a slot asks for all of them.
 @cache
 def _slots(range_hours: int, period: Period) -> tuple[Slot, ...]:
     days: tuple[str | None, ...] = WEEKDAYS if period == "weekly" else (None,)

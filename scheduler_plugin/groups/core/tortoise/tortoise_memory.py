@@ -82,6 +82,7 @@ class TortoiseMemory:
         """After the HPA lacks metrics ``since`` then (None: it has them). A time that lies ahead counts from now on."""
         if since is None or since <= now:
             return replace(self, blind_since=None)
+        # The HPA's time lies ahead, so the first look at it counts.
         return replace(self, blind_since=now if self.blind_since is None else min(self.blind_since, now))
 
     def with_replicas(self, replicas: int, configuration: Configuration, now: datetime) -> TortoiseMemory:
@@ -91,21 +92,26 @@ class TortoiseMemory:
     def with_recommendation(self, vertical: VerticalRecommendation | None) -> TortoiseMemory:
         """After the VPA said that; containers that are scaled no more are forgotten."""
         names = {container for container, _ in self.policies}
-        said = vertical or VerticalRecommendation()
-        found = {
-            name: learned(self.recommended.get(name, NOTHING), said.container(name) or ContainerRecommendation(name))
+        recommendation = vertical or VerticalRecommendation()
+        maxima = {
+            # A container of which the VPA says nothing keeps its maxima.
+            name: learned(
+                self.recommended.get(name, NOTHING), recommendation.container(name) or ContainerRecommendation(name)
+            )
             for name in sorted(names)
         }
-        return replace(self, recommended={name: sizes for name, sizes in found.items() if sizes})
+        return replace(self, recommended={name: sizes for name, sizes in maxima.items() if sizes})
 
     def with_kills(self, workload: Workload) -> TortoiseMemory:
         """After containers ran out of the memory that they could have: more is recommended, also in an emergency."""
-        found = dict(self.recommended)
+        maxima = dict(self.recommended)
         for kill in workload.out_of_memory:
             container = workload.container(kill.container) or SizedContainer(kill.container)
+            # Without a limit the request is the closest guess at what it had.
             had = container.limits.memory or container.sizes.memory
             if had is not None and self.policies.get((kill.container, "memory"), Scaling.OFF) is not Scaling.OFF:
-                sizes = found.get(kill.container, NOTHING)
+                sizes = maxima.get(kill.container, NOTHING)
+                # Never below what was recommended already.
                 needed = max(after_kill(had).value, 0 if sizes.memory is None else sizes.memory.value)
-                found[kill.container] = sizes.with_value("memory", needed)
-        return replace(self, recommended=found)
+                maxima[kill.container] = sizes.with_value("memory", needed)
+        return replace(self, recommended=maxima)

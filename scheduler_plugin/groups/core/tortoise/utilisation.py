@@ -19,11 +19,12 @@ def target_utilisation(recommended: A, request: A, current: int, configuration: 
 
     ``request`` is above zero. What is no percentage (<= 0, > 100) leaves ``current``. A part of a percent counts whole.
     """
+    # Rounded up: a part of a percent counts whole.
     used = -(-recommended.value * 100 // request.value)
-    found = 100 - (used - current)
-    kept = found if 0 < found <= 100 else current
+    target = 100 - (used - current)
+    valid = target if 0 < target <= 100 else current
     least, most = configuration.minimum_target_resource_utilization, configuration.maximum_target_resource_utilization
-    return max(least, min(most, kept))
+    return max(least, min(most, valid))
 
 
 def towards(current: int, recommended: int, most_increase: int) -> int:
@@ -32,4 +33,5 @@ def towards(current: int, recommended: int, most_increase: int) -> int:
     >>> towards(50, 80, 5), towards(78, 80, 5), towards(80, 70, 5)
     (55, 80, 70)
     """
+    # Lowering adds replicas and is safe at once; raising takes them away, so it goes in steps.
     return min(recommended, current + most_increase)

@@ -48,6 +48,7 @@ def watched(
     """
     if replicas < configuration.preferred_max_replicas or not horizontal(memory.policies):
         return False, replace(memory, too_many_since=None)
+    # The HPA's minimum keeps the count up; larger containers would not lower it.
     if least is None or replicas <= least:
         return False, memory
     since = memory.too_many_since
@@ -55,6 +56,7 @@ def watched(
         return False, replace(memory, too_many_since=now)
     if now - since < GROWTH_INTERVAL:
         return False, memory
+    # The time starts over, so the next growth waits for a whole interval again.
     return True, replace(memory, too_many_since=now)
 
 
@@ -63,7 +65,7 @@ def resizes(spec: Spec, workload: Workload, memory: TortoiseMemory, found: Sizin
 
     In an emergency, and on the way back, that is the memory that ran out: anything else rests.
     """
-    killed = {(each.container, "memory") for each in workload.out_of_memory}
+    killed = {(kill.container, "memory") for kill in workload.out_of_memory}
     is_usual = memory.phase in (Phase.WORKING, Phase.PARTLY_WORKING)
     for container in workload.containers:
         recommended = memory.recommended.get(container.name, NOTHING)
@@ -71,8 +73,10 @@ def resizes(spec: Spec, workload: Workload, memory: TortoiseMemory, found: Sizin
             place, most = (container.name, resource), recommended[resource]
             if memory.works(place) and request and most is not None and (is_usual or place in killed):
                 facts = _facts(place, request, most, spec, found)
+                # A container that ran out of memory is sized for it, whatever its policy says of horizontal scaling.
                 policy = Scaling.VERTICAL if place in killed else memory.policies[place]
                 sized = container_size(policy, facts, found.numbers, found.ratios)
+                # In an emergency nothing shrinks.
                 if is_usual or sized.size > request.value:
                     yield Resize(place, request, sized, _limit(container, place, sized, spec.configuration))
 
@@ -84,9 +88,9 @@ def _limit(container: SizedContainer, place: Place, sized: Sized, configuration:
     if limit is None or request is None or sized.size == request.value:
         return None
     multiplier = configuration.resource_limit_multiplier.get(resource)
-    found = scaled_limit(limit.value, request.value, sized.size) if multiplier is None else sized.size * multiplier
+    scaled = scaled_limit(limit.value, request.value, sized.size) if multiplier is None else sized.size * multiplier
     least = configuration.minimum_cpu_limit.value if resource == "cpu" else 0
-    return max(found or 0, least)
+    return max(scaled or 0, least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +118,9 @@ def _facts(place: Place, request: Amount, most: Amount, spec: Spec, found: Sizin
 
 def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple[int, int]:
     """The bounds of one resource: the narrower of the container's and the cluster's; the upper one wins."""
-    lows = [each.value for each in (own.least[resource], cluster.least[resource]) if each is not None]
-    highs = [each.value for each in (own.most[resource], cluster.most[resource]) if each is not None]
+    lows = [bound.value for bound in (own.least[resource], cluster.least[resource]) if bound is not None]
+    highs = [bound.value for bound in (own.most[resource], cluster.most[resource]) if bound is not None]
+    # The upper bound wins where both contradict.
     return min(max(lows), *highs), min(highs)
 
 
@@ -126,19 +131,20 @@ def written(
 
     Upwards at once; downwards at most once in ``DOWN_INTERVAL``.
     """
+    # Lowering a request may replace every pod, so it happens at most once an hour.
     waits = not has_passed(DOWN_INTERVAL, memory.shrunk_at, now)
-    found: dict[str, SizedContainer] = {}
-    kept: list[WithheldChange] = []
+    containers: dict[str, SizedContainer] = {}
+    withheld: list[WithheldChange] = []
     lowered = False
-    for each in changes:
-        container, resource = each.place
-        delayed = each.shrinks and waits
-        if each.sized.size != each.request.value and not delayed:
-            found[container] = _with(found.get(container, SizedContainer(container)), resource, each)
-            lowered = lowered or each.shrinks
-        kept += _kept(each, delayed=delayed)
+    for change in changes:
+        container, resource = change.place
+        delayed = change.shrinks and waits
+        if change.sized.size != change.request.value and not delayed:
+            containers[container] = _with(containers.get(container, SizedContainer(container)), resource, change)
+            lowered = lowered or change.shrinks
+        withheld += _kept(change, delayed=delayed)
     remembered = replace(memory, shrunk_at=now) if lowered else memory
-    return tuple(found.values()), kept, remembered
+    return tuple(containers.values()), withheld, remembered
 
 
 def _with(container: SizedContainer, resource: Resource, each: Resize) -> SizedContainer:
@@ -148,6 +154,7 @@ def _with(container: SizedContainer, resource: Resource, each: Resize) -> SizedC
 
 def _kept(each: Resize, *, delayed: bool) -> list[WithheldChange]:
     size = type(each.request)
+    # The amounts differ in type by resource; a new one is made of the same type.
     subject, wanted = "/".join(each.place), size(each.sized.wanted)
     if delayed:
         message = "a container's request is lowered at most once an hour"

@@ -24,6 +24,7 @@ def autoscaler(spec: Fields, kind: str) -> Fields | None:
     if not wrapped.flag("deploy", otherwise=True):
         return None
     names = [name for name in (f"{kind}Template", f"{kind}Spec", kind) if spec.has(name)]
+    # Two spellings may disagree, and nothing says which one counts.
     if len(names) > 1:
         raise FieldError(f"{spec.at(names[1])}: expected nothing beside {names[0]}")
     if not names:
@@ -36,6 +37,7 @@ def hpa_template(hpa: Fields) -> Json:
     body: Json = {"minReplicas": hpa.count("minReplicas", 1) or 1, "maxReplicas": hpa.count("maxReplicas", 1)}
     body["metrics"] = [_metric(metric) for metric in hpa.each("metrics")]
     percentage = hpa.count("targetCPUUtilizationPercentage", 1)
+    # The field of HPA v1 counts only where no metrics are named.
     if not body["metrics"]:
         body["metrics"] = [_cpu_utilization(percentage or _DEFAULT_UTILIZATION)]
     if hpa.has("behavior"):
@@ -84,6 +86,7 @@ def utilization_resources(hpa: Fields) -> tuple[Resource, ...] | None:
     """The resources of which use is measured against requests; None if other metrics stand beside them."""
     metrics = _v2_metrics(hpa)
     measured = [target.resource for metric in metrics for target in _targets(metric) if target.utilization]
+    # Only part of the count follows from utilisation; then the rest cannot be computed from it.
     if measured and len(measured) < len(metrics):
         return None
     return tuple(resource for resource in RESOURCES if resource in measured)
@@ -119,9 +122,10 @@ def _policy(policy: Fields) -> ContainerPolicy:
 
 
 def _controlled(policy: Fields) -> tuple[Resource, ...]:
-    given = policy.get("controlledResources")
-    if given is None:
+    controlled = policy.get("controlledResources")
+    if controlled is None:
         return RESOURCES
-    if not isinstance(given, list):
+    if not isinstance(controlled, list):
         raise policy.error("controlledResources", "a list")
-    return tuple(resource for resource in RESOURCES if resource in given)
+    # In the order of `RESOURCES`, whatever order the document has.
+    return tuple(resource for resource in RESOURCES if resource in controlled)

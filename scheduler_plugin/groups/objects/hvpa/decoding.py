@@ -2,8 +2,6 @@
 
 Rules that hold here:
 
-- A manifest that names no mode is weight-based where it has weights, follows the only recommender where it has one,
-  and has effective intervals otherwise.
 - Whatever cannot be used raises ``HvpaError`` with one sentence for each part that is wrong; then nothing is scaled.
 """
 
@@ -108,6 +106,7 @@ class _Parts:
         try:
             return part()
         except FieldError as error:
+            # Several parts may read the same field and fail in the same way.
             if str(error) not in self.problems:
                 self.problems.append(str(error))
             return otherwise
@@ -117,10 +116,12 @@ def decode(found: JsonObject) -> Hvpa:
     """Reads the object. Raises ``HvpaError``."""
     spec, parts = Fields(child(found, "spec"), "spec"), _Parts()
     found_in = _Autoscalers(*(parts.read(partial(autoscaler, spec, kind), None) for kind in _AXES))
+    # All parts are read before anything is raised, so that people see every problem at once.
     target = parts.read(lambda: _target(spec, found_in.hpa), _NOTHING)
     applied = parts.read(lambda: spec.choice("updateMode", Applied), None)
     is_vm_group, is_off = target.get("kind") == VM_GROUP, applied is Applied.OFF
     policy = _policy_spec(spec, parts, found_in, is_off=is_off, is_vm_group=is_vm_group)
+    # VMs are resized without a restart, and so are pods in place.
     restarts = applied is not Applied.IN_PLACE and target.get("kind") not in (VM_GROUP, VM_KIND)
     decoded = Hvpa(
         spec=replace(policy, settle=parts.read(lambda: settle_of(spec, policy.mode, restarts), policy.settle)),
@@ -155,6 +156,7 @@ def _policy_spec(spec: Fields, parts: _Parts, found: _Autoscalers, *, is_off: bo
 
 def _limit_gap(spec: Fields) -> ResourceChangeParams:
     name = "limitsRequestsGapScaleParams"
+    # The `vpa` part overrides the Hvpa's own value.
     return both_params(spec.fields("vpa"), name, both_params(spec, name, NO_PARAMS))
 
 
@@ -164,6 +166,7 @@ def _by_utilization(horizontal: Fields | None) -> tuple[Resource, ...]:
 
 def _target(spec: Fields, horizontal: Fields | None) -> Json:
     reference = spec.fields("targetRef")
+    # The original controller's documents name the target in the HPA alone.
     if horizontal is not None and not spec.has("targetRef") and horizontal.has("scaleTargetRef"):
         reference = horizontal.fields("scaleTargetRef")
     target: Json = {name: reference.text(name) for name in ("apiVersion", "kind", "name")}

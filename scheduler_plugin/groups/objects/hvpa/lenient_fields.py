@@ -39,8 +39,8 @@ class Fields:
 
     def error(self, name: str, expected: str) -> FieldError:
         """That the field ``name`` was expected to be something else; to be raised."""
-        given = self.get(name)
-        return FieldError(f"{self.at(name)}: expected {expected}, got {'nothing' if given is None else shown(given)}")
+        actual = self.get(name)
+        return FieldError(f"{self.at(name)}: expected {expected}, got {'nothing' if actual is None else shown(actual)}")
 
     def get(self, name: str) -> object:
         """The value as it is. Raises ``FieldError`` if two spellings of the key say different things."""
@@ -48,6 +48,7 @@ class Fields:
             key: value for key, value in self.found.items() if key.lower() == name.lower() and value is not None
         }
         values = list(spellings.values())
+        # The same value under two spellings does no harm.
         if any(value != values[0] for value in values):
             raise FieldError(f"{self.at(name)}: expected one spelling, got {' and '.join(sorted(spellings))}")
         return values[0] if values else None
@@ -58,49 +59,51 @@ class Fields:
 
     def fields(self, name: str) -> Fields:
         """The JSON object of that name; without any field if there is none."""
-        found = self.get(name)
-        if found is not None and not isinstance(found, dict):
+        value = self.get(name)
+        if value is not None and not isinstance(value, dict):
             raise self.error(name, "an object")
-        return Fields(found or {}, self.at(name))
+        return Fields(value or {}, self.at(name))
 
     def each(self, name: str) -> list[Fields]:
         """The JSON objects of that list; empty if there is none."""
-        found = self.get(name)
-        if found is not None and not (isinstance(found, list) and all(isinstance(one, dict) for one in found)):
+        value = self.get(name)
+        if value is not None and not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
             raise self.error(name, "a list of objects")
-        return [Fields(one, f"{self.at(name)}[{number}]") for number, one in enumerate(found or [])]
+        return [Fields(one, f"{self.at(name)}[{number}]") for number, one in enumerate(value or [])]
 
     def text(self, name: str) -> str:
         """The text; empty if there is none."""
-        found = self.get(name)
-        if found is not None and not isinstance(found, str):
+        value = self.get(name)
+        if value is not None and not isinstance(value, str):
             raise self.error(name, "a text")
-        return found or ""
+        return value or ""
 
     def flag(self, name: str, otherwise: bool) -> bool:
         """True or false."""
-        found = self.get(name)
-        if found is not None and not isinstance(found, bool):
+        value = self.get(name)
+        if value is not None and not isinstance(value, bool):
             raise self.error(name, "true or false")
-        return otherwise if found is None else found
+        return otherwise if value is None else value
 
     def count(self, name: str, least: int = 0) -> int | None:
         """A number of replicas, from ``least`` on."""
-        found = self.get(name)
-        if found is None:
+        value = self.get(name)
+        if value is None:
             return None
-        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= MOST_REPLICAS:
+        # `bool` is an `int` in Python.
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_REPLICAS:
             raise self.error(name, f"a whole number from {least} to {MOST_REPLICAS}")
-        return found
+        return value
 
     def number(self, name: str, most: int) -> Fraction | None:
         """A number from 0 to ``most``, also as text."""
-        found = self.get(name)
-        if found is None:
+        value = self.get(name)
+        if value is None:
             return None
         try:
-            number = parse_quantity(found)  # type: ignore[arg-type]  # refuses what is no number
+            number = parse_quantity(value)  # type: ignore[arg-type]  # refuses what is no number
         except QuantityError:
+            # Out of range, so the check below refuses it with the same message.
             number = Fraction(-1)
         if not 0 <= number <= most:
             raise self.error(name, f"a number from 0 to {most}")
@@ -108,34 +111,34 @@ class Fields:
 
     def duration(self, name: str) -> Seconds | None:
         """A span of time."""
-        found = self.get(name)
+        value = self.get(name)
         try:
-            return None if found is None else parse_duration(found)
+            return None if value is None else parse_duration(value)
         except DurationError as error:
             raise FieldError(f"{self.at(name)}: {error}") from None
 
     def quantity(self, name: str, resource: Resource) -> int | None:
         """An amount of ``resource``, in thousandths of a vCPU or bytes."""
-        found = self.get(name)
+        value = self.get(name)
         parse = MilliCpu.parse if resource == "cpu" else Bytes.parse
         try:
-            return None if found is None else parse(found).value  # type: ignore[arg-type]  # refuses what is none
+            return None if value is None else parse(value).value  # type: ignore[arg-type]  # refuses what is none
         except QuantityError as error:
             raise FieldError(f"{self.at(name)}: {error}") from None
 
     def amounts(self, name: str) -> ResourceList:
         """CPU and memory of the object of that name; other resources are left out."""
-        found, amounts = self.fields(name), NOTHING
+        fields, amounts = self.fields(name), NOTHING
         for resource in RESOURCES:
-            amounts = amounts.with_value(resource, found.quantity(resource, resource))
+            amounts = amounts.with_value(resource, fields.quantity(resource, resource))
         return amounts
 
     def choice(self, name: str, kinds: type[E]) -> E | None:
         """One of the values of ``kinds``, in any case."""
-        found = self.text(name)
-        if not found:
+        chosen = self.text(name)
+        if not chosen:
             return None
         by_lower = {kind.value.lower(): kind for kind in kinds}
-        if found.lower() not in by_lower:
+        if chosen.lower() not in by_lower:
             raise self.error(name, f"one of {', '.join(kinds)}")
-        return by_lower[found.lower()]
+        return by_lower[chosen.lower()]

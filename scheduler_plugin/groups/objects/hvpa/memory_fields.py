@@ -15,18 +15,19 @@ from scheduler_plugin.groups.objects.hvpa.pods_fields import pods_json, pods_of
 def memory_json(memory: ScalingTimes) -> Json:
     """The memory as JSON; missing parts are null."""
     targets = [
-        {"container": each.container, "resource": each.resource, "target": each.target, "replicas": each.replicas}
-        for each in memory.targets
+        {"container": past.container, "resource": past.resource, "target": past.target, "replicas": past.replicas}
+        for past in memory.targets
     ]
-    counts = [{"since": _written(each.since), "replicas": each.replicas} for each in memory.counts]
+    counts = [{"since": _written(past.since), "replicas": past.replicas} for past in memory.counts]
     waiting = [
-        {"subject": each.subject, "since": _written(each.since), "highest": each.highest} for each in memory.shrinking
+        {"subject": wish.subject, "since": _written(wish.since), "highest": wish.highest} for wish in memory.shrinking
     ]
     return {
         "lastScaleUpTime": None if memory.last_up is None else _written(memory.last_up),
         "lastScaleDownTime": None if memory.last_down is None else _written(memory.last_down),
         "pastTargets": targets or None,
         "pastReplicas": counts or None,
+        # Left out while empty, so that an unchanged status needs no write.
         **({"shrinking": waiting} if waiting else {}),
         **pods_json(memory.pods),
     }
@@ -45,24 +46,25 @@ def memory_of(status: JsonObject) -> ScalingTimes:
 
 
 def _targets(status: JsonObject) -> Iterator[PastTarget]:
-    for each in items(status, "pastTargets"):
+    for entry in items(status, "pastTargets"):
         for resource in RESOURCES:
-            if text(each, "resource") == resource and whole(each, "replicas") > 0:
-                yield PastTarget(text(each, "container"), resource, whole(each, "target"), whole(each, "replicas"))
+            # A resource that this version does not know is skipped.
+            if text(entry, "resource") == resource and whole(entry, "replicas") > 0:
+                yield PastTarget(text(entry, "container"), resource, whole(entry, "target"), whole(entry, "replicas"))
 
 
 def _counts(status: JsonObject) -> Iterator[PastReplicas]:
-    for each in items(status, "pastReplicas"):
-        since = _moment(each.get("since"))
-        if since is not None and whole(each, "replicas") > 0:
-            yield PastReplicas(since, whole(each, "replicas"))
+    for entry in items(status, "pastReplicas"):
+        since = _moment(entry.get("since"))
+        if since is not None and whole(entry, "replicas") > 0:
+            yield PastReplicas(since, whole(entry, "replicas"))
 
 
 def _shrinking(status: JsonObject) -> Iterator[Shrinking]:
-    for each in items(status, "shrinking"):
-        since = _moment(each.get("since"))
-        if since is not None and whole(each, "highest") >= 0:
-            yield Shrinking(text(each, "subject"), since, whole(each, "highest"))
+    for entry in items(status, "shrinking"):
+        since = _moment(entry.get("since"))
+        if since is not None and whole(entry, "highest") >= 0:
+            yield Shrinking(text(entry, "subject"), since, whole(entry, "highest"))
 
 
 def _written(at: datetime) -> str:

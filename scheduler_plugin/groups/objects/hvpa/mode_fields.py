@@ -48,12 +48,14 @@ def mode_of(spec: Fields, horizontal: Fields | None, vertical: Fields | None) ->
     mode = spec.choice("mode", HvpaMode) or _meant(spec, horizontal, vertical)
     if horizontal is None and mode in {HvpaMode.HPA_PREFERRED, HvpaMode.EFFECTIVE_INTERVALS}:
         raise spec.error("hpaTemplate", f"an object with maxReplicas, which mode {mode} needs")
+    # With mixed targets the HPA's count is neither a need nor a minimum.
     if mode is HvpaMode.EFFECTIVE_INTERVALS and horizontal is not None and utilization_resources(horizontal) is None:
         raise FieldError(f"{horizontal.at('metrics')}: expected utilization or other targets in mode {mode}, got both")
     return mode
 
 
 def _meant(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> HvpaMode:
+    # Any weight means the original controller's way of scaling.
     if spec.has(_INTERVALS, *_STAGE_ENDS, *_STAGE_WEIGHTS):
         return HvpaMode.WEIGHT_BASED
     if horizontal is None or vertical is None:
@@ -68,10 +70,11 @@ def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...
         return _stages(spec, bounds) if spec.has(*_STAGE_ENDS, *_STAGE_WEIGHTS) else ()
     if spec.has(*_STAGE_ENDS, *_STAGE_WEIGHTS):
         raise FieldError(f"{spec.at(_INTERVALS)}: expected nothing beside stages")
-    weights = _weights([(each, "vpaWeight") for each in listed])
+    weights = _weights([(interval, "vpaWeight") for interval in listed])
     intervals = tuple(
-        Interval(weight, each.count("startReplicaCount") or None, each.count("lastReplicaCount") or None)
-        for each, weight in zip(listed, weights, strict=True)
+        # 0 is the API's way of leaving the count out.
+        Interval(weight, interval.count("startReplicaCount") or None, interval.count("lastReplicaCount") or None)
+        for interval, weight in zip(listed, weights, strict=True)
     )
     _refuse_backwards(listed, intervals, bounds)
     return intervals
@@ -82,13 +85,14 @@ def _weights(fields: list[tuple[Fields, str]]) -> list[Fraction]:
 
     A part of 1 beside a percentage is refused: nobody means half a percent.
     """
-    found = [each.number(name, 100) or Fraction(0) for each, name in fields]
-    if max(found, default=Fraction(0)) <= 1:
-        return found
-    for (each, name), weight in zip(fields, found, strict=True):
+    weights = [source.number(name, 100) or Fraction(0) for source, name in fields]
+    # None above 1: they are shares already.
+    if max(weights, default=Fraction(0)) <= 1:
+        return weights
+    for (source, name), weight in zip(fields, weights, strict=True):
         if 0 < weight < 1:
-            raise each.error(name, "a percentage like the other weights, or all of them from 0 to 1")
-    return [weight / 100 for weight in found]
+            raise source.error(name, "a percentage like the other weights, or all of them from 0 to 1")
+    return [weight / 100 for weight in weights]
 
 
 def _stages(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...]:
@@ -100,20 +104,22 @@ def _stages(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...]:
 
 def _refuse_backwards(listed: list[Fields], intervals: tuple[Interval, ...], bounds: ReplicaBounds) -> None:
     """Intervals may overlap, the first that matches wins; none may end before it begins."""
-    for each, interval in zip(listed, intervals, strict=True):
+    for source, interval in zip(listed, intervals, strict=True):
         start, last = interval.within(bounds)
         if last < start:
-            raise FieldError(f"{each.path}.lastReplicaCount: expected at least startReplicaCount ({start}), got {last}")
+            raise FieldError(
+                f"{source.path}.lastReplicaCount: expected at least startReplicaCount ({start}), got {last}"
+            )
 
 
 def mixed_of(spec: Fields) -> Mixed:
     """Mixed mode's thresholds and preference. Raises ``FieldError``."""
-    found, plain = spec.fields("mixed"), Mixed()
-    replicas = found.count("replicasThreshold")
+    mixed, plain = spec.fields("mixed"), Mixed()
+    replicas = mixed.count("replicasThreshold")
     return Mixed(
         plain.x if replicas is None else replicas,
-        found.amounts("requestsThreshold").over(plain.y),
-        found.choice("preference", Preference) or plain.preference,
+        mixed.amounts("requestsThreshold").over(plain.y),
+        mixed.choice("preference", Preference) or plain.preference,
     )
 
 
@@ -124,17 +130,17 @@ def settle_of(spec: Fields, mode: HvpaMode, restarts: bool) -> Seconds:
     """
     if mode is not HvpaMode.EFFECTIVE_INTERVALS:
         return Seconds(0.0)
-    given = spec.duration("scaleDownDelay")
-    if given is not None:
-        return given
+    delay = spec.duration("scaleDownDelay")
+    if delay is not None:
+        return delay
     return SETTLE_RESTARTING if restarts else SETTLE
 
 
 def effective_of(spec: Fields, is_vm_group: bool) -> EffectiveIntervals:
     """The effective intervals. A group of VMs has its whole memory in each replica unless it says otherwise."""
     intervals = tuple(
-        ScalingInterval(each.count("maxReplicas", 1), each.amounts("maxResources"))
-        for each in spec.each("scalingIntervals")
+        ScalingInterval(interval.count("maxReplicas", 1), interval.amounts("maxResources"))
+        for interval in spec.each("scalingIntervals")
     )
     base = both_params(spec, "baseResourcesPerReplica", _WHOLE_MEMORY if is_vm_group else NO_PARAMS)
     return EffectiveIntervals(intervals, base, both_params(spec, "scalingIntervalsOverlap", DEFAULT_OVERLAP))

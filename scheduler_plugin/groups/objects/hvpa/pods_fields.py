@@ -15,42 +15,47 @@ from scheduler_plugin.groups.objects.amounts import read_container, write_contai
 def pods_json(memory: PodsMemory) -> Json:
     """``pods`` for a status; nothing if nothing is remembered."""
     past = [
-        {"since": _written(each.since), "ready": each.ready, "sizes": [write_container(size) for size in each.sizes]}
-        for each in memory.past
+        {
+            "since": _written(past_pods.since),
+            "ready": past_pods.ready,
+            "sizes": [write_container(size) for size in past_pods.sizes],
+        }
+        for past_pods in memory.past
     ]
     possible = [
-        {"container": each.container, "resource": each.resource, "most": each.most, "at": _written(each.at)}
-        for each in memory.possible
+        {"container": limit.container, "resource": limit.resource, "most": limit.most, "at": _written(limit.at)}
+        for limit in memory.possible
     ]
     differ = None if memory.differ_since is None else _written(memory.differ_since)
-    found = {"past": past, "differSince": differ, "possible": possible}
-    said = {name: value for name, value in found.items() if value}
-    return {"pods": said} if said else {}
+    parts = {"past": past, "differSince": differ, "possible": possible}
+    body = {name: value for name, value in parts.items() if value}
+    return {"pods": body} if body else {}
 
 
 def pods_of(status: JsonObject) -> PodsMemory:
-    """What ``pods_json`` wrote."""
+    """Decode the output of ``pods_json``."""
     pods = child(status, "pods")
     return PodsMemory(tuple(_past(pods)), _moment(pods.get("differSince")), tuple(_possible(pods)))
 
 
 def _past(pods: JsonObject) -> Iterator[PastPods]:
-    for each in items(pods, "past"):
-        since = _moment(each.get("since"))
+    for entry in items(pods, "past"):
+        since = _moment(entry.get("since"))
         try:
-            sizes = tuple(read_container(size, "status.pods.past") for size in items(each, "sizes"))
+            sizes = tuple(read_container(size, "status.pods.past") for size in items(entry, "sizes"))
         except ValueError:
+            # One entry that cannot be read loses only itself.
             continue
         if since is not None:
-            yield PastPods(since, whole(each, "ready"), sizes)
+            yield PastPods(since, whole(entry, "ready"), sizes)
 
 
 def _possible(pods: JsonObject) -> Iterator[Possible]:
-    for each in items(pods, "possible"):
-        at = _moment(each.get("at"))
+    for entry in items(pods, "possible"):
+        at = _moment(entry.get("at"))
         for resource in RESOURCES:
-            if at is not None and text(each, "resource") == resource:
-                yield Possible(text(each, "container"), resource, whole(each, "most"), at)
+            if at is not None and text(entry, "resource") == resource:
+                yield Possible(text(entry, "container"), resource, whole(entry, "most"), at)
 
 
 def _written(at: datetime) -> str:

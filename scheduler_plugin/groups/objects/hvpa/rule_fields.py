@@ -27,6 +27,7 @@ def axis_rules(spec: Fields, axis: str) -> AxisRules:
 
 
 def _direction(spec: Fields, axis: str, direction: str) -> DirectionRules:
+    # From the weakest to the strongest: each line overrides the ones before.
     flat = _with_changes(DirectionRules(), spec, ("minCpuChange", "minMemChange"))
     delay = spec.duration(f"scale{direction}Delay")
     flat = flat if delay is None else replace(flat, delay=delay)
@@ -74,6 +75,7 @@ def maintenance_window(spec: Fields, *axes: AxisRules) -> MaintenanceWindow | No
     name = "maintenanceTimeWindow"
     if not spec.has(name):
         modes = {rules.mode for axis in axes for rules in (axis.up, axis.down)}
+        # An update mode that waits for a window that never comes would never scale.
         if UpdateMode.MAINTENANCE_WINDOW in modes:
             raise spec.error(name, "begin and end, which updateMode MaintenanceWindow needs")
         return None

@@ -35,7 +35,7 @@ def _name(field: str) -> str:
     return "".join(part.upper() if part in ("cpu", "hpa") else part.capitalize() for part in field.split("_"))
 
 
-_FIELDS: Final = {_name(each.name): each.name for each in fields(Configuration) if each.name != "ignored"}
+_FIELDS: Final = {_name(field.name): field.name for field in fields(Configuration) if field.name != "ignored"}
 """From the name in a document to the field."""
 
 IGNORED: Final = frozenset(
@@ -62,19 +62,20 @@ def read_configuration(document: Mapping[str, object]) -> Configuration:
     """
     usual = Configuration()
     changes: dict[str, object] = {"ignored": tuple(sorted(IGNORED & document.keys()))}
-    for name, given in document.items():
+    for name, value in document.items():
         if name in IGNORED:
             continue
         field = _FIELDS.get(name)
         if field is None:
             raise ConfigurationError(f"{name}: unknown name; expected one of {', '.join(sorted(_FIELDS))}")
         try:
-            changes[field] = _READERS[type(getattr(usual, field))](given)
+            # The type of the default decides how a value is read.
+            changes[field] = _READERS[type(getattr(usual, field))](value)
         except ValueError as error:
             raise ConfigurationError(f"{name}: {error}") from None
-    found = replace(usual, **changes)  # type: ignore[arg-type]  # a reader makes what the field holds
-    _check(found)
-    return found
+    configuration = replace(usual, **changes)  # type: ignore[arg-type]  # a reader makes what the field holds
+    _check(configuration)
+    return configuration
 
 
 def write_configuration(configuration: Configuration) -> dict[str, object]:
@@ -102,6 +103,7 @@ def _written(value: object) -> object:
 
 
 def _whole(given: object) -> int:
+    # `bool` is an `int` in Python.
     if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given <= LARGEST:
         raise ValueError(f"expected a whole number from 1 to {LARGEST}, got {shown(given)}")
     return given
@@ -110,6 +112,7 @@ def _whole(given: object) -> int:
 def _ratio(given: object) -> Fraction:
     if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 <= given <= LARGEST:
         raise ValueError(f"expected a number from 0 to {LARGEST}, got {shown(given)}")
+    # Through `str`: the fraction of a binary float has a long tail.
     return Fraction(str(given))
 
 
@@ -151,12 +154,12 @@ def _multipliers(given: object) -> dict[Resource, int]:
     """A whole number of at least 1 for each resource: a limit is never below its request."""
     if not isinstance(given, Mapping):
         raise ValueError(f"expected a number for each of cpu and memory, got {shown(given)}")
-    found: dict[Resource, int] = {}
+    multipliers: dict[Resource, int] = {}
     for name, number in given.items():
         if name not in RESOURCES:
             raise ValueError(f"expected cpu and memory, got {shown(name)}")
-        found[name] = _whole(number)
-    return found
+        multipliers[name] = _whole(number)
+    return multipliers
 
 
 _READERS: Final[Mapping[type, Callable[[object], object]]] = {
@@ -190,6 +193,7 @@ _SHARES: Final = ("ReplicaReductionFactor", "MaxAllowedScalingDownRatio", "Buffe
 def _check(found: Configuration) -> None:
     values = {name: getattr(found, field) for name, field in _FIELDS.items()}
     try:
+        # The layout raises if the hours do not divide a day.
         _ = found.layout
     except ValueError as error:
         raise ConfigurationError(f"RangeOfMinMaxReplicasRecommendationHours: {error}") from None

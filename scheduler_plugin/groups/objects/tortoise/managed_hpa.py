@@ -19,9 +19,10 @@ from scheduler_plugin.groups.core.workload import RESOURCES
 def read_autoscaler(hpa: JsonObject) -> Autoscaler:
     """The numbers and metrics of its spec. What is missing reads as the API server's default."""
     spec = child(hpa, "spec")
+    # The API server's default for a missing minimum is 1.
     least = whole(spec, "minReplicas") or 1
     return Autoscaler(
-        least, max(least, whole(spec, "maxReplicas")), tuple(_metric(each) for each in items(spec, "metrics"))
+        least, max(least, whole(spec, "maxReplicas")), tuple(_metric(metric) for metric in items(spec, "metrics"))
     )
 
 
@@ -31,16 +32,19 @@ def write_autoscaler(autoscaler: Autoscaler) -> Json:
     >>> write_autoscaler(Autoscaler(3, 9, (ContainerTarget("app", "cpu", 70),)))["metrics"][0]["containerResource"]
     {'name': 'cpu', 'container': 'app', 'target': {'type': 'Utilization', 'averageUtilization': 70}}
     """
-    metrics = [_written(each) for each in autoscaler.metrics]
+    metrics = [_written(metric) for metric in autoscaler.metrics]
     return {"minReplicas": autoscaler.min, "maxReplicas": autoscaler.max, "metrics": metrics}
 
 
 def metrics_missing_since(hpa: JsonObject) -> datetime | None:
     """Since when the HPA says that it cannot read its metrics; None while it can, or has not said."""
-    for each in items(hpa, "status", "conditions"):
-        lacks = text(each, "reason").startswith("FailedGet") or text(each, "reason") == "InvalidMetricSourceType"
-        if (text(each, "type"), text(each, "status")) == ("ScalingActive", "False") and lacks:
-            since = parse_timestamp(each.get("lastTransitionTime"))
+    for condition in items(hpa, "status", "conditions"):
+        # Other reasons, such as ScalingDisabled, do not mean that metrics are missing.
+        lacks = (
+            text(condition, "reason").startswith("FailedGet") or text(condition, "reason") == "InvalidMetricSourceType"
+        )
+        if (text(condition, "type"), text(condition, "status")) == ("ScalingActive", "False") and lacks:
+            since = parse_timestamp(condition.get("lastTransitionTime"))
             return None if since is None else datetime.fromtimestamp(since, UTC)
     return None
 
@@ -50,6 +54,7 @@ def _metric(found: Json) -> Metric:
     if text(found, "type") == "ContainerResource":
         for resource in RESOURCES:
             if text(container, "name") == resource:
+                # 0 means that there is no utilisation: such a target is an amount and is kept as it is.
                 target = whole(container, "target", "averageUtilization")
                 return ContainerTarget(text(container, "container"), resource, target or None, {} if target else found)
     if text(found, "type") == "Resource":

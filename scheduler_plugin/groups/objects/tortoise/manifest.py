@@ -112,24 +112,29 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
     ('tortoise-hpa-lovely', <TortoiseMode.OFF: 'Off'>, 'apps/v1')
     """
     try:
-        given = msgspec.convert(found, _Object).spec
+        manifest = msgspec.convert(found, _Object).spec
     except (ValueError, RecursionError) as error:
         raise InvalidTortoiseError(field_message(error)) from None
-    name, refs, parts = name_of(found), given.target_refs, _Parts()
+    # All parts are read before anything is raised, so that people see every problem at once.
+    name, refs, parts = name_of(found), manifest.target_refs, _Parts()
     target = parts.read(lambda: _target(refs.scale_target_ref), Target("", "", ""))
     spec = Spec(
         configuration=configuration,
-        mode=parts.read(lambda: _choice("spec.updateMode", TortoiseMode, given.update_mode or "Off"), TortoiseMode.OFF),
+        # An empty mode is Off, as upstream has it.
+        mode=parts.read(
+            lambda: _choice("spec.updateMode", TortoiseMode, manifest.update_mode or "Off"), TortoiseMode.OFF
+        ),
         autoscaler=parts.read(lambda: _hpa(refs.horizontal_pod_autoscaler_name, target), None),
-        policies=parts.read(lambda: _policies(given.autoscaling_policy), None),
-        sizes=parts.read(lambda: _sizes(given.resource_policy), {}),
-        max_replicas=parts.read(lambda: _max_replicas(given.max_replicas), None),
+        policies=parts.read(lambda: _policies(manifest.autoscaling_policy), None),
+        sizes=parts.read(lambda: _sizes(manifest.resource_policy), {}),
+        max_replicas=parts.read(lambda: _max_replicas(manifest.max_replicas), None),
     )
-    deletes = parts.read(lambda: _deletes(given.deletion_policy), False)
+    deletes = parts.read(lambda: _deletes(manifest.deletion_policy), False)
     if parts.problems:
         raise InvalidTortoiseError("; ".join(parts.problems))
+    # Upstream's name for a Tortoise's own HPA, so that an existing one is found.
     hpa = spec.autoscaler or f"tortoise-hpa-{name.name}"
-    return Tortoise(name, spec, target, hpa, deletes, given.horizontal_pod_autoscaler_behavior or {})
+    return Tortoise(name, spec, target, hpa, deletes, manifest.horizontal_pod_autoscaler_behavior or {})
 
 
 T = TypeVar("T")
@@ -154,6 +159,7 @@ def _target(given: _Target) -> Target:
     path = "spec.targetRefs.scaleTargetRef"
     if not given.kind or not given.name:
         raise ValueError(f"{path}: expected a kind and a name")
+    # Most targets without an API version are Deployments.
     return Target(given.api_version or _API_VERSIONS.get(given.kind, "apps/v1"), given.kind, given.name)
 
 
@@ -183,27 +189,28 @@ def _deletes(given: str) -> bool:
 
 def _policies(given: list[_Policy] | None) -> Policies | None:
     """An empty list is none at all: then nothing was said."""
+    # An empty list means the same as none: nothing was said.
     if not given:
         return None
-    found: dict[Place, Scaling] = {}
-    for path, each in _named("spec.autoscalingPolicy", given):
-        for resource, policy in each.policy.items():
-            place = (each.container_name, _resource(f"{path}.policy", resource))
-            found[place] = _choice(f"{path}.policy.{resource}", Scaling, policy)
-    return found
+    policies: dict[Place, Scaling] = {}
+    for path, entry in _named("spec.autoscalingPolicy", given):
+        for resource, policy in entry.policy.items():
+            place = (entry.container_name, _resource(f"{path}.policy", resource))
+            policies[place] = _choice(f"{path}.policy.{resource}", Scaling, policy)
+    return policies
 
 
 def _sizes(given: list[_Sizes] | None) -> dict[str, SizeBounds]:
-    found: dict[str, SizeBounds] = {}
-    for path, each in _named("spec.resourcePolicy", given or []):
-        least = _amounts(f"{path}.minAllocatedResources", each.min_allocated_resources or {})
-        most = _amounts(f"{path}.maxAllocatedResources", each.max_allocated_resources or {})
+    bounds: dict[str, SizeBounds] = {}
+    for path, entry in _named("spec.resourcePolicy", given or []):
+        least = _amounts(f"{path}.minAllocatedResources", entry.min_allocated_resources or {})
+        most = _amounts(f"{path}.maxAllocatedResources", entry.max_allocated_resources or {})
         for resource, amount in least:
             highest = most[resource]
             if highest is not None and highest < amount:
                 raise ValueError(f"{path}.minAllocatedResources.{resource}: expected at most {highest}, got {amount}")
-        found[each.container_name] = SizeBounds(least, most)
-    return found
+        bounds[entry.container_name] = SizeBounds(least, most)
+    return bounds
 
 
 P = TypeVar("P", _Policy, _Sizes)
@@ -211,13 +218,13 @@ P = TypeVar("P", _Policy, _Sizes)
 
 def _named(path: str, given: list[P]) -> list[tuple[str, P]]:
     """Each entry with its path. No container may come twice, or be without a name."""
-    names = [each.container_name for each in given]
+    names = [entry.container_name for entry in given]
     if len(names) > MOST_CONTAINERS:
         raise ValueError(f"{path}: expected at most {MOST_CONTAINERS} containers, got {len(names)}")
     for number, name in enumerate(names):
         if not name or name in names[:number]:
             raise ValueError(f"{path}[{number}].containerName: expected a name that comes once, got {shown(name)}")
-    return [(f"{path}[{number}]", each) for number, each in enumerate(given)]
+    return [(f"{path}[{number}]", entry) for number, entry in enumerate(given)]
 
 
 def _resource(path: str, given: str) -> Resource:
@@ -228,12 +235,12 @@ def _resource(path: str, given: str) -> Resource:
 
 
 def _amounts(path: str, given: dict[str, object]) -> ResourceList:
-    found = NOTHING
+    amounts = NOTHING
     for name, quantity in given.items():
         resource = _resource(path, name)
         try:
             amount = (MilliCpu if resource == "cpu" else Bytes).parse(quantity)  # type: ignore[arg-type]  # or refuses
         except QuantityError as error:
             raise ValueError(f"{path}.{resource}: {error}") from None
-        found = found.with_value(resource, amount.value)
-    return found
+        amounts = amounts.with_value(resource, amount.value)
+    return amounts

@@ -1,11 +1,4 @@
-"""Slots of a memory as a Tortoise's status has them: ``{from, to, weekday, timezone, value, updatedAt}``.
-
-Rules that hold here:
-
-- Reading never fails: an entry that cannot be read is left out, and is learned again.
-- The first readable entry tells the layout, so that a memory outlives a change of the configuration. At most 168
-  entries are read and written.
-"""
+"""Slots of a memory as a Tortoise's status has them: ``{from, to, weekday, timezone, value, updatedAt}``."""
 
 from __future__ import annotations
 
@@ -48,8 +41,8 @@ def write_slots(memory: SlotMemory) -> list[Json]:
     """Encode the known values, in the order of the slots."""
     zone = memory.layout.zone.key
     entries = [
-        _Entry(slot.start, slot.end, zone, known.value, known.at.replace(microsecond=0), slot.weekday)
-        for slot, known in memory
+        _Entry(slot.start, slot.end, zone, remembered.value, remembered.at.replace(microsecond=0), slot.weekday)
+        for slot, remembered in memory
     ]
     written: list[Json] = msgspec.to_builtins(entries)
     return written
@@ -57,25 +50,29 @@ def write_slots(memory: SlotMemory) -> list[Json]:
 
 def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemory:
     """The memory that ``write_slots`` wrote; an empty one in the layout ``otherwise`` if there is none."""
-    found = _read(list(entries)[:MOST_SLOTS])
-    layout = next((each for entry in found if (each := _layout(entry)) is not None), otherwise)
+    # At most one week of hours, however long the status is.
+    parsed = _read(list(entries)[:MOST_SLOTS])
+    # The first readable entry tells the layout, so that a memory outlives a change of the configuration.
+    layout = next((candidate for entry in parsed if (candidate := _layout(entry)) is not None), otherwise)
     slots = frozenset(layout.slots())
-    named = [(each.slot, each) for each in found if each.timezone == layout.zone.key]
-    return SlotMemory(layout, {slot: Remembered(each.value, each.at) for slot, each in named if slot in slots})
+    named = [(entry.slot, entry) for entry in parsed if entry.timezone == layout.zone.key]
+    return SlotMemory(layout, {slot: Remembered(entry.value, entry.at) for slot, entry in named if slot in slots})
 
 
 def _read(found: list[JsonObject]) -> list[_Entry]:
     """All entries at once; one by one where some of them cannot be read."""
     try:
+        # All at once is much faster; one bad entry makes it necessary to go one by one.
         return msgspec.convert(found, list[_Entry])
     except ValueError:
-        return [entry for each in found if (entry := _one(each)) is not None]
+        return [entry for raw in found if (entry := _one(raw)) is not None]
 
 
 def _one(found: JsonObject) -> _Entry | None:
     try:
         return msgspec.convert(found, _Entry)
     except ValueError:
+        # Left out, and learned again when its slot comes.
         return None
 
 

@@ -61,15 +61,15 @@ def write_status(memory: TortoiseMemory, decision: TortoiseDecision) -> Json:
         "maxReplicas": write_slots(memory.replicas.most),
         "targetUtilizations": _targets(decision.proposed),
     }
-    vertical: Json = {"containerResourceRecommendation": [_recommendation(each) for each in decision.sizes]}
+    vertical: Json = {"containerResourceRecommendation": [_recommendation(container) for container in decision.sizes]}
     return {
         **({} if memory.phase is None else {"tortoisePhase": str(memory.phase)}),
-        "autoscalingPolicy": _by_container("policy", {place: str(each) for place, each in memory.policies.items()}),
+        "autoscalingPolicy": _by_container("policy", {place: str(policy) for place, policy in memory.policies.items()}),
         "containerResourcePhases": _by_container(
-            "resourcePhases", {place: _phase(each) for place, each in memory.resources.items()}
+            "resourcePhases", {place: _phase(phase) for place, phase in memory.resources.items()}
         ),
         "containerRecommendationFromVPA": [
-            {"containerName": name, "maxRecommendation": {kind: {"quantity": str(each)} for kind, each in sizes}}
+            {"containerName": name, "maxRecommendation": {kind: {"quantity": str(amount)} for kind, amount in sizes}}
             for name, sizes in memory.recommended.items()
         ],
         "recommendations": {"horizontal": horizontal, "vertical": vertical},
@@ -105,18 +105,18 @@ def _phase(phase: ResourcePhase) -> Json:
 
 
 def _by_container(name: str, values: Mapping[Place, object]) -> list[Json]:
-    found: dict[str, Json] = {}
+    by_name: dict[str, Json] = {}
     for (container, resource), value in values.items():
-        found.setdefault(container, {})[resource] = value
-    return [{"containerName": container, name: each} for container, each in found.items()]
+        by_name.setdefault(container, {})[resource] = value
+    return [{"containerName": container, name: by_resource} for container, by_resource in by_name.items()]
 
 
 def _targets(proposed: Autoscaler | None) -> list[Json]:
     metrics = () if proposed is None else proposed.metrics
     targets: dict[Place, object] = {
-        (each.container, each.resource): each.utilisation
-        for each in metrics
-        if isinstance(each, ContainerTarget) and each.utilisation is not None
+        (metric.container, metric.resource): metric.utilisation
+        for metric in metrics
+        if isinstance(metric, ContainerTarget) and metric.utilisation is not None
     }
     return _by_container("targetUtilization", targets)
 
@@ -130,7 +130,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def _one_of(kinds: type[E], found: object) -> E | None:
-    return next((each for each in kinds if each == found), None)
+    return next((kind for kind in kinds if kind == found), None)
 
 
 def _entries(status: JsonObject, name: str, inner: str) -> Iterator[tuple[Place, object]]:
@@ -142,27 +142,27 @@ def _entries(status: JsonObject, name: str, inner: str) -> Iterator[tuple[Place,
 
 
 def _policies(status: JsonObject) -> Iterator[tuple[Place, Scaling]]:
-    for place, found in _entries(status, "autoscalingPolicy", "policy"):
-        policy = _one_of(Scaling, found)
+    for place, value in _entries(status, "autoscalingPolicy", "policy"):
+        policy = _one_of(Scaling, value)
         if policy is not None:
             yield place, policy
 
 
 def _resources(status: JsonObject) -> Iterator[tuple[Place, ResourcePhase]]:
-    for place, found in _entries(status, "containerResourcePhases", "resourcePhases"):
-        entry = found if isinstance(found, dict) else {}
+    for place, value in _entries(status, "containerResourcePhases", "resourcePhases"):
+        entry = value if isinstance(value, dict) else {}
         state, since = _one_of(ResourceState, entry.get("phase")), _moment(entry.get("lastTransitionTime"))
         if state is not None and since is not None:
             yield place, ResourcePhase(state, since)
 
 
 def _recommended(status: JsonObject) -> Iterator[tuple[str, ResourceList]]:
-    found: dict[str, ResourceList] = {}
+    maxima: dict[str, ResourceList] = {}
     for (name, resource), value in _entries(status, "containerRecommendationFromVPA", "maxRecommendation"):
         quantity = text(value, "quantity") if isinstance(value, dict) else ""
         try:
             amount = (MilliCpu if resource == "cpu" else Bytes).parse(quantity)
         except QuantityError:
             continue
-        found[name] = found.get(name, NOTHING).with_value(resource, amount.value)
-    yield from found.items()
+        maxima[name] = maxima.get(name, NOTHING).with_value(resource, amount.value)
+    yield from maxima.items()
