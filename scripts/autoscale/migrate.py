@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from protocol.durations import parse_duration
-from protocol.kubernetes.objects import Json, flag, name_of, text
+from protocol.kubernetes.objects import Json, flag, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -184,20 +184,22 @@ async def move_and_watch(  # noqa: PLR0913, PLR0917 - what is to move, and how l
     await watch.begin()
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(watch.run())
-        made = text(await client.create(MIGRATIONS, vm.namespace, migration_of(vm, limit)), "metadata", "uid")
+        migration = await client.create(MIGRATIONS, vm.namespace, migration_of(vm, limit))
+        made, name = uid_of(migration), name_of(migration).name
         # The watch may have seen the object before `create` returned its UID.
         turned(watch.by_uid(made))
         waits = _Waits(client, vm, console, clock)
         with console.status("the VM is about to move") as status:
             until = Instant(clock.now() + limit + _GRACE)
             while (move := watch.by_uid(made)) is None or move.is_under_way:
-                if move is not None and (stop.is_set() or clock.now() >= until):
+                if stop.is_set() or clock.now() >= until:
                     break
                 await waits.look(move, made)
                 status.update(escape(visible(_doing(move))))
                 await clock.sleep(_LOOK)
         watching.cancel()
-    return move
+    # An object that was gone before the watch could show it is under way for all that is known.
+    return ObservedMove(vm, name=name) if move is None else move
 
 
 class _Waits:

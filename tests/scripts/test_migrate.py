@@ -26,12 +26,22 @@ from tests.neonvm.runtime_fixture import definition
 VM = ObjectName("default", "db")
 
 
+class Silence(httpx.AsyncByteStream):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+
 class Hasty(InProcess):
     """An API server at which the next migration is deleted before its creator has an answer."""
 
     is_waiting = False
+    is_mute = False
+    """Whether its watches show nothing."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.is_mute and "watch" in request.url.params:
+            return httpx.Response(200, stream=Silence())
         answer = await super().handle_async_request(request)
         if self.is_waiting and request.method == "POST":
             self.is_waiting = False
@@ -125,6 +135,14 @@ async def test_one_that_is_gone_before_anybody_has_seen_it_was_cancelled(person:
     await person.orders()
     phase, lines = await person.hears()
     assert (phase, lines[-1]) == ("Cancelled", "db: ? ⇢ ? Cancelled")
+
+
+async def test_one_that_the_watch_never_shows_ends_at_its_time(person: Person) -> None:
+    person.api.is_mute = True
+    await person.orders()
+    await person.until(person.looks.done, step=2.0)
+    move = await person.looks
+    assert (move.phase, move.name.startswith("db-"), move.is_under_way) == ("Pending", True, True)
 
 
 NO_ROOM = "no node takes the target pod: 0/2 nodes are available: 2 Insufficient cpu."

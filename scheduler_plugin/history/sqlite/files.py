@@ -81,7 +81,9 @@ def open_to_write(path: Path) -> sqlite3.Connection:
     """The file with its tables. Raises ``NewerFileError``, ``FAULTS`` and ``OSError``."""
     # Made before SQLite opens it, which would make it readable for others; the files beside it get the same rights.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _OWN))
-    open_to_read(path).close()  # refuses a newer file before anything is written into it
+    # Refuses a newer or foreign file before anything of it changes: even its mode, or that of its journal.
+    with closing(open_to_read(path)) as reading:
+        _own(reading)
     with suppress(PermissionError):  # a volume's group may write a file that another user made
         path.chmod(_OWN)
     # Without an isolation level Python begins no transactions of its own.

@@ -286,8 +286,12 @@ def test_foreign_database_is_not_written(path: Path) -> None:
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE theirs (a)")
     other.close()
+    path.chmod(0o640)
+    before = path.read_bytes()
     store = SqliteStore(path, lambda: NOW / 1000)
     assert "expected a history of version 1" in store.notes[0]
+    (aside,) = path.parent.glob(f"{path.name}.damaged-*")
+    assert (aside.read_bytes(), aside.stat().st_mode & 0o777) == (before, 0o640)
     store.close()
 
 
