@@ -81,11 +81,6 @@ class Image:
         """True if it carries a VM's disk instead of a program."""
         return not self.starts
 
-    @property
-    def needs_guest_image(self) -> bool:
-        """True if a part of the guest image is in it, which is not built in a container."""
-        return any(isinstance(layer, GuestDisk | GuestKernel) for layer in self.layers)
-
     def is_built_for(self, platform: str) -> bool:
         """Return True if the image exists for the platform of that name: a guest's disk is built for ``GUEST``
         alone.

@@ -105,18 +105,6 @@ def rank_options(options: Sequence[Option], cluster_nodes: int | None, config: R
     return sorted((ranked for ranked in usable if ranked is not None), key=lambda ranked: ranked.rank)
 
 
-def best_options(ranked: Sequence[Ranked]) -> list[Option]:
-    """The options that share the lowest rank; a further choice among them is the caller's.
-
-    >>> from protocol.units import Resources
-    >>> node = Needs(Resources.parse(4, "16Gi"))
-    >>> options = [Option(group, 1, node, 1.0, (node,)) for group in ("a", "b")]
-    >>> [option.group for option in best_options(rank_options(options, 3, RankingConfig()))]
-    ['a', 'b']
-    """
-    return [one.option for one in ranked if one.rank == ranked[0].rank]
-
-
 def _rank_one(
     option: Option, preferred: float | None, perfect: float, damper: float, config: RankingConfig
 ) -> Ranked | None:

@@ -32,9 +32,6 @@ LONGEST_BATCH: Final = 128 * 1024
 # Also how ``is_granted`` recognizes an entry without parsing it.
 _GRANTED: Final = b'{"status":200,'
 
-WORKED: Final = 200
-"""The status of an entry that is answered with a permit."""
-
 
 class MalformedBatchError(ValueError):
     """It is no array, or has the wrong number of entries; the message says which."""

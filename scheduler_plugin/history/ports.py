@@ -72,9 +72,6 @@ class History(Protocol):
         Raises ``HistoryError``.
         """
 
-    async def node_series(self, node: str, period: Period, step: Millis) -> Sequence[Span]:
-        """A node over time in ``NODE_COLUMNS``, likewise. Raises ``HistoryError``."""
-
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         """Decisions on a VM (None: on all), the newest first, at most ``most``. Raises ``HistoryError``."""
 

@@ -13,7 +13,6 @@ from agent.core.advance import advance
 from agent.core.events import Answered, MonitorAnswered, MonitorJoined, Started, VmSeen
 from agent.core.goal import goal
 from agent.core.guest import NO_RATES, GuestSample
-from agent.core.invariants import violations
 from agent.core.permits import objection
 from agent.core.plan import plan
 from agent.core.policy import (
@@ -31,6 +30,7 @@ from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, TellGr
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
+from tests.agent.core.invariants import violations
 from tests.agent.core.story import Story, cu, settled
 from tests.scenarios.world import World
 from tests.vectors.case import Case

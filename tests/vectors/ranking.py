@@ -12,7 +12,6 @@ from protocol.ranking.price_keys import price_keys
 from protocol.ranking.prices import MIB, Needs, damper_price, perfect_price
 from protocol.ranking.rank import (
     Option,
-    best_options,
     preferred_vcpus,
     rank,
     rank_options,
@@ -22,6 +21,7 @@ from protocol.ranking.rank import (
 from protocol.units import Bytes, MilliCpu, Resources
 from scheduler_plugin.expander.scaleup import ScaleUp
 from scheduler_plugin.expander.wire import GB, LOCAL_STORAGE, decode_scale_up, encode_groups
+from tests.protocol.ranking.best_options import best_options
 from tests.vectors.case import Case
 from tests.vectors.registry import Check, Declined, Family
 

@@ -36,7 +36,7 @@ from scheduler_plugin.groups.core.tortoise.recommendation_maximum import maximum
 from scheduler_plugin.groups.core.tortoise.replica_range import capped, proposed, step_back
 from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
 from scheduler_plugin.groups.core.tortoise.slot_memory import Remembered, SlotMemory
-from scheduler_plugin.groups.core.tortoise.slots import Slot, SlotLayout, slot_of
+from scheduler_plugin.groups.core.tortoise.slots import Slot, SlotLayout
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMemory
 from scheduler_plugin.groups.core.tortoise.utilisation import target_utilisation, towards
 from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList, SizedContainer, Workload
@@ -63,7 +63,8 @@ def in_units(*numbers: float) -> tuple[int, list[int]]:
 def min_max_replicas(case: Case) -> object:
     given = case.input
     if "slots" in given:
-        found = slot_of([Slot(*each) for each in given["slots"]], given["weekday"], given["hour"])
+        slots = [Slot(*each) for each in given["slots"]]
+        found = next((slot for slot in slots if slot.covers(given["weekday"], given["hour"])), None)
         return "error: no slot" if found is None else {"from": found.start, "to": found.end}
     configuration = Configuration(
         minimum_min_replicas=given["minimum_min"],

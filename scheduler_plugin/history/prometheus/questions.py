@@ -99,11 +99,6 @@ class PrometheusHistory:
             [self._say.vm(column, vm, "namespace, vm") for column in VM_COLUMNS], VM_COLUMNS, period, step
         )
 
-    async def node_series(self, node: str, period: Period, step: Millis) -> Sequence[Span]:
-        """See ``History``."""
-        await self._learn(period)
-        return await self._spans([self._say.node(column, node) for column in NODE_COLUMNS], NODE_COLUMNS, period, step)
-
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         """See ``History``."""
         await self._learn(period)

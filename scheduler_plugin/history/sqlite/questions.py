@@ -46,10 +46,6 @@ class SqliteHistory:
         key = ("vm", vm.namespace, vm.name)
         return await self._ask(lambda connection: _series(connection, VM_SPANS, key, period, step))
 
-    async def node_series(self, node: str, period: Period, step: Millis) -> Sequence[Span]:
-        """See ``History``."""
-        return await self._ask(lambda connection: _series(connection, NODE_SPANS, ("node", "", node), period, step))
-
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         """See ``History``."""
         rows = await self._ask(lambda connection: _events(connection, "decisions", "at", "at", vm, period, most))

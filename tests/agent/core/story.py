@@ -11,7 +11,6 @@ from agent.core.actions import Action, AskScheduler, PatchVm, Plan
 from agent.core.advance import advance
 from agent.core.events import Answered, Event, Fault, Patched, Scraped, Started, VmSeen
 from agent.core.guest import CpuSeconds, GuestSample
-from agent.core.invariants import violations
 from agent.core.plan import plan
 from agent.core.policy import CpuPolicy, MemoryPolicy, Policy, Smoothing, Timing
 from agent.core.state import State, begin
@@ -20,6 +19,7 @@ from protocol.messages import AgentRequest, Metrics, ObjectName, PluginResponse
 from protocol.smoothing.policy import parse_policy
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
+from tests.agent.core.invariants import violations
 
 GIB = 1024**3
 POD = ObjectName("default", "vm-1-pod")

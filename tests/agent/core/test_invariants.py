@@ -25,7 +25,6 @@ from agent.core.events import (
     VmSeen,
 )
 from agent.core.guest import CpuSeconds, GuestSample
-from agent.core.invariants import violations
 from agent.core.plan import plan
 from agent.core.policy import Policy
 from agent.core.state import begin
@@ -34,6 +33,7 @@ from protocol.guest.monitor_messages import TellGrown
 from protocol.messages import AgentRequest, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import Bounds
+from tests.agent.core.invariants import violations
 from tests.agent.core.story import GIB, POD, UNIT, Story, cu, holding, patches, settled, vm
 from tests.examples import examples
 

@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from deploy.images.catalogue import IMAGES, NON_ROOT, PYTHON, Image, ImageSources, Packages, Wheels
+from deploy.images.catalogue import (
+    IMAGES,
+    NON_ROOT,
+    PYTHON,
+    GuestDisk,
+    GuestKernel,
+    Image,
+    ImageSources,
+    Packages,
+    Wheels,
+)
 from deploy.images.inputs.apt import installed
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.inputs.wheelhouse import requirements_here
@@ -19,7 +29,9 @@ from tests.deploy.manifests import ROOT
 from tests.package.programs import program_of
 
 SERVICES = [image for image in IMAGES.values() if not image.is_guest]
-WITH_DOCKER = [image for image in SERVICES if not image.needs_guest_image]
+WITH_DOCKER = [
+    image for image in SERVICES if not any(isinstance(layer, GuestDisk | GuestKernel) for layer in image.layers)
+]
 AS_ROOT = {"neonvm-devices", "neonvm-network"}
 """The kubelet's folder is root's; and only root's programs keep a right over the node's network when they start others.
 """

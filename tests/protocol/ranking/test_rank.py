@@ -12,7 +12,6 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.prices import MIB, Needs, damper_price, node_price, perfect_price
 from protocol.ranking.rank import (
     Option,
-    best_options,
     preferred_vcpus,
     rank,
     rank_options,
@@ -20,6 +19,7 @@ from protocol.ranking.rank import (
     unfitness,
 )
 from protocol.units import Bytes, MilliCpu, Resources
+from tests.protocol.ranking.best_options import best_options
 
 CONFIG = RankingConfig(node_prices={"n1-standard-2": 0.095, "n1-standard-8": 0.38, "n1-standard-2-gpu": 0.795})
 

@@ -44,9 +44,6 @@ class MadeUpHistory:
         starts = [period.since + width * at for at in range(STEPS)]
         return [held(at, at + width, _waves(place)) for place, at in enumerate(starts)]
 
-    async def node_series(self, node: str, period: Period, step: Millis) -> Sequence[Span]:
-        return []
-
     async def decisions(self, vm: ObjectName | None, period: Period, most: int = 500) -> Sequence[DecisionRecord]:
         self._ask("decisions")
         name = vm or ObjectName("default", "db")

@@ -5,7 +5,7 @@ Rules that hold here:
 - The shape of an object is known by its schema alone, and only at run time, so ``JsonObject`` is ``dict[str, Any]``:
   this package is the edge at which nothing can be typed further.
 - An object that has been stored is never changed again; a change makes a copy of the parts that it
-  changes (``with_field``, ``without_field``) or of everything (``deep_copy``).
+  changes (``with_field``) or of everything (``deep_copy``).
 """
 
 from __future__ import annotations
@@ -96,17 +96,6 @@ def with_field(value: JsonObject, path: Sequence[str], new: Any) -> JsonObject:
     inner = value.get(head)
     # A value that is no object cannot hold the path, and gives way to one that can.
     return {**value, head: with_field(inner if isinstance(inner, dict) else {}, rest, new)}
-
-
-def without_field(value: JsonObject, path: Sequence[str]) -> JsonObject:
-    """A copy of ``value`` without the field at ``path``; ``value`` itself if there is none."""
-    head, rest = path[0], path[1:]
-    if head not in value:
-        return value
-    if not rest:
-        return {key: inner for key, inner in value.items() if key != head}
-    inner = value[head]
-    return {**value, head: without_field(inner, rest)} if isinstance(inner, dict) else value
 
 
 def deep_copy(value: Any) -> Any:

@@ -13,7 +13,6 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text
 from protocol.kubernetes.timestamps import micro_timestamp, parse_timestamp
-from scheduler_plugin.groups.core.recommender.horizontal import Desires
 from scheduler_plugin.groups.core.recommender.usage_histogram import UsageHistogram
 from scheduler_plugin.groups.core.recommender.vertical import (
     DAY,
@@ -90,19 +89,6 @@ def _decoded(found: JsonObject, rules: VerticalRules, now: float) -> ContainerHi
 def _restored(empty: UsageHistogram, found: JsonObject, at: float) -> UsageHistogram:
     weights = {name: int(_number(weight)) for name, weight in child(found, "bucketWeights").items()}
     return empty.restored(weights, _number(found.get("totalWeight")), at)
-
-
-def encode_desires(memory: Desires) -> list[Json]:
-    """The stabilization window's entries, oldest first."""
-    return [{"time": micro_timestamp(at), "replicas": count} for at, count in memory.entries[-MOST_DESIRES:]]
-
-
-def decode_desires(found: JsonObject, field: str) -> Desires:
-    """Decode the output of ``encode_desires`` in ``field`` of ``found``."""
-    entries = (
-        (parse_timestamp(entry.get("time")), int(_number(entry.get("replicas")))) for entry in items(found, field)
-    )
-    return Desires(tuple((at, count) for at, count in entries if at is not None)[-MOST_DESIRES:])
 
 
 def _number(found: object) -> float:

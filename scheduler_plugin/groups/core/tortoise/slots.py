@@ -8,7 +8,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -32,15 +31,6 @@ class Slot(NamedTuple):
     def covers(self, weekday: str, hour: int) -> bool:
         """Return True if that hour of that day lies in the slot."""
         return self.start <= hour < self.end and self.weekday in (None, weekday)
-
-
-def slot_of(slots: Iterable[Slot], weekday: str, hour: int) -> Slot | None:
-    """The first of ``slots`` in which that hour lies; None if there is none.
-
-    >>> slot_of([Slot(0, 12), Slot(12, 24)], "Sunday", 12)
-    Slot(start=12, end=24, weekday=None)
-    """
-    return next((slot for slot in slots if slot.covers(weekday, hour)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,6 @@ async def test_spans_come_back_as_they_were_written(path: Path, store: SqliteSto
     assert await history.vm_series(ObjectName("default", "none"), EVER, MINUTE) == []
     assert [(each.facts, each.span) for each in await history.usage(EVER)] == [(FACTS, joined([s for _, s in written]))]
     assert [each.facts for each in await history.node_usage(EVER)] == [NodeRecord("n1", "m5")]
-    assert len(await history.node_series("n1", EVER, MINUTE)) == 1
     assert (await history.extent()).until == NOW + 3 * MINUTE
     assert await history.high_needs(EVER, 0.5) == {DB: Size(1001, 2048)}
 

@@ -7,11 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.recommender.checkpoint import (
-    MOST_DESIRES,
-    decode_desires,
-    encode_desires,
-)
 from scheduler_plugin.groups.core.recommender.horizontal import (
     Desires,
     HorizontalRules,
@@ -130,16 +125,3 @@ def test_a_metric_without_a_target_recommends_nothing() -> None:
     rules = HorizontalRules(ReplicaBounds(1, 9), (MetricTarget("cpu"),))
     memory = Desires(((T0, 4),))
     assert recommended(rules, 3, lambda _: replicas(1), memory, T0) == (None, memory)
-
-
-def test_the_window_survives_a_restart() -> None:
-    memory = Desires(((T0, 8), (T0 + 0.5, 3)))
-    encoded = encode_desires(memory)
-    assert encoded == [
-        {"time": "2026-01-01T00:00:00.000000Z", "replicas": 8},
-        {"time": "2026-01-01T00:00:00.500000Z", "replicas": 3},
-    ]
-    assert decode_desires({"desired": encoded}, "desired") == memory
-    assert decode_desires({"desired": [{"time": "soon", "replicas": 3}, 7]}, "desired") == Desires()
-    many = Desires(tuple((T0 + each, 1000 - each) for each in range(1000)))
-    assert len(encode_desires(many)) == MOST_DESIRES
