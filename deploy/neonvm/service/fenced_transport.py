@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import httpx2 as httpx
@@ -19,19 +20,19 @@ class FencedTransport(httpx.AsyncBaseTransport):
         self._remaining = remaining
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """One request. Raises ``ConnectError`` for a write if the Lease is not held."""
-        if request.method not in _READS:
-            left = self._remaining()
-            if left <= 0:
-                raise httpx.ConnectError("this process does not hold the Lease", request=request)
-            limits = request.extensions.get("timeout", {})
-            # Cut to the rest of the Lease: nothing waits for longer than this process may write.
-            request.extensions["timeout"] = {name: min(left, limits.get(name) or left) for name in _LIMITS}
-        return await self._inner.handle_async_request(request)
+        """One request. A write without the Lease raises ``ConnectError``, one that outlasts it ``ReadTimeout``."""
+        if request.method in _READS:
+            return await self._inner.handle_async_request(request)
+        left = self._remaining()
+        if left <= 0:
+            raise httpx.ConnectError("this process does not hold the Lease", request=request)
+        try:
+            # One limit over all steps: each step's own would let a write that waited for a connection begin too late.
+            async with asyncio.timeout(left):
+                return await self._inner.handle_async_request(request)
+        except TimeoutError:
+            raise httpx.ReadTimeout("the Lease ended before the answer came", request=request) from None
 
     async def aclose(self) -> None:
         """Closes ``inner``."""
         await self._inner.aclose()
-
-
-_LIMITS = ("connect", "read", "write", "pool")
