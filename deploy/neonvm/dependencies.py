@@ -16,7 +16,7 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 
 PodForm = Callable[[Json, Json], Json]
-"""Makes the pod that the cluster needs of a VM and the plain pod of its plan."""
+"""Turns a VM and the plain pod of its plan into the pod that the cluster needs."""
 
 
 def as_planned(vm: Json, pod: Json) -> Json:  # noqa: ARG001 - a PodForm
@@ -39,7 +39,7 @@ class GuestHost(Protocol):
         """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``."""
 
     def is_known(self, pod: ObjectName, uid: str) -> bool:
-        """Return True if that pod's guest has been looked at here; until then nothing can be said of it."""
+        """Return True if that pod's guest has been looked at here; until then nothing is known about it."""
 
     def hindrance(self, pod: ObjectName, uid: str) -> str:
         """The reason why that pod's guest cannot be moved, in one line; empty if nothing known prevents it."""
@@ -51,7 +51,7 @@ class GuestHost(Protocol):
         """The VM's address on the flat network; empty if it is not on it. Raises ``ApiError`` and the like."""
 
     async def release_vm(self, vm: ObjectName, uid: str) -> None:
-        """The VM is gone for good: its address and its disk are given back."""
+        """Releases the address and the disk of a VM that is gone for good."""
 
 
 @dataclass(frozen=True, slots=True)

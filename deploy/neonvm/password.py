@@ -44,7 +44,7 @@ async def keep_password(guest: PasswordGuest, read: ReadPassword, clock: Clock) 
                 await guest.set_password(password)
                 previous = password
             except GuestError:
-                pass  # it is on its way elsewhere, or busy: the next try is soon
+                pass  # the guest is migrating or busy; the next try comes soon
         await clock.sleep(_PAUSE)
 
 
@@ -63,7 +63,7 @@ def password_in(secret: Json) -> str:
     >>> password_in({"data": {"password": "c2VjcmV0"}}), password_in({})
     ('secret', '')
     """
-    # The API server has base64 in ``data``; a Secret without the key decodes to an empty password.
+    # ``data`` of a Secret is base64; without the key the password decodes to an empty one.
     return b64decode(text(secret, "data", PASSWORD_KEY)).decode()
 
 

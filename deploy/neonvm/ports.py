@@ -30,7 +30,7 @@ class GuestPhase(StrEnum):
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
-"""What is resized of a guest, each by itself."""
+"""The resources of a guest, each resized by itself."""
 
 
 class PodRole(Enum):
@@ -93,7 +93,7 @@ class PodNetwork:
     token: DaemonToken | None = None
 
     def asked(self, path: str) -> str:
-        """``path`` of the guest's daemon, as it is asked for here."""
+        """``path`` of the guest's daemon, with the token if it needs one."""
         return path if self.token is None else f"{path}?{self.token.word}"
 
     def port_for(self, port: int) -> int:
@@ -134,8 +134,7 @@ class GuestSpec:
     console: Path | None = None
 
 
-# In seconds.
-_DOUBLED_EVERY: Final = 5.0
+_DOUBLED_EVERY: Final = 5.0  # seconds
 # QEMU takes no infinite downtime limit; this is longer than any final pass lasts.
 _AS_LONG_AS_IT_TAKES: Final = Seconds(1000.0)
 
@@ -144,10 +143,10 @@ _AS_LONG_AS_IT_TAKES: Final = Seconds(1000.0)
 class TransferLimits:
     """Limits of a live migration (S4.12).
 
-    ``downtime`` is how long it may stand still, which the hypervisor aims at, and ``downtime_most`` what it may become
-    for a guest that changes its memory too fast for that; ``bandwidth`` is in bytes per second; after ``timeout``
-    without an end the move is given up. With ``auto_converge`` such a guest is slowed down. In ``one_pass`` all is sent
-    once while the guest runs, and what has changed meanwhile while it stands still, however long that takes.
+    ``downtime`` is the standstill that the hypervisor aims at, and ``downtime_most`` its limit for a guest that changes
+    its memory too fast for that; with ``auto_converge`` such a guest is slowed down. ``bandwidth`` is in bytes per
+    second. After ``timeout`` the move is given up. In ``one_pass`` all memory is sent once while the guest runs, and
+    what has changed meanwhile is sent while it stands still, however long that takes.
     """
 
     downtime: Seconds
@@ -249,9 +248,9 @@ class Guest(Protocol):
     ) -> TransferInfo:
         """Moves this running guest into ``target``, which receives and was made by the same ``Guests``.
 
-        Returns once the target runs and this one has stopped for good. ``progress`` hears about once a second how
-        it goes. Never are both running. Raises ``TransferError``, which says who survives; what does not has stopped.
-        Cancelling stops the target and leaves this one running, unless the target had already been told to run:
+        Returns once the target runs and this one has stopped for good. ``progress`` is called about once a
+        second. The two never run at once. Raises ``TransferError``, which says who survives; an end that does not has
+        stopped. Cancelling stops the target and leaves this one running, unless the target had already been started:
         the caller then asks the ``state`` of both.
         """
 
@@ -353,8 +352,8 @@ class PodSockets(Protocol):
         """A listening non-blocking TCP socket on the pod's own address (of the control plane: on ``api_host``)."""
 
     def announcing(self, pod: ObjectName, vm: str) -> AbstractContextManager[Callable[[], None]]:
-        """Within it, calling what it gives leads all that is sent to the VM with the flat address ``vm`` to ``pod``,
-        where it waits for the guest. The call takes no time and never fails.
+        """Yields a function that redirects all frames for the VM with the flat address ``vm`` to ``pod``, where they
+        wait for the guest. Calling it takes no time and never fails.
         """
 
 

@@ -13,7 +13,7 @@ AGENT: Final = "autoscaling-agent"
 NOBODY: Final = ""
 """A caller without a certificate, such as a kubelet with a probe."""
 ANYONE: Final = "*"
-"""Every caller of a pod that was told no authority: one that NeonVM's own controller made."""
+"""Every caller of a pod without authorities: one that NeonVM's own controller made."""
 
 Route = tuple[str, str]
 
@@ -26,14 +26,14 @@ _AS_NEONVMS: Final[frozenset[Route]] = _OF_AGENTS | {
     ("POST", "/cpu_change"),
     ("PUT", "/cpu"),
 }
-"""What NeonVM's runner offers to everyone, and what tells no more than that. Moves are not among it."""
+"""What NeonVM's runner offers to everyone, and what reveals no more than that. It includes no moves."""
 
 _MAY: Final = {NOBODY: _PROBES, AGENT: _OF_AGENTS, ANYONE: _AS_NEONVMS}
 
 
 def may_ask(who: str, method: str, path: str) -> bool:
     """Return True if the caller ``who`` gets an answer to this request."""
-    # A name that is not known here may do what a probe may.
+    # An unknown name may do what a probe may.
     return who == CONTROLLER or (method, path) in _MAY.get(who, _PROBES)
 
 

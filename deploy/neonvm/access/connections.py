@@ -1,7 +1,7 @@
 """The controller's connections to runner pods: each goes to a program that has proven which pod it is.
 
 A pod's address may have passed on to another pod. So the program there is first asked for its pod's token, which the
-API server reviews, and from then on has to show the same key. Nothing else is asked of it before.
+API server reviews, and from then on has to show the same key. It gets no other request before that.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Streams:
 
 
 class RunnerConnections:
-    """``showing`` is asked for each connection; ``pod_of`` returns the uid of the pod that a token is bound to, empty
+    """``showing`` is called for each connection; ``pod_of`` returns the uid of the pod that a token is bound to, empty
     if the API server does not accept it, and raises ``OSError``.
     """
 
@@ -82,7 +82,7 @@ class RunnerConnections:
     async def api(self, place: RunnerPlace) -> Streams:
         """A connection to the runner's API. Raises ``OSError``."""
         if place.is_open:
-            # How the pod was made says that it is open, never how it answers: an impostor could claim that.
+            # Whether a pod is open depends on how it was made, never on its answer: an impostor could claim to be open.
             return await _connected(place.address, place.api, None)
         showing = self._showing()
         streams = await _connected(place.address, place.api, showing.context)
@@ -98,7 +98,7 @@ class RunnerConnections:
         if place.is_open:
             return await connected(tcp_socket(), place.address, place.monitor)
         if place.uid not in self._proven:
-            # The monitor cannot prove anything by itself, so the API does it first, with the same key.
+            # QMP has no introduction, so the runner proves itself at its API first, with the same key.
             (await self.api(place)).close()
         streams = await _connected(place.address, place.monitor, self._showing().context)
         # Another program may have got the address since the API was asked.
@@ -114,12 +114,12 @@ class RunnerConnections:
         # A runner keeps its key for life.
         if proven is not None and proven[0] != key:
             raise _impostor(place)
-        # The controller tells the pod whom to trust at the same time, so authorities may change while a pod runs.
+        # The introduction also tells the pod which authorities to trust, so they can change while it runs.
         body = msgspec.json.encode(Introduction(showing.authorities))
         answer = await streams.ask("POST", "/introduce", body)
         try:
             token = msgspec.json.decode(answer.body, type=Introduced).token if answer.status == 200 else ""
-        # The other end may be anything, also a program that sends nested JSON without end.
+        # The other end may be any program, even one that sends very deeply nested JSON.
         except (ValueError, RecursionError):
             token = ""
         if not token or await self._pod_of(token) != place.uid:

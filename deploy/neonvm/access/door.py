@@ -81,10 +81,10 @@ class Door:
             task = asyncio.create_task(self._received(connection, address))
             self._unproven[task] = address
             task.add_done_callback(self._forget)
-            await asyncio.sleep(0)  # it has begun before it can be cancelled, so its socket is closed
+            await asyncio.sleep(0)  # lets it begin before it can be cancelled, so that it closes its socket
 
     def _make_room(self, address: str) -> None:
-        # One more takes the place of the oldest of its own address, or of the address with the most.
+        # A new caller displaces the oldest of its own address, or else of the address with the most callers.
         oldest = displaced(self._unproven, address, PER_ADDRESS, UNPROVEN)
         if oldest is not None:
             del self._unproven[oldest]
@@ -131,7 +131,7 @@ class Door:
             if wait <= 0:
                 break
             await asyncio.sleep(wait)
-        # Addresses can be many; one whose handshakes are paid for need not be remembered.
+        # There can be many addresses; those whose handshakes are paid for need not be remembered.
         if len(self._spent_until) >= _REMEMBERED:
             self._spent_until = {other: until for other, until in self._spent_until.items() if until > now}
         self._spent_until[address] = max(self._spent_until.get(address, now), now) + 1 / HANDSHAKES
@@ -143,7 +143,7 @@ class Door:
                 await self._serve(who, reader, writer)
             return
         task = asyncio.current_task()
-        # Further connections of one name are just closed.
+        # Beyond `PROVEN`, a connection of the same name is closed without an answer.
         if task is not None and Counter(self._proven.values())[who] < PROVEN:
             self._unproven.pop(task, None)
             self._proven[task] = who
@@ -158,8 +158,8 @@ def _tls_of(writer: asyncio.StreamWriter) -> ssl.SSLObject | None:
 async def _streams(connection: socket.socket, tls: Tls | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """The streams of an accepted connection, after the handshake. Raises ``OSError``."""
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
-    # As `asyncio.start_server` does it, which would accept callers before there is room for them.
+    # What `asyncio.start_server` does, but that would accept callers before there is room for them.
     protocol = asyncio.StreamReaderProtocol(reader)
-    more = {} if tls is None else {"ssl": tls(), "ssl_shutdown_timeout": _SHUTDOWN_SECONDS}
-    transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, **more)  # type: ignore[arg-type]
+    options = {} if tls is None else {"ssl": tls(), "ssl_shutdown_timeout": _SHUTDOWN_SECONDS}
+    transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, **options)  # type: ignore[arg-type]
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

@@ -1,4 +1,4 @@
-"""One HTTP request and its bounded answer on a connection that is already there."""
+"""One HTTP request and its bounded answer on an open connection."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def _head(text: str) -> tuple[int, dict[str, str]]:
     words = first.split(" ", 2)
     if len(words) < 2 or not words[0].startswith("HTTP/1.") or not (words[1].isascii() and words[1].isdigit()):
         raise ValueError("no HTTP")
-    named = (line.partition(":") for line in lines if line)
-    return int(words[1]), {name.lower(): value.strip() for name, _, value in named}
+    fields = (line.partition(":") for line in lines if line)
+    return int(words[1]), {name.lower(): value.strip() for name, _, value in fields}
 
 
 async def _body(reader: asyncio.StreamReader, length: str | None) -> bytes:
-    """Of the length that is said, else all until the other end hangs up."""
+    """As long as the header says; without one, all until the other end hangs up."""
     if length is not None:
         # Checked before reading: the length is only a claim of the other end.
         if int(length) > _MOST_BYTES:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 _ALWAYS: Final = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
-"""A pod's own key is trusted because of its token, so its certificate has no end that could be missed."""
+"""A pod's own key is trusted because of its token, so its certificate need not expire."""
 
 
 class RunnerKey:
@@ -70,7 +70,7 @@ def client_name(connection: ssl.SSLObject | None) -> str:
     peer = connection.getpeercert() if connection is not None else None
     subject = peer.get("subject", ()) if peer else ()
     names = [pair[1] for part in subject for pair in part if pair[0] == "commonName"]
-    # With two names it is not clear which one was meant.
+    # With two names it is unclear which one is the caller's.
     return str(names[0]) if len(names) == 1 else ""
 
 
@@ -92,6 +92,6 @@ def _own_certificate(name: str) -> tuple[bytes, bytes]:
     begin, end = _ALWAYS
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
-    made = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     form = serialization.PrivateFormat.PKCS8
-    return made, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    return certificate, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())

@@ -13,7 +13,7 @@ PLACE: Final = "runner"
 """The extension of a request that has its ``RunnerPlace``."""
 
 _MOST: Final = 256
-"""Connections at a time: more than are asked what they have, so orders wait for no pod that does not answer."""
+"""Connections at a time: more than ``Looks`` has turns, so orders never wait for pods that do not answer."""
 
 
 class RunnerTransport(httpx.AsyncBaseTransport):
@@ -29,7 +29,7 @@ class RunnerTransport(httpx.AsyncBaseTransport):
         body = await request.aread()
         async with self._places:
             try:
-                # A connection for each request: the pod at an address may be another one by the next.
+                # No connection is reused: at the next request another pod may have the address.
                 streams = await self._connections.api(place)
             except (OSError, TimeoutError) as error:
                 # The text of a TimeoutError is empty.
@@ -40,6 +40,6 @@ class RunnerTransport(httpx.AsyncBaseTransport):
                 raise httpx.ReadError(str(error), request=request) from error
             finally:
                 streams.close()
-        if "content-encoding" in answer.headers:  # it was not asked for, and would be unpacked at any size
+        if "content-encoding" in answer.headers:  # never requested, and httpx would unpack it to any size
             raise httpx.ReadError("the answer is packed", request=request)
         return httpx.Response(answer.status, headers=answer.headers, content=answer.body, request=request)

@@ -53,7 +53,7 @@ _WORKERS: Final = 4
 _SOON: Final = Seconds(0.25)
 _RESTART_BACKOFF: Final = Backoff(Seconds(1.0), Seconds(30.0), spread=0.0)
 _STEADY: Final = Seconds(60.0)
-"""A guest that ran for so long is restarted without a pause when it ends."""
+"""A guest that ran this long is restarted without a pause when it ends."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class NeonVmController:
         self._deps = deps
         self._queue = WorkQueue(deps.clock)
         self._restarts: dict[str, _Restarts] = {}
-        self._is_machine_dropped = False  # by the original's definition, under which every write of it would be in vain
+        self._is_machine_dropped = False  # by the API server, under NeonVM's own definition
         deps.vms.listen(lambda change: self._queue.add(change.name))
         self._pods = ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self._queue.add)
         self._migrations = ByVm(deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add)
@@ -131,7 +131,7 @@ class NeonVmController:
             pod=pod,
             guest=guest.state if guest else None,
             guest_fault=guest.fault if guest else "",
-            # A VM that goes must not take a new address.
+            # A VM that is being deleted must not take a new address.
             vm_address="" if is_leaving(vm) else await self._address(vm),
             restart_due=under_way is None and self._restart_due(vm, pod, guest),
             new_pod_name=lambda: f"{name_of(vm).name}-{self._deps.suffix()}",
@@ -147,7 +147,7 @@ class NeonVmController:
             return await self._deps.guest_host.vm_address(vm)
         except GuestError as error:
             await self._deps.events.record(vm, "NoAddress", str(error), WARNING)
-            # The queue tries again after an unavailable API, which fits: an address may become free.
+            # Raised as an unavailable API, so that the queue retries: an address may become free.
             raise ApiUnavailableError(str(error)) from error
 
     def _pod_of(self, vm: Json) -> Json | None:
@@ -166,12 +166,12 @@ class NeonVmController:
         source, target = (text(migration, "status", f"{end}PodName") for end in ("source", "target"))
         pod = self._deps.pods.get(ObjectName(vm.namespace, target))
         guest = self._deps.guest_host.guest(name_of(pod), uid_of(pod)) if pod is not None else None
-        # A guest that receives is in the pod, but is not the VM's yet.
+        # A receiving guest is in the pod, but is not the VM's yet.
         runs = guest is not None and guest.state.phase in {GuestPhase.BOOTING, GuestPhase.RUNNING}
         return UnderWay(
             source=source,
             target=target,
-            # Also if the pod is gone since: its migration decides then.
+            # A target that had a node counts even if its pod is gone: the migration decides what happens then.
             is_placed=bool(text(migration, "status", "targetNode")) or (pod is not None and bool(node_of(pod))),
             is_transferring=text(migration, "status", "phase") == RUNNING,
             target_pod=pod,
@@ -200,11 +200,11 @@ class NeonVmController:
         if todo.add_finalizer:
             await self._set_finalizers(vm, [*_finalizers(vm), FINALIZER])
         if guest is not None and todo.hold:
-            # Before the status says so: from here on no resize may begin.
+            # Hold before the status says so: readers of the status rely on no resize beginning.
             guest.hold()
         if guest is not None and todo.want is not None:
             guest.want(todo.want)
-        # Before pods are made: the status names the pod first.
+        # The status must name a pod before it is created.
         await self._report(vm, todo.status)
         if todo.create_pod and facts.machine is not None:
             await self._create_pod(vm, facts.machine)
@@ -212,21 +212,22 @@ class NeonVmController:
             await self._deps.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod))
         if todo.remake_pod and facts.pod is not None:
             version = text(facts.pod, "metadata", "resourceVersion")
-            # Only the version that was judged: the scheduler may have given it a node since.
+            # Only the version that was judged: the scheduler may have bound it to a node since.
             await self._deps.client.delete(PODS, name_of(facts.pod), uid_of(facts.pod), version=version)
             return
         await self._delete_strays(vm, todo.strays)
         if todo.remove_finalizer:
-            # Before the finalizer goes: nobody would know of the address afterwards.
+            # Before the finalizer goes: afterwards nobody would know about the address.
             await self._deps.guest_host.release_vm(name, uid_of(vm))
             self._restarts.pop(uid_of(vm), None)
             await self._set_finalizers(vm, [finalizer for finalizer in _finalizers(vm) if finalizer != FINALIZER])
         if todo.wait_for_restart:
             wait = self._restarts[uid_of(vm)].not_before - self._deps.clock.now()
-            # The time may be over by now; an immediate retry would spin.
+            # The pause may already be over, and an immediate retry would spin.
             self._queue.add(name, Seconds(max(0.05, wait)))
         if facts.pod is not None and not todo.delete_pod and not is_over(facts.pod) and not is_leaving(facts.pod):
-            await self._repeat(vm, facts.pod, guest)  # last: an older admission policy that refuses it holds up nothing
+            # Last, so that an older admission policy that refuses it holds up nothing.
+            await self._repeat(vm, facts.pod, guest)
 
     async def _report(self, vm: Json, wanted: Json) -> None:
         """Writes the parts of the status that differ; conditions that have turned and a new revision are dated."""
@@ -236,11 +237,11 @@ class NeonVmController:
             wanted = {**wanted, "currentRevision": {**revision, "updatedAt": now}}
         status = child(vm, "status")
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
-        # Under NeonVM's own definition the field is dropped, and every write of it would be in vain.
+        # Writing the dropped field again has no effect.
         if changed.keys() == {"machine"} and self._is_machine_dropped:
             return
         if changed:
-            # Where the VM is, and whether it moves, is never said of an object that has changed since it was looked at.
+            # The pod's name and the phase are written only over the version that they were derived from.
             judged = changed.keys() & {"podName", "phase"}
             version: Json = {"resourceVersion": text(vm, "metadata", "resourceVersion")} if judged else {}
             body: Json = {"metadata": version, "status": changed}
@@ -282,7 +283,7 @@ class NeonVmController:
 
     async def _is_current(self, vm: Json) -> bool:
         """Return True if the VM is still as it was looked at; otherwise it is queued again."""
-        # A late watch would make a pod that the VM has given up, or delete the one that it has.
+        # With a stale cache it would create a pod that the VM has given up, or delete the one that it has.
         fresh = await self._deps.client.get(VIRTUAL_MACHINES, name_of(vm))
         is_current = text(fresh, "metadata", "resourceVersion") == text(vm, "metadata", "resourceVersion")
         if not is_current:

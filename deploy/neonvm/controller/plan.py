@@ -74,8 +74,7 @@ class VmPlan:
     """``status`` is merged into the object's status where it differs; the rest is done in the order of the fields.
 
     ``remake_pod``: the pod has no node, and would boot with more than the VM now asks for. It is deleted as long as
-    that is so, and made again. ``hold`` lets the guest be as it is; ``strays`` are pods of the VM that it has no more
-    use for.
+    that is so, and made again. ``hold`` stops resizing the guest; ``strays`` are pods that the VM no longer needs.
     """
 
     status: Json
@@ -99,8 +98,8 @@ def plan(facts: VmObservation) -> VmPlan:
     if not has_finalizer:
         return VmPlan({}, add_finalizer=True)
     moves = facts.under_way
-    # Only the migration knows whether the guest died or moved, so the end of the source pod decides nothing. While no
-    # node has room for the target, the VM scales on.
+    # Once the target has a node the VM is held, and the end of the source pod decides nothing: only the migration knows
+    # whether the guest died or moved. While no node has room for the target, the VM scales on.
     if moves is not None and moves.is_placed and moves.source == text(facts.vm, "status", "podName"):
         return _moving(facts, moves)
     return replace(_stay(facts), strays=_strays(facts))
@@ -120,7 +119,7 @@ _NO_GUEST: Final[Json] = {"podIP": None, "node": None, "cpus": None, "memorySize
 
 
 def _named(facts: VmObservation) -> Json:
-    """A new pod has a name, and the VM an address, before there is one."""
+    """Status that names a new pod, and the VM's address, before the pod exists."""
     # In the status before the pod is created, so that a restarted controller does not create a second one.
     return {"phase": PENDING, "podName": facts.new_pod_name(), **_NO_GUEST, "extraNetIP": facts.vm_address or None}
 
@@ -133,8 +132,8 @@ def _leave(facts: VmObservation) -> VmPlan:
 
 
 def _strays(facts: VmObservation) -> tuple[ObjectName, ...]:
-    """Pods of the VM that nothing will come for: not its own one, and in no migration."""
-    # The ends of a migration are its own business.
+    """Pods of the VM that nobody needs: neither the VM names them nor a migration."""
+    # The migration deletes its own pods.
     used = {facts.under_way.source, facts.under_way.target} if facts.under_way is not None else set()
     unclaimed = [pod for pod in facts.others if is_owned_by(pod, facts.vm) and not is_leaving(pod)]
     return tuple(name_of(pod) for pod in unclaimed if name_of(pod).name not in used)
@@ -172,12 +171,12 @@ def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPla
     if made is None and not is_leaving(pod):
         unknown = f"pod {name_of(pod).name} does not say which machine it runs: delete it, and it is made again"
         return VmPlan({"conditions": [_available(facts.vm, False, "UnknownMachine", unknown)]})
-    # Nothing is said of a guest that has not been looked at yet.
+    # Report nothing about a guest that has not been looked at yet.
     if made is None or is_leaving(pod) or (pod_phase(pod) == RUNNING and not facts.is_known):
         return VmPlan({})
     if pod_phase(pod) != RUNNING or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         waiting = _available(facts.vm, False, "PodPending", "the pod does not run yet")
-        # A pod without a node can still be made smaller; the VM may have been lowered to fit somewhere.
+        # A pod without a node can be replaced by a smaller one: the VM may have been lowered to make it fit.
         is_too_large = not node_of(pod) and not made.use.within(machine.use)
         return VmPlan(
             {"phase": PENDING, "conditions": [waiting], "node": node_of(pod) or None}, remake_pod=is_too_large
@@ -192,8 +191,7 @@ def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPla
         *_beyond(facts, pod),
         *_stalled(facts, guest, want, behind),
     ]
-    # A guest that does not come nearer to its order is scaling only for a while; then a condition says so, and the VM
-    # may move.
+    # A stalled guest no longer counts as scaling; its condition says that it has stalled.
     status: Json = {"phase": SCALING if behind - facts.stalled else RUNNING, **place, "conditions": conditions}
     # The revision is reported once the guest really has what this spec asks for.
     if guest.phase is GuestPhase.RUNNING and not behind and want == machine.use:
@@ -212,7 +210,7 @@ def _moving(facts: VmObservation, under_way: UnderWay) -> VmPlan:
     if under_way.target_pod is not None and under_way.target_guest is not None:
         place = _in_place(facts, under_way.target_pod, under_way.target_guest)
         conditions = [_available(facts.vm, True, "GuestRuns", ""), *_beyond(facts, under_way.target_pod)]
-        # The VM names the target first of all; the migration follows.
+        # The VM names the target first; only then does the migration succeed.
         return VmPlan({"podName": under_way.target, "phase": RUNNING, **place, "conditions": conditions})
     phase = MIGRATING if under_way.is_transferring else PRE_MIGRATING
     if facts.pod is None or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
@@ -222,7 +220,7 @@ def _moving(facts: VmObservation, under_way: UnderWay) -> VmPlan:
 
 
 def _in_place(facts: VmObservation, pod: Json, guest: GuestState) -> Json:
-    """Address of the guest. It keeps the one it was started with, even one of another controller."""
+    """Where the guest runs, and its size. It keeps the address it was started with, even another controller's."""
     made = booted(pod)
     return {
         "node": node_of(pod),
@@ -236,9 +234,9 @@ def _in_place(facts: VmObservation, pod: Json, guest: GuestState) -> Json:
 
 def _revision(vm: Json) -> Json:
     """The revision of the spec that the guest has reached, if the spec names one; it is dated when it is written."""
-    named = child(vm, "spec", "targetRevision", "revision")
-    is_said = child(vm, "status", "currentRevision", "revision") == named
-    return {"currentRevision": {"revision": named}} if named and not is_said else {}
+    revision = child(vm, "spec", "targetRevision", "revision")
+    is_said = child(vm, "status", "currentRevision", "revision") == revision
+    return {"currentRevision": {"revision": revision}} if revision and not is_said else {}
 
 
 def _serves(facts: VmObservation, guest: GuestState) -> Json:
@@ -249,7 +247,7 @@ def _serves(facts: VmObservation, guest: GuestState) -> Json:
 
 
 def _accelerated(facts: VmObservation) -> list[Json]:
-    """True if the guest runs on the host's own CPU; None if unknown."""
+    """Says whether the guest runs on the host's own CPU; empty if unknown."""
     acceleration = facts.acceleration
     if acceleration is None:
         return []
@@ -258,7 +256,7 @@ def _accelerated(facts: VmObservation) -> list[Json]:
 
 
 def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
-    """The reason why the running machine or its pod's limits cannot satisfy the spec."""
+    """Conditions that say why the running machine, within its pod's limits, cannot satisfy the spec."""
     made = booted(pod)
     if made is None or facts.machine is None:
         return []
@@ -276,7 +274,7 @@ def _limited(facts: VmObservation, machine: VirtualMachine, made: Booted, pod: J
 
 def _usable(facts: VmObservation, made: Booted, pod: Json) -> RunningMachine:
     """The machine the guest can get: the one it booted with, within its pod's limits."""
-    # With an unusable spec no slot is known: memory above the boot size counts only as a whole.
+    # An unusable spec names no slot size: memory above the boot size then counts as one slot.
     slot = made.machine.mem_max if facts.machine is None else facts.machine.slot_size
     return within_limits(made.machine, pod, slot)
 
@@ -299,12 +297,12 @@ def _differing(facts: VmObservation, machine: VirtualMachine, made: Booted, pod:
 
 
 def _stalled(facts: VmObservation, guest: GuestState, want: Resources, behind: frozenset[str]) -> list[Json]:
-    """True if the guest has stopped making progress towards its order."""
-    named = " and ".join(sorted(behind & facts.stalled))
-    if not named:
+    """Says that the guest has stopped making progress towards its order; empty if it has not."""
+    resources = " and ".join(sorted(behind & facts.stalled))
+    if not resources:
         return []
     has = Resources(guest.cpu, guest.mem)
-    message = f"{named}: {want} was ordered; the guest has {has} and comes no nearer; the order is repeated"
+    message = f"{resources}: {want} was ordered; the guest has {has} and comes no nearer; the order is repeated"
     return [condition(facts.vm, "ResizeStalled", "True", "GuestDoesNotFollow", message)]
 
 

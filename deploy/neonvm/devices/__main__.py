@@ -63,7 +63,7 @@ async def _run(options: argparse.Namespace) -> None:
     async with asyncio.TaskGroup() as tasks:
         background = tasks.create_task(registration.run())
         await serve([Listener("metrics", probes, options.listen, limits=LIMITS)], stop)
-        # Its end withdraws the socket, so the node offers nothing any more.
+        # Cancelling removes the socket, so the node stops offering the resource.
         background.cancel()
 
 

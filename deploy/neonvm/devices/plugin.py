@@ -1,6 +1,6 @@
 """The device plugin as the kubelet calls it.
 
-Which devices there are is looked up with each allocation: a module that is loaded later counts from then on.
+It looks for the devices with each allocation: a module that is loaded later counts from then on.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from deploy.neonvm.devices.wire import (
 LOG: Final = logging.getLogger("neonvm.devices")
 
 DRIVERS: Final = Path("/sys/class/misc")
-"""Every container sees the node's drivers here, and needs no sight of its devices for that."""
+"""Every container sees the node's drivers here, without access to its devices."""
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 def present(names: Sequence[str], drivers: Path = DRIVERS) -> list[str]:
     """Those of the node's devices whose drivers are loaded, as paths on the node."""
-    # A driver in /sys proves the device on the node; this container's own /dev does not show it.
+    # This container's own /dev does not show the node's devices; a driver in /sys does.
     return [f"/dev/{name}" for name in names if (drivers / name).exists()]
 
 
@@ -60,7 +60,7 @@ class Plugin:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     async def options(self, _: bytes, __: Context) -> bytes:
-        """No further calls are wanted."""
+        """The plugin wants no further calls."""
         return NO_OPTIONS
 
     async def list_and_watch(self, _: bytes, __: Context) -> AsyncIterator[bytes]:

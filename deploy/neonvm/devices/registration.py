@@ -1,7 +1,7 @@
 """Keeps a plugin registered with the kubelet of its node.
 
-A kubelet that starts removes all sockets of plugins and makes its own again. So a new one, or a missing one of ours,
-means to serve and to register again.
+A kubelet that starts removes all sockets of plugins and makes its own again. So the plugin serves and registers
+again if the kubelet's socket is new or its own is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOG: Final = logging.getLogger("neonvm.devices")
 
 LOOK: Final = Seconds(1.0)
 UNWATCHED: Final = Seconds(10.0)
-"""A kubelet follows within milliseconds; one that does not follow for so long has lost the plugin."""
+"""A kubelet follows within milliseconds; one that does not follow for this long has lost the plugin."""
 
 _REGISTER_SECONDS: Final = 5.0
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(30.0))
@@ -92,7 +92,7 @@ class Registration:
         kubelet = _identity(self._offer.folder / KUBELET_SOCKET)
         if self._plugin.watchers:
             self._watched_at = self._clock.now()
-        # No kubelet runs; the next one has to be told.
+        # No kubelet runs; the next one will not know the plugin.
         if kubelet is None:
             self._known = None
         elif kubelet != self._known or self._is_lost():
@@ -105,7 +105,7 @@ class Registration:
     def _is_lost(self) -> bool:
         if _identity(self._offer.folder / self._offer.endpoint) is None:
             return True
-        # The node offers nothing without a kubelet that follows, and only a registration brings that back.
+        # A kubelet whose stream has ended offers nothing, until the plugin registers again.
         return self._clock.now() - self._watched_at > UNWATCHED
 
     async def _serve_anew(self) -> None:
@@ -133,7 +133,7 @@ class Registration:
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(None)
-        # With the socket goes, at once, what the node offers; pods keep what they were given.
+        # Without the socket the node stops offering the resource at once; pods keep what they have.
         (self._offer.folder / self._offer.endpoint).unlink(missing_ok=True)
 
 
@@ -143,5 +143,5 @@ def _identity(socket: Path) -> tuple[int, int] | None:
         stat = socket.stat()
     except FileNotFoundError:
         return None
-    # The inode alone may be used again at once.
+    # The file system may reuse an inode number at once.
     return stat.st_ino, stat.st_ctime_ns

@@ -38,12 +38,11 @@ class DeviceTelemetry:
     def watch(self, names: Sequence[str], devices: Callable[[], Sequence[str]]) -> None:
         """Shows in every scrape which of ``names`` there are."""
         for name in names:
-            # A function, because drivers come and go without anybody telling this program.
+            # A function, because drivers come and go without notice.
             self._present.labels(name).set_function(partial(_is_present, f"/dev/{name}", devices))
 
     def watch_registered(self, is_registered: Callable[[], bool]) -> None:
         """Shows in every scrape whether the kubelet knows this plugin."""
-        # Asked at each scrape, because a kubelet that goes away calls nobody.
         self._registered.set_function(lambda: float(is_registered()))
 
     def registered(self, outcome: str) -> None:
@@ -51,7 +50,7 @@ class DeviceTelemetry:
         self._registrations.labels(outcome).inc()
 
     def allocated(self, containers: int) -> None:
-        """This many containers were given what there was."""
+        """This many containers got the node's devices."""
         self._allocations.inc(containers)
 
     def page(self) -> bytes:

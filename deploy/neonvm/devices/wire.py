@@ -19,11 +19,11 @@ VERSION: Final = "v1beta1"
 SERVICE: Final = "v1beta1.DevicePlugin"
 REGISTER: Final = "/v1beta1.Registration/Register"
 KUBELET_SOCKET: Final = "kubelet.sock"
-"""Where the kubelet hears plugins, in the folder of their sockets. It makes it again with each start."""
+"""The kubelet's own socket, in the folder of the plugins'. It makes a new one with each start."""
 
 _PLACE: Final = "place-"
 NO_OPTIONS: Final = b""
-"""No call before a container starts, and no wishes for which place it gets."""
+"""No call before a container starts, and no preference for which place it gets."""
 
 _MESSAGES: Final[dict[str, Fields]] = {
     "RegisterRequest": (("version", 1, "string"), ("endpoint", 2, "string"), ("resource_name", 3, "string")),
@@ -120,7 +120,7 @@ def places_in(request: bytes) -> list[list[str]]:
 
 
 def allocation(grants: Iterable[Grant]) -> bytes:
-    """Allocation of each container. It may be empty."""
+    """The answer that grants each container its devices and mounts; a grant may be empty."""
     response = _message("AllocateResponse")
     for grant in grants:
         container = response.container_responses.add()

@@ -36,7 +36,7 @@ _LATER: Final = Seconds(1.0)
 _DARK: Final = Seconds(10.0)
 """A runner that does not answer about its guest within twice its time may never do so."""
 _REMAINS: Final = Seconds(60.0)
-"""For so long a migration that has not begun waits for what may never come: a pod on a silent node to go, a look."""
+"""How long a migration that has not begun waits for what may never come: a silent runner, a pod on a lost node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class MigrationController:
         self._deadlines: dict[str, Instant] = {}
         self._seen: dict[ObjectName, set[str]] = {}
         self._of = ByVm(deps.migrations, lambda migration: text(migration, "spec", "vmName"), self._queue.add)
-        # Only for its calls: the informer keeps it alive.
+        # Only for its callback; the informer holds the reference.
         ByVm(deps.pods, lambda pod: labels_of(pod).get(LABEL_VM_NAME, ""), self.look_at)
         deps.vms.listen(lambda change: self.look_at(change.name))
 
@@ -79,8 +79,7 @@ class MigrationController:
         """Looks at every migration of one VM. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
         snapshot = _Known(self._deps.vms.get(vm), self._of.of(vm))
         if any(not text(migration, "status", "phase") for migration in snapshot.migrations):
-            # Whether a migration may begin is decided on fresh objects. What is under way may be read from informers,
-            # whose delay only delays.
+            # A migration is admitted on fresh objects; for one under way a stale cache only costs time.
             snapshot = await self._afresh(vm)
         if not self._forget_all_but(vm, {uid_of(migration) for migration in snapshot.migrations}):
             return  # looked at again when the move of one that vanished has ended
@@ -90,17 +89,17 @@ class MigrationController:
             # A new leader has not seen any guest yet: a decision now could end a move that goes well.
             if dark := self._in_the_dark(facts):
                 self._queue.add(vm, _LATER)
-                # Said only after a while: most guests are looked at within seconds.
+                # Reported only after a while: most guests are looked at within seconds.
                 if self._age(due) >= _DARK:
                     await self._executor.carry_out(waits_for_guests(facts, dark), facts, Seconds(0.0))
                 continue
             await self._executor.carry_out(plan_migration(facts), facts, self._remaining(due))
-            # Remains are waited for only for some time, and no event tells when that is over.
+            # The wait for remains is limited, and no event tells when it is over.
             if facts.remains:
                 self._queue.add(vm, _LATER)
-        # Only the oldest is admitted in one look.
+        # Only the oldest is admitted in one look; the next is judged by what has become of it.
         if len(fresh) > 1:
-            self._queue.add(vm, _NEXT)  # judged by what has become of the first
+            self._queue.add(vm, _NEXT)
 
     async def _afresh(self, vm: ObjectName) -> _Known:
         """The same from the API itself: a stale cache must not let a second migration begin."""
@@ -118,16 +117,16 @@ class MigrationController:
             return _Known(None, matching)
 
     def _forget_all_but(self, vm: ObjectName, uids: set[str]) -> bool:
-        """A migration that vanished, though it was held, takes its move with it. Whether nothing is left of any."""
+        """Calls off the moves of migrations that vanished despite their finalizers. Return True if none is active."""
         gone = self._seen.get(vm, set()) - uids
         # A move that is being called off still runs for a while.
-        left = {candidate for candidate in gone if not self.transfers.forget(candidate)}
-        for uid in gone - left:
+        active = {candidate for candidate in gone if not self.transfers.forget(candidate)}
+        for uid in gone - active:
             self._deadlines.pop(uid, None)
-        self._seen[vm] = uids | left
+        self._seen[vm] = uids | active
         if not self._seen[vm]:
             del self._seen[vm]
-        return not left
+        return not active
 
     def _facts(self, migration: Json, known: _Known) -> MoveFacts:
         vm, deps = known.vm, self._deps
@@ -159,18 +158,18 @@ class MigrationController:
         if failed is None:
             return ""
         target = self._pod(failed, text(failed, "status", "targetPodName"))
-        left = "its pod" if target is None else pod_on(target)
-        return f"what migration {name_of(failed).name} has left: {left}"
+        leftover = "its pod" if target is None else pod_on(target)
+        return f"what migration {name_of(failed).name} has left: {leftover}"
 
     def _in_the_dark(self, facts: MoveFacts) -> str:
         """The pods whose guests this process has not looked at while there is still time; empty if there are none."""
         ends = [pod for pod in (facts.source, facts.target) if pod is not None and pod_phase(pod) == "Running"]
-        # Time-outs and deletions are not held up by a runner that does not answer.
+        # A runner that does not answer must not hold up time-outs and deletions.
         if facts.is_overdue or any(is_leaving(involved) for involved in (facts.migration, *ends)):
             return ""
         phase, age = text(facts.migration, "status", "phase"), self._age(facts.migration)
-        # A guest that stands still and cannot be looked at is not left so for long: its move is taken up. A migration
-        # that has not begun is given up later.
+        # A guest that stands still must not wait long for an answer: its move is taken up. A migration that has not
+        # begun waits longer.
         if (phase == RUNNING and age >= _DARK) or (not phase and age >= _REMAINS):
             return ""
         dark = [pod for pod in ends if not self._deps.guest_host.is_known(name_of(pod), uid_of(pod))]
@@ -190,8 +189,7 @@ class MigrationController:
         """Time that the migration has left, counted from when it was first seen here."""
         span = whole(migration, "spec", "completionTimeout")
         now = self._deps.clock.now()
-        # By this process's clock, which no clock of the cluster can set back; a new leader counts again from the
-        # start.
+        # By this process's own clock, which nobody sets back; a new leader starts counting again.
         return Seconds(self._deadlines.setdefault(uid_of(migration), Instant(now + span)) - now)
 
 

@@ -27,7 +27,7 @@ _DOWNTIME: Final = Seconds(0.02)
 """How long a guest may stand still at first, as far as the hypervisor can foresee it."""
 _DEFAULT_BANDWIDTH: Final = "1Gi"
 _AGAIN: Final = Seconds(5.0)
-"""After so long a move is taken up again that a fault of ours has ended here."""
+"""How long after a fault of this program its move is taken up again."""
 _EXPECTED: Final = frozenset({"Migrated", "Cancelled"})
 
 
@@ -65,7 +65,7 @@ class MigrationExecutor:
         if todo.delete_target and target is not None:
             await self._delete_target(target)
         if todo.tell:
-            # Before the finalizer goes, so that how it ended is never lost.
+            # Before the finalizer goes, so that the outcome is never lost.
             await self._tell(facts)
         if todo.remove_finalizer:
             await self._let_go(migration)
@@ -74,10 +74,9 @@ class MigrationExecutor:
             self._requeue(_vm_of(migration), remaining)
 
     async def _hold(self, migration: Json, vm: Json | None) -> None:
-        """Lets the migration stay until it is undone, and fall with its VM."""
+        """Adds the finalizer, and an owner reference so that Kubernetes deletes the migration with its VM."""
         owners = items(migration, "metadata", "ownerReferences")
         if vm is not None and not is_owned_by(migration, vm):
-            # Kubernetes' garbage collection deletes the migration with its VM.
             owners = [*owners, owner_reference(VIRTUAL_MACHINES, vm, controller=False)]
         await self._patch(migration, {"finalizers": [*_finalizers(migration), FINALIZER], "ownerReferences": owners})
 
@@ -87,7 +86,7 @@ class MigrationExecutor:
         )
 
     async def _patch(self, migration: Json, metadata: Json) -> None:
-        # A merge patch replaces whole lists, so it may only go over the version that was read.
+        # A merge patch replaces whole lists, so it must only apply to the version that was read.
         body: Json = {"metadata": {**metadata, "resourceVersion": text(migration, "metadata", "resourceVersion")}}
         await self._deps.client.merge_patch(MIGRATIONS, name_of(migration), body)
 
@@ -98,7 +97,7 @@ class MigrationExecutor:
         changed = {key: value for key, value in wanted.items() if status.get(key) != value}
         if not changed:
             return changed
-        # A phase is written only over the very version of the object that was judged.
+        # A phase is written only over the version that it was derived from.
         judged = "phase" in changed
         version: Json = {"resourceVersion": text(migration, "metadata", "resourceVersion")} if judged else {}
         body: Json = {"metadata": version, "status": changed}
@@ -116,7 +115,7 @@ class MigrationExecutor:
                 raise
 
     async def _own(self, source: Json, migration: Json) -> None:
-        """A migration owns its source's pod without controlling it; only its target is its own."""
+        """Makes the migration an owner of the source's pod, but not its controller, as it is of the target's."""
         owners = items(source, "metadata", "ownerReferences")
         metadata: Json = {
             "resourceVersion": text(source, "metadata", "resourceVersion"),
@@ -137,8 +136,8 @@ class MigrationExecutor:
         migration, guest_host = facts.migration, self._deps.guest_host
         source, target = (_pod_of(migration, end) for end in ("source", "target"))
         if facts.target is None and await self._exists(target):
-            return  # a watch that lags would give up a target in which the guest may run
-        # A move that must end is taken up even if its spec was broken since.
+            return  # the watch lags: without the target's pod, the move could give up a guest that runs there
+        # A move that must end is taken up even if its spec has become invalid since.
         bandwidth = Bytes.parse(_DEFAULT_BANDWIDTH) if facts.fault else bandwidth_of(migration)
         limits = TransferLimits(_DOWNTIME, bandwidth, remaining, _auto_converge(migration))
 

@@ -61,14 +61,12 @@ def _admit(facts: MoveFacts, held: bool) -> MigrationPlan:
     """Admit or refuse a new migration."""
     if is_leaving(facts.migration):
         return MigrationPlan(remove_finalizer=held)
-    # Before anything is decided, so that the outcome is always reported.
+    # The finalizer comes before any decision, so that the outcome is always reported.
     if not held:
         return MigrationPlan(add_finalizer=True)
-    # A migration that cannot begin fails at once with the reason.
     if why := _unfit(facts):
         return _failed(facts, *why)
     if waits_for := _waits_for(facts):
-        # What a migration waits for is in its condition, and no wait is longer than its time.
         if facts.is_overdue:
             return _failed(facts, "TimedOut", f"not begun within {time_of(facts.migration)}: it waited for {waits_for}")
         return _status(facts, "Unknown", WAITING, f"waits for {waits_for}")
@@ -106,7 +104,6 @@ def _unfit(facts: MoveFacts) -> tuple[str, str] | None:
         return "InvalidSpec", facts.fault
     if facts.vm is None or is_leaving(facts.vm):
         return "VMGone", f"there is no VM {name}"
-    # A VM has one migration at a time.
     if facts.rival:
         return "AlreadyMigrating", f"{facts.rival} is moving the VM already"
     phase = text(facts.vm, "status", "phase")
@@ -136,7 +133,7 @@ def _prepare(facts: MoveFacts) -> MigrationPlan:
         return _unplaced(facts)
     placed = {"targetNode": node}
     is_ready = pod_phase(target) == RUNNING and facts.target_role is PodRole.RECEIVING
-    # The guest must not be resized during the move, and the VM's phase says so to everybody else.
+    # The guest must not be resized during the move, and the VM's phase tells everybody else.
     is_held = facts.is_quiet and text(facts.vm or {}, "status", "phase") == PRE_MIGRATING
     if not is_ready or not is_held:
         return _status(facts, "Unknown", "Preparing", f"the target gets ready on {node}", **placed)
@@ -169,7 +166,7 @@ def _transfer(facts: MoveFacts) -> MigrationPlan:
 
 def _has_source(facts: MoveFacts) -> bool:
     """Return True if the VM's guest is still where the move began, or may be."""
-    # A guest whose VM goes is not worth a move.
+    # The guest of a VM that is being deleted is not worth a move.
     is_wanted = facts.vm is not None and not is_leaving(facts.vm)
     return is_wanted and _names(facts, "sourcePodName") and facts.source_role is not PodRole.EMPTY
 
@@ -178,17 +175,17 @@ def _take_up(facts: MoveFacts) -> MigrationPlan:
     """The guest is sent, or its move goes on where another process has left it."""
     must_end = _broken(facts) is not None or bool(facts.fault)
     is_held = facts.is_quiet or facts.source_role is PodRole.UNKNOWN
-    # A move that must not go on is taken up and called off at once: whose the guest is then is decided at its source.
+    # A move that must not go on is taken up and called off at once: the source then decides who has the guest.
     return MigrationPlan(send=True, cancel=must_end) if must_end or is_held else _NOTHING
 
 
 def _may_have_arrived(facts: MoveFacts) -> bool:
-    """Return True if the guest may run in the target although that was not seen: the target is looked at again."""
+    """Return True if the guest may run in the target although nobody has seen it yet: the target is looked at again."""
     if facts.vm is None or is_leaving(facts.vm) or facts.target is None or is_over(facts.target):
         return False
     transfer = facts.transfer
     is_open = transfer.sending is not Sending.FAILED or transfer.reason == CANCELLED
-    # Nothing is concluded from a target that was not looked at.
+    # A target that was not looked at proves nothing.
     if facts.target_role is PodRole.UNKNOWN:
         return is_open
     was_given = transfer.sending is Sending.DONE or (is_open and _has_left(facts.source) and not facts.is_overdue)
@@ -223,25 +220,25 @@ def _arrived(facts: MoveFacts) -> MigrationPlan:
     source, target = (text(facts.migration, "status", end) for end in ("sourceNode", "targetNode"))
     story = f"moved from {source} to {target}{figures(facts.transfer)}"
     done = _status(facts, "True", "Migrated", story, phase=SUCCEEDED, **_info(facts))
-    # As long as the migration owns it, its deletion would take the running pod along.
+    # While the migration owns the target, deleting the migration would delete the running pod.
     adopt = facts.target is not None and not is_owned_by(facts.target, facts.vm)
     return MigrationPlan(adopt_target=adopt, status=done.status)
 
 
 def _names(facts: MoveFacts, end: str) -> bool:
     """Return True if the VM says that it runs in the pod of this end."""
-    named = text(facts.vm or {}, "status", "podName")
-    return bool(named) and named == text(facts.migration, "status", end)
+    current = text(facts.vm or {}, "status", "podName")
+    return bool(current) and current == text(facts.migration, "status", end)
 
 
 def _clear_away(facts: MoveFacts, phase: str, held: bool) -> MigrationPlan:
     """The migration has ended: the end that is not needed goes, then the migration is released."""
     if facts.transfer.sending is Sending.ACTIVE:
         return MigrationPlan(cancel=True)
-    # Also by a migration that was released before its target's pod was known here.
+    # Even without the finalizer: the cache may show the target's pod only now.
     if phase == FAILED and facts.target is not None and not _names(facts, "targetPodName"):
         return MigrationPlan(delete_target=not is_leaving(facts.target))
-    # The finalizer stays until both ends are gone.
+    # The finalizer stays until the end that is not needed is gone.
     if not held or (phase == SUCCEEDED and facts.source is not None):
         return _NOTHING
     return MigrationPlan(tell=True, remove_finalizer=True)
@@ -273,7 +270,7 @@ def _target_lost(facts: MoveFacts) -> tuple[str, str] | None:
 
 
 def _cannot_send(facts: MoveFacts) -> tuple[str, str] | None:
-    """True if nothing is left to send, or sending cannot succeed. Asked only while nothing is being sent."""
+    """The reason why nothing can be sent. Asked only while nothing is being sent."""
     if facts.fault:
         return "InvalidSpec", facts.fault
     name = text(facts.migration, "status", "sourcePodName")

@@ -1,6 +1,6 @@
 """The transfers that this process carries out, one for each migration, and their outcomes.
 
-One that is called off ends when it is known who runs, which may take as long as its source cannot be asked: nothing
+One that is called off ends once it is known which end runs. That takes as long as its source is unreachable, so nothing
 waits for it.
 """
 
@@ -20,10 +20,10 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 Send = Callable[[Callable[[TransferInfo], None]], Awaitable[TransferInfo]]
-"""Moves a guest; its argument hears how it goes. Raises as ``Guest.send``."""
+"""Moves a guest; its argument is called with the progress. Raises as ``Guest.send``."""
 
 OnFault = Callable[[Exception], Awaitable[None]]
-"""Hears what no move should end with, and sees to it that the move is taken up again after a pause."""
+"""Gets an exception that no move should end with, and has the move taken up again after a pause."""
 
 _REPORTS: Final = Seconds(1.0)
 _CANCELLED: Final = TransferState(Sending.FAILED, CANCELLED, "the move was cancelled")
@@ -66,18 +66,18 @@ class Transfers:
         return move.transfer if move is not None else TransferState()
 
     def begin(self, uid: str, send: Send, on_change: Callable[[], None], on_fault: OnFault) -> None:
-        """Begins the move; nothing if it has been begun. ``on_change`` hears of its progress and its end."""
+        """Begins the move; nothing if it has been begun. ``on_change`` is called at its progress and its end."""
         if uid not in self._moves:
             move = self._moves[uid] = _Move(TransferState(Sending.ACTIVE), Instant(self._clock.now() - _REPORTS))
             move.task = self._tasks.create_task(self._carry_out(uid, move, send, on_change, on_fault))
 
     def call_off(self, uid: str) -> None:
-        """Has the move end if it is active, as soon as it is known who runs."""
+        """Has the move end if it is active, as soon as it is known which end runs."""
         move = self._moves.get(uid)
         if move is None or move.task is None or move.is_called_off:
             return
         move.is_called_off = True
-        if move.has_begun:  # a task that is cancelled before its first step never asks whose the guest is
+        if move.has_begun:  # a task that is cancelled before its first step never asks which end has the guest
             move.task.cancel()
 
     def forget(self, uid: str) -> bool:
@@ -102,8 +102,7 @@ class Transfers:
         ended: TransferState | None = None
         move.has_begun = True
         try:
-            # Called off before the first step: cancelled at the first await within `send`, which then asks whose the
-            # guest is.
+            # Called off before the first step: cancelled within `send`, which then asks which end has the guest.
             if move.is_called_off and move.task is not None:
                 move.task.cancel()
             ended = TransferState(Sending.DONE, info=described(await send(progress)))

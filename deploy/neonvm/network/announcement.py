@@ -1,6 +1,6 @@
-"""The frame with which a network learns where a VM is (pure): what QEMU says once a guest runs at its new place.
+"""The frame with which a network learns where a VM is (pure): QEMU sends it once a guest runs at its new place.
 
-Said earlier, at the instant at which the guest stops at the old place, it lets frames wait at the new one instead of
+Sent earlier, at the instant at which the guest stops at the old place, it lets frames wait at the new one instead of
 being lost at the old: a lost one costs its sender a fifth of a second.
 """
 
@@ -17,7 +17,7 @@ _SHORTEST: Final = 60
 
 
 def is_announcement(frame: bytes, mac: bytes) -> bool:
-    """Return True if it says of ``mac`` that it is where the frame comes from."""
+    """Return True if ``frame`` announces ``mac``."""
     # The source MAC and the type behind it.
     return frame[6:14] == mac + _RARP
 

@@ -9,7 +9,7 @@ from typing import Final
 from deploy.neonvm.ports import NetworkError
 
 _SECONDS: Final = 20.0
-# All other commands are of iproute2.
+# All other commands belong to iproute2.
 _PACKAGES: Final = {"nft": "nftables"}
 
 
@@ -29,7 +29,7 @@ async def run(*command: str, lines: Iterable[str] = ()) -> str:
     except TimeoutError as error:
         raise NetworkError(f"`{' '.join(command)}` did not end within {_SECONDS:.0f} s") from error
     finally:
-        # After a time-out, or if the caller was cancelled: no change may happen behind its back.
+        # After a time-out, or if the caller was cancelled: no change must happen behind its back.
         if process.returncode is None:
             process.kill()
             await process.wait()

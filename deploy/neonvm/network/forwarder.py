@@ -42,14 +42,14 @@ class Forwarder:
 
     async def close(self) -> None:
         """Ends all connections and gives the ports back."""
-        # A connection that comes while these close gets a new port.
+        # A target that is opened while these close gets a new port.
         closing, self._open = self._open, {}
         for serving in closing.values():
             await serving.close()
 
 
 async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, inside: socket.socket) -> None:
-    """Copies both ways until both ends have said all they had to say."""
+    """Copies both ways until both ends have finished sending."""
     inner_reader, inner_writer = await asyncio.open_connection(sock=inside)
     try:
         async with asyncio.TaskGroup() as both:

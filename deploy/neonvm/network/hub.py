@@ -110,8 +110,7 @@ class HubNetwork:
             await self._places.remove_pod(pod)
             self._cables.release(pod)
             raise
-        # The flat interface is a cable to the hub; the private link is a user-mode network of the guest's own
-        # process.
+        # The flat interface is a cable to the hub; the private link is a user-mode network inside the guest's QEMU.
         ends = f"unix:{path}", self._forward(place)
         self._plugged[pod] = replace(place, attachments=ends, token=self._token)
         return self._plugged[pod]

@@ -1,7 +1,7 @@
 """Finds the program that listens on a port of this machine, for messages about ports that are taken.
 
-Linux says who listens in /proc/net/tcp and /proc/net/tcp6, and whose socket that is in the folders of the processes,
-of which only root may read those of others.
+/proc/net/tcp and /proc/net/tcp6 list the sockets that listen, and /proc/PID/fd shows whose they are; only root may read
+that of other users' processes.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class LoopbackNetwork:
         return ()
 
     def port_for(self, port: int) -> int:
-        """``port`` itself, or the one that takes its place where another program of the machine has taken it."""
+        """``port`` itself, or the one that takes its place if another program of the machine has taken it."""
         return self._up().ports.port_for(port)
 
     async def expose(self, target: str, port: int) -> int:
@@ -123,7 +123,7 @@ class LoopbackNetwork:
         return await self._forwarder.open(target, self.port_for(port))
 
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:
-        """A connection; from whose pod makes no difference here."""
+        """A connection; here it makes no difference from which pod."""
         if pod is not None:
             # As in real networks, a pod that is not plugged in cannot connect.
             self._place(pod)
@@ -135,7 +135,7 @@ class LoopbackNetwork:
         return listening(tcp_socket(), host, self.port_for(port))
 
     def announcing(self, pod: ObjectName, vm: str) -> AbstractContextManager[Callable[[], None]]:  # noqa: ARG002  # a port
-        """Nothing to say: no bridge here learns who is where."""
+        """Does nothing: no bridge here learns where a VM is."""
         self._place(pod)
         return nullcontext(lambda: None)
 

@@ -142,11 +142,11 @@ class NamespaceNetwork:
         Its MAC is that of the flat network's address. Raises ``NetworkError`` if the node has no such bridge.
         """
         place = f"{self._prefix}joined"
-        # The machine joins one bridge, and once.
+        # The machine joins only one bridge; a repeated call changes nothing.
         if place not in _names(place):
             mac = flat_mac(address.partition("/")[0])
-            more = (f"link set up0 mtu {mtu}", f"link set br0 address {mac}", f"address add {address} dev br0")
-            await self._make(place, self._node(node), "joined", more, bridge)
+            lines = (f"link set up0 mtu {mtu}", f"link set br0 address {mac}", f"address add {address} dev br0")
+            await self._make(place, self._node(node), "joined", lines, bridge)
 
     async def connect_joined(self, host: str, port: int) -> socket.socket:
         """A connection from the address that ``join`` gave. Raises ``OSError``."""
@@ -250,8 +250,8 @@ def _prefix(cluster: str) -> str:
 
 def _guest_side(address: str) -> Sequence[str]:
     """The lines for the interfaces of a pod and its guest."""
-    # The bridge learns nothing from outside: a guest that is still elsewhere would be looked for there after its move,
-    # and frames that come in for it would be dropped. With one guest behind it, it has nothing to choose from.
+    # The bridge does not learn on its uplink: after a guest has moved in, an old entry would still point outside, and
+    # the bridge would drop frames for the guest. With only one guest behind it, it has nothing to learn.
     return (
         "link set up0 type bridge_slave learning off",
         f"address add {address}/{FLAT_PREFIX} dev br0",

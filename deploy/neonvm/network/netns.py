@@ -1,7 +1,7 @@
 """Sockets of this process that live in another network namespace.
 
 A socket stays in the namespace in which it was made. The thread enters the namespace, makes the socket and returns
-without awaiting in between; a namespace belongs to one thread, so no other thread is affected.
+without awaiting in between. ``setns`` moves the calling thread alone, so no other thread is affected.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def socket_in(namespace: str) -> socket.socket:
 
 
 def icmp_in(namespace: str) -> socket.socket:
-    """A non-blocking socket of the named namespace that sends and hears ICMP. Raises ``OSError``."""
+    """A non-blocking socket of the named namespace that sends and receives ICMP. Raises ``OSError``."""
     return _unblocked(made_in(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)))
 
 
 def frames_in(namespace: str, interface: str) -> socket.socket:
-    """A non-blocking socket that sends Ethernet frames out of an interface of the named namespace, and hears nothing.
+    """A non-blocking socket that sends Ethernet frames out of an interface of the named namespace, and receives none.
 
     Closing it takes the kernel some milliseconds. Raises ``OSError``.
     """

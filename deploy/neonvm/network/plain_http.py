@@ -26,8 +26,8 @@ async def read_request(reader: asyncio.StreamReader, largest: int = LARGEST_BODY
         return None
     first, *headers = head.split("\r\n")
     words = first.split(" ")
-    named = {name.lower(): value.strip() for name, _, value in (header.partition(":") for header in headers)}
-    length = named.get("content-length", "0")
+    fields = {name.lower(): value.strip() for name, _, value in (header.partition(":") for header in headers)}
+    length = fields.get("content-length", "0")
     # Chunked bodies are not understood: no client of ours sends one.
     if len(words) != 3 or not length.isdigit() or int(length) > largest:
         return None

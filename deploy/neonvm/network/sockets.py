@@ -44,6 +44,6 @@ def listening(unbound: socket.socket, host: str, port: int) -> socket.socket:
 
 def tcp_socket() -> socket.socket:
     """A non-blocking TCP socket in the machine's own network."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    made.setblocking(False)
-    return made
+    tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    tcp.setblocking(False)
+    return tcp

@@ -38,8 +38,7 @@ def booted(pod: Json) -> Booted | None:
     words = _words(pod)
     dump, cpu_mode = value_of(words, SPEC_FLAG), value_of(words, _CPU_MODE)
     if len(dump) > _LONGEST_REMEMBERED:
-        # Past the cache: people may make a pod with megabytes of arguments, and a cache of those would fill the
-        # memory.
+        # Past the cache, which would otherwise fill the memory.
         return _booted.__wrapped__(dump, cpu_mode)
     return _booted(dump, cpu_mode)
 
@@ -75,7 +74,7 @@ def machine_for(vm: VirtualMachine) -> RunningMachine:
 
 def _words(pod: Json) -> list[str]:
     runner = next((container for container in items(pod, "spec", "containers") if is_runner(container)), {})
-    # NeonVM's controller writes the arguments behind the command of its runner, ours as ``args``.
+    # NeonVM's controller writes the arguments after the command of its runner, ours as ``args``.
     return [*_texts(runner.get("command")), *_texts(runner.get("args"))]
 
 

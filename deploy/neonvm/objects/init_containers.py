@@ -17,7 +17,7 @@ IMAGES: Final = "virtualmachineimages"
 
 _KEPT: Final = ("name", "image", "imagePullPolicy", "command", "args", "workingDir", "restartPolicy")
 PLACES: Final = "autoscaling.neon.tech/"
-"""How resources begin that device plugins of ours offer."""
+"""The prefix of resources that our device plugins offer."""
 _AMOUNTS: Final = ("requests", "limits")
 _PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
 _PORT: Final = ("name", "containerPort", "protocol")
@@ -28,7 +28,7 @@ def init_container(plain: Json) -> Json:
     """The container as its VM may have it."""
     return {
         **{key: plain[key] for key in _KEPT if key in plain},
-        # A probe of another host would be sent by the kubelet, from the node.
+        # The kubelet would send a probe of another host from the node.
         **{key: plain[key] for key in _PROBES if key in plain and not _names_host(child(plain, key))},
         **({"resources": own_resources(child(plain, "resources"))} if "resources" in plain else {}),
         # Nothing from Secrets, ConfigMaps or files: reading those is a right of its own.

@@ -10,7 +10,7 @@ from protocol.kubernetes.resources import MIGRATIONS, Resource
 
 
 def owner_reference(kind: Resource, owner: Json, *, controller: bool = True) -> Json:
-    """The reference that makes ``owner`` an owner; the one that runs the object if it is its ``controller``."""
+    """The reference that makes ``owner`` an owner; the one that manages the object if it is its ``controller``."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,

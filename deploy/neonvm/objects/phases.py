@@ -27,7 +27,7 @@ def is_under_way(migration: Json) -> bool:
 
 def has_remains(migration: Json) -> bool:
     """Return True if the migration has failed and its target may be left over."""
-    # The source of one that has succeeded gave its guest away: it may stay while its node is silent, and bars nothing.
+    # The source of one that has succeeded has given its guest away: it blocks nothing while its node is silent.
     return text(migration, "status", "phase") == FAILED and is_held(migration)
 
 

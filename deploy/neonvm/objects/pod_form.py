@@ -64,8 +64,8 @@ class RunnerForm:
         spec = child(pod, "spec")
         agents = self._agents(vm)
         volumes = [*_volumes(vm), *(self._agent_volumes() if agents else [])]
-        own = [init_container(container) for container in items(vm, "spec", "extraInitContainers")]
-        made: Json = {
+        own_containers = [init_container(container) for container in items(vm, "spec", "extraInitContainers")]
+        pod_spec: Json = {
             **spec,
             # The runner gets no rights at the API server; the agent's token is mounted into the agent alone.
             "automountServiceAccountToken": False,
@@ -73,8 +73,8 @@ class RunnerForm:
             "tolerations": [*items(spec, "tolerations"), *_TOLERATIONS],
             "terminationGracePeriodSeconds": _grace(vm) or spec.get("terminationGracePeriodSeconds"),
             "securityContext": self.pod_security,
-            # The disk is there before the VM's own containers run. Native sidecars start last.
-            "initContainers": [_disk_copier(vm), *own, *agents],
+            # The disk is copied before the VM's own init containers run. Native sidecars start last.
+            "initContainers": [_disk_copier(vm), *own_containers, *agents],
             "containers": [
                 self._runner(vm, pod, container) if is_runner(container) else container
                 for container in items(spec, "containers")
@@ -82,16 +82,16 @@ class RunnerForm:
             "volumes": volumes,
         }
         if name := text(vm, "spec", "serviceAccountName") or (self._account if agents else ""):
-            made["serviceAccountName"] = name
+            pod_spec["serviceAccountName"] = name
         if secrets := self._pull_secrets(vm):
-            made["imagePullSecrets"] = secrets
-        return {**pod, "spec": made}
+            pod_spec["imagePullSecrets"] = secrets
+        return {**pod, "spec": pod_spec}
 
     def _pull_secrets(self, vm: Json) -> list[Json]:
-        own = items(vm, "spec", "imagePullSecrets")
-        named = {text(secret, "name") for secret in own}
-        added: list[Json] = [{"name": name} for name in self.pull_secrets if name not in named]
-        return [*own, *added]
+        own_secrets = items(vm, "spec", "imagePullSecrets")
+        own_names = {text(secret, "name") for secret in own_secrets}
+        added: list[Json] = [{"name": name} for name in self.pull_secrets if name not in own_names]
+        return [*own_secrets, *added]
 
     @property
     def _account(self) -> str:
@@ -112,7 +112,7 @@ class RunnerForm:
     def _runner(self, vm: Json, pod: Json, plain: Json) -> Json:
         spec = child(vm, "spec")
         api, qmp = own_ports(spec)
-        own = [{"name": "runner", "containerPort": api}, {"name": "qmp", "containerPort": qmp}]
+        runner_ports = [{"name": "runner", "containerPort": api}, {"name": "qmp", "containerPort": qmp}]
         return {
             **plain,
             # The runner's image has QEMU and the guest's kernel; the VM's own image only brings its disk.
@@ -121,7 +121,7 @@ class RunnerForm:
             "command": [RUNNER_COMMAND],
             # The authorities stand in the pod itself, whose environment nobody can change once it runs.
             "env": [*_environment(vm, pod), {"name": RUNNER_AUTHORITIES, "value": self.authorities}],
-            "ports": [*own, *items(plain, "ports")],
+            "ports": [*runner_ports, *items(plain, "ports")],
             "resources": self._resources(vm),
             "readinessProbe": {
                 "httpGet": {"path": "/ready", "port": api, "scheme": "HTTPS"},
@@ -142,10 +142,10 @@ class RunnerForm:
 
     def _resources(self, vm: Json) -> Json:
         wanted = own_resources(child(vm, "spec", "podResources"))
-        # It brings the socket at which the node's network program hands over the tap.
+        # `FLAT_RESOURCE` brings the socket at which the node's network program hands over the tap.
         taken = [FLAT_RESOURCE] if is_on_flat_network(vm) else []
         if self.guest_resource and child(vm, "spec").get("enableAcceleration") is not False:
-            # It brings /dev/kvm, on nodes where a guest boots on it.
+            # It brings /dev/kvm, on nodes that have it.
             taken.append(self.guest_resource)
         # For extended resources the request defaults to the limit.
         return {**wanted, "limits": {**child(wanted, "limits"), **dict.fromkeys(taken, "1")}} if taken else wanted
@@ -205,7 +205,7 @@ _GUEST_AT: Final = {
 
 def _agent(plain: Json) -> Json:
     """A sidecar that finds the guest at the pod's own ports, and has an identity for the API server."""
-    # These are the pod's own addresses: whatever the chart's part says of them does not apply.
+    # These point at the pod itself, and replace what the chart sets for them.
     variables = [variable for variable in items(plain, "env") if text(variable, "name") not in _GUEST_AT]
     mount: Json = {"name": _IDENTITY, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
     return {
@@ -235,7 +235,7 @@ def _disk_copier(vm: Json) -> Json:
 
 
 def _environment(vm: Json, pod: Json) -> list[Json]:
-    # Neither is known before the API server has made the pod.
+    # The uid is known only once the API server has made the pod.
     fields = {"K8S_POD_NAME": "metadata.name", "POD_UID": "metadata.uid"}
     plain = {
         "VM_NAMESPACE": name_of(vm).namespace,
@@ -252,7 +252,7 @@ def _environment(vm: Json, pod: Json) -> list[Json]:
 
 
 def _password_of(vm: Json) -> Json:
-    """A pod without the Secret starts all the same; the kubelet brings one that is made later."""
+    """A pod without the Secret starts anyway; the kubelet mounts one that is made later."""
     items = [{"key": PASSWORD_KEY, "path": PASSWORD_KEY}]
     return {"secretName": password_secret(vm).name, "optional": True, "items": items, "defaultMode": 0o440}
 

@@ -43,7 +43,7 @@ def pod_end(pod: Json) -> tuple[str, str]:
         return text(pod, "status", "reason"), text(pod, "status", "message")
     runners = [status for status in items(pod, "status", "containerStatuses") if is_runner(status)]
     ends = [child(status, "state", "terminated") for status in runners]
-    # The status of an evicted pod has its reason itself; a runner that ended leaves a termination message.
+    # An evicted pod has a reason of its own, returned above; a runner that ended leaves a termination message.
     last_words = next((text(end, "message") or text(end, "reason") for end in ends), "")
     story = last_words or text(pod, "status", "message")
     # The runner's last words are the only sign that the guest left in good order.
@@ -77,7 +77,7 @@ def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
         "spec": {
             **carried,
             "schedulerName": text(vm, "spec", "schedulerName") or SCHEDULER_NAME,
-            # The controller makes a new pod instead: a container that restarts would boot the guest unseen.
+            # The controller makes a new pod instead: a container that restarts would boot the guest unnoticed.
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
             "containers": _containers(vm, sidecar),
@@ -105,7 +105,7 @@ def _containers(vm: Json, sidecar: bool) -> list[Json]:
 
 def _arguments(vm: Json) -> list[str]:
     """Arguments of the runner: also the only record of the booted machine once the VM was edited (``booted``)."""
-    # The address is all that a runner needs of it; the rest changes too often for a record.
+    # The address is all that a runner needs of the status; the rest changes too often for a record.
     status = {key: value for key, value in child(vm, "status").items() if key == "extraNetIP"}
     return ["-vmspec", encode_dump(child(vm, "spec")), "-vmstatus", encode_dump(status)]
 

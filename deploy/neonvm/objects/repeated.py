@@ -1,6 +1,6 @@
 """The labels and annotations that a runner pod repeats of its VM: NeonVM's own scheduler reads pods alone (pure).
 
-Our own permits stay on the VM: nobody waits for them on the pod.
+Our own permits stay on the VM: nobody reads them on the pod.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def repeated_annotations(vm: Json) -> dict[str, str | None]:
     """The same of annotations, with the sizes in the VM's spec."""
     overcommit = child(vm, "spec", "overcommit")
     return {
-        # NeonVM's scheduler keeps what an agent asked for and was granted on the VM, and answers the agent once the
-        # pod says the same.
+        # NeonVM's scheduler writes an agent's request and its grant on the VM, and answers the agent once the pod has
+        # the same.
         **{name: annotations_of(vm).get(name) for name in _ANNOTATIONS},
-        # NeonVM's scheduler ends with a panic if a VM's pod lacks it.
+        # NeonVM's scheduler panics if a VM's pod lacks it.
         ANNOTATION_RESOURCES: _text(_sizes(child(vm, "spec", "guest"))),
         ANNOTATION_OVERCOMMIT: _text(overcommit) if overcommit else None,
     }

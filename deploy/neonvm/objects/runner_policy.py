@@ -42,7 +42,7 @@ OF_CLUSTERS: Final = (
     ),
     Resource(
         "policy.networking.k8s.io", "v1alpha2", "clusternetworkpolicies", "ClusterNetworkPolicy", namespaced=False
-    ),  # took the place of the one above
+    ),  # the successor of the one above
     Resource("crd.antrea.io", "v1beta1", "clusternetworkpolicies", "ClusterNetworkPolicy", namespaced=False),
 )
 """Other kinds of policies that an allowing NetworkPolicy can override; whom they select is not evaluated."""
@@ -105,13 +105,15 @@ def policy_todo(
     """
     # A pod has the labels that its VM had when it was made, and those that people and webhooks gave it.
     labels = [*map(_pod_labels, vms), *map(labels_of, pods)]
+    # The policies are iterated several times below.
     policy_list = list(policies)
-    # Both iterations below need a list; the caller passes any iterable.
     own = next((policy for policy in policy_list if is_ours(policy)), None)
     # Somebody made a policy of this name, or took our label off: it is theirs.
     is_name_taken = own is None and any(name_of(policy).name == NAME for policy in policy_list)
     rest = [policy for policy in policy_list if policy is not own]
-    stands_back = others or is_name_taken or any(selects_ingress(policy, some) for policy in rest for some in labels)
+    stands_back = (
+        others or is_name_taken or any(selects_ingress(policy, pod_labels) for policy in rest for pod_labels in labels)
+    )
     if own is None:
         return Todo.CREATE if vms and not stands_back else None
     if not vms or stands_back:
@@ -155,7 +157,7 @@ def _program(home: str, name: str) -> Json:
 
 
 def _other_ports() -> list[Json]:
-    """Every other port is the guest's or its agent's: it stays open."""
+    """All ports but the closed ones: they are the guest's or its agent's, and stay open."""
     # NetworkPolicies can only allow, so the gaps between the closed ports are listed.
     starts, ends = [1, *(port + 1 for port in _CLOSED)], [*(port - 1 for port in _CLOSED), 65535]
     return [{**_tcp(first), "endPort": last} for first, last in zip(starts, ends, strict=True)]

@@ -15,7 +15,7 @@ from protocol.kubernetes.objects import Json, child, items, text
 DISK: Final = "init"
 """The init container that copies the disk's base."""
 
-# Runtimes put a scheme such as `docker-pullable://` in front.
+# Some container runtimes put a scheme such as `docker-pullable://` in front.
 _PINNED: Final = re.compile(r"(?:[a-z-]+://)?(?P<image>\S+@sha256:[0-9a-f]{64})")
 
 

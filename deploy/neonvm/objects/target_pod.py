@@ -20,12 +20,12 @@ _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 def target_pod(migration: Json, vm: Json, use: Resources, sidecar: bool) -> Json:
     """The pod named by the migration's status; it belongs to the migration until the VM has arrived in it."""
-    made = runner_pod(vm, text(migration, "status", "targetPodName"), use, sidecar)
-    spec = child(made, "spec")
+    pod = runner_pod(vm, text(migration, "status", "targetPodName"), use, sidecar)
+    spec = child(pod, "spec")
     affinity = {**child(spec, "affinity"), "nodeAffinity": _node_affinity(migration, vm)}
-    metadata = {**child(made, "metadata"), "ownerReferences": [owner_reference(MIGRATIONS, migration)]}
+    metadata = {**child(pod, "metadata"), "ownerReferences": [owner_reference(MIGRATIONS, migration)]}
     parts = {key: value for key, value in affinity.items() if value}
-    return {**made, "metadata": metadata, "spec": {**spec, **({"affinity": parts} if parts else {})}}
+    return {**pod, "metadata": metadata, "spec": {**spec, **({"affinity": parts} if parts else {})}}
 
 
 def _node_affinity(migration: Json, vm: Json) -> Json:
@@ -33,7 +33,7 @@ def _node_affinity(migration: Json, vm: Json) -> Json:
     ours = child(migration, "spec", "nodeAffinity")
     # The migration's constraints hold in addition to the VM's.
     terms = _both(_both(_terms(theirs), _terms(ours)), _own_term(migration))
-    # Preferences only add weight, so both lists simply count.
+    # Preferences only add weight, so the two lists are just joined.
     preferred = [*items(theirs, _PREFERRED), *items(ours, _PREFERRED)]
     return {
         **({_REQUIRED: {"nodeSelectorTerms": terms}} if terms else {}),

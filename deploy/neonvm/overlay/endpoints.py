@@ -1,7 +1,7 @@
 """The owners of the flat network's addresses, and the nodes on which each may be (pure).
 
 All of it comes from what the controller and administrators write: claims (IPAddress objects), and the status of VMs and
-migrations. Nothing that a tenant writes counts, except for his own VM's claim.
+migrations. Nothing that a tenant writes counts, except for the claim of their own VM.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def endpoints(objects: FlatObjects) -> list[Endpoint]:
         # During a move both ends may send: the source until it stops, the target from its first announcement on.
         ends = [text(migration, "status", end) for end in ("sourceNode", "targetNode")]
         moving.setdefault(_vm_of(migration), []).extend(ends)
-    result = []
+    all_endpoints = []
     for name, claim in objects.claims.items():
         if node := _client_node(claim):
             # A client on a bridge belongs to no namespace.
-            result.append(Endpoint(name.name, "", (node,)))
+            all_endpoints.append(Endpoint(name.name, "", (node,)))
             continue
         owner, uid = owner_of(claim)
         vm = objects.vms.get(owner, {})
@@ -80,8 +80,8 @@ def endpoints(objects: FlatObjects) -> list[Endpoint]:
         if uid and uid_of(vm) == uid and text(vm, "status", "extraNetIP") == name.name:
             # A dict keeps the order and drops duplicates: the VM's own node comes first.
             nodes = dict.fromkeys(filter(None, (text(vm, "status", "node"), *moving.get(owner, []))))
-            result.append(Endpoint(name.name, owner.namespace, tuple(nodes)))
-    return [endpoint for endpoint in result if is_v4(endpoint.address)]
+            all_endpoints.append(Endpoint(name.name, owner.namespace, tuple(nodes)))
+    return [endpoint for endpoint in all_endpoints if is_v4(endpoint.address)]
 
 
 def _client_node(claim: Json) -> str:
@@ -101,19 +101,21 @@ def rightful_address(pod: Json, objects: FlatObjects) -> str:
     A pod is believed to run a VM if the VM's status names it, or that of a migration of it that is under way.
     """
     # The pod's labels and owners must agree with the VM, but prove nothing: whoever may make pods writes them.
-    own = name_of(pod)
-    name = ObjectName(own.namespace, labels_of(pod).get(LABEL_VM_NAME, ""))
+    pod_name = name_of(pod)
+    name = ObjectName(pod_name.namespace, labels_of(pod).get(LABEL_VM_NAME, ""))
     vm = objects.vms.get(name, {})
     moves = [move for move in objects.migrations if is_under_way(move) and _vm_of(move) == name]
-    named = {(MIGRATIONS.kind, uid_of(move)) for move in moves if text(move, "status", "targetPodName") == own.name}
-    if text(vm, "status", "podName") == own.name:
-        named.add((VIRTUAL_MACHINES.kind, uid_of(vm)))
+    rightful_owners = {
+        (MIGRATIONS.kind, uid_of(move)) for move in moves if text(move, "status", "targetPodName") == pod_name.name
+    }
+    if text(vm, "status", "podName") == pod_name.name:
+        rightful_owners.add((VIRTUAL_MACHINES.kind, uid_of(vm)))
     owners = {(text(owner, "kind"), text(owner, "uid")) for owner in items(pod, "metadata", "ownerReferences")}
     address = text(vm, "status", "extraNetIP")
     claim = objects.claims.get(ObjectName("", address), {})
     # The claim decides between two VMs whose status names the same address.
     has_claim = is_v4(address) and owner_of(claim) == (name, uid_of(vm))
-    return address if has_claim and owners & named else ""
+    return address if has_claim and owners & rightful_owners else ""
 
 
 def part_of(found: Json) -> Json:

@@ -182,13 +182,13 @@ def elements(
     isolated: bool,
     underlay: Iterable[str] = (),
 ) -> Elements:
-    """Elements of the sets. ``taps``: the address of each tap of this node; ``peers``: those of the other nodes, by
-    name.
+    """Elements of the sets. ``taps``: the address of each tap of this node. ``peers``: the addresses of the other
+    nodes, by name.
 
     ``isolated``: VMs of different namespaces do not reach each other. ``underlay``: interfaces by which packets of
     nodes come although the way back to them is another.
     """
-    # It is iterated more than once.
+    # `found` may be an iterator, and is read several times.
     every = list(found)
     spaces = _spaces(every, isolated)
     return {
@@ -207,7 +207,7 @@ def elements(
 
 @lru_cache(maxsize=2**17)
 def _facts(address: str) -> tuple[str, int]:
-    """The MAC and the number of an address: they are asked for with each change, for all VMs of the cluster."""
+    """The MAC and the number of an address; cached, because each change needs those of all VMs of the cluster."""
     return flat_mac(address), int(IPv4Address(address))
 
 
@@ -225,8 +225,8 @@ def _spaces(every: Iterable[Endpoint], isolated: bool) -> dict[str, int]:
         if endpoint.namespace:
             # Without isolation all VMs share one space. Clients are in none: they are matched by @clients.
             members.setdefault(endpoint.namespace if isolated else "", []).append(endpoint.address)
-    lowest = [(own, min(_facts(address)[1] for address in own)) for own in members.values()]
-    return {address: number for own, number in lowest for address in own}
+    lowest = [(addresses, min(_facts(address)[1] for address in addresses)) for addresses in members.values()]
+    return {address: number for addresses, number in lowest for address in addresses}
 
 
 def anew(wanted: Elements) -> list[str]:

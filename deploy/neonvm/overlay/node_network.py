@@ -47,7 +47,7 @@ WATCHED: Final = (NODES, VIRTUAL_MACHINES, MIGRATIONS, IP_ADDRESSES)
 _AGAIN: Final = Seconds(1.0)
 _RENEW: Final = Seconds(10.0)
 _SETTLED: Final = Seconds(0.5)
-"""Changes are gathered for so long before the fence follows; a move is announced seconds before it happens."""
+"""Changes are gathered for this long before the fence follows; a move is announced seconds before it happens."""
 _COUNTED: Final = Seconds(60.0)
 # Pods that are served at once; the others wait.
 _AT_ONCE: Final = 4
@@ -124,8 +124,7 @@ class NodeNetwork:
             links = await _json("ip", "-j", "link")
             if await self._adopt(links):
                 links = await _json("ip", "-j", "link")
-            # The fence is loaded before the bridge exists. If nftables cannot judge bridged frames, no tap is handed
-            # out.
+            # The fence comes before the bridge: if nftables cannot judge bridged frames, no tap is handed out.
             await self._fence(links)
             lines = made_of(self._place, [str(link.get("ifname")) for link in links])
             await run("ip", "-batch", "-", lines=lines)
@@ -158,7 +157,7 @@ class NodeNetwork:
         return {chain.get("family") for chain in chains if chain.get("table") == TABLE} >= {"inet", "bridge"}
 
     async def _count(self) -> None:
-        """Reads the kernel's counters, now and then: nft reads all sets for it. Raises ``NetworkError``."""
+        """Reads the kernel's counters, but rarely: nft reads all sets for it. Raises ``NetworkError``."""
         if self._deps.clock.now() < self._counts_at:
             return
         self._counts_at = Instant(self._deps.clock.now() + _COUNTED)
@@ -225,8 +224,7 @@ class NodeNetwork:
             await self._deps.clock.sleep(_AGAIN)
 
     async def _serve(self, place: str, connection: socket.socket) -> bool:
-        # The kubelet has given the place to one pod alone, so it proves who calls. The address is the API server's
-        # word.
+        # The kubelet has given the place to one pod only, so it proves who calls. The API server names the address.
         holder = await self._deps.holder(place)
         pod = await self._pod(holder) if holder is not None else None
         address = rightful_address(pod, self._objects()) if pod is not None else ""
@@ -257,11 +255,11 @@ async def _json(*command: str) -> list[dict[str, object]]:
 
 
 async def place_of(name: str, address: str) -> OverlayNode:
-    """This node as its interfaces say it. Raises ``NetworkError`` if ``address`` is on none of them."""
+    """This node, with the MTU of the interface that has ``address``. Raises ``NetworkError`` if none has it."""
     for link in await _json("ip", "-j", "address"):
         addresses = link.get("addr_info")
         mtu = link.get("mtu")
-        if isinstance(addresses, list) and isinstance(mtu, int) and any(_is(one, address) for one in addresses):
+        if isinstance(addresses, list) and isinstance(mtu, int) and any(_is(info, address) for info in addresses):
             return OverlayNode(name, address, mtu)
     raise NetworkError(f"this node has no interface with the address {address}")
 

@@ -43,15 +43,15 @@ class OverlayNode:
 def made_of(place: OverlayNode, existing: Iterable[str]) -> list[str]:
     """The lines for ``ip -batch`` that make what is missing, and set what may have changed."""
     there = set(existing)
-    made: list[str] = []
+    additions: list[str] = []
     if BRIDGE not in there:
         # Multicast snooping would drop groups that no querier has announced.
-        made.append(f"link add {BRIDGE} type bridge mcast_snooping 0")
+        additions.append(f"link add {BRIDGE} type bridge mcast_snooping 0")
     if TUNNEL not in there:
         tunnel = f"type vxlan id {NETWORK_ID} dstport {PORT} local {place.address}"
-        made.append(f"link add {TUNNEL} {tunnel}")
+        additions.append(f"link add {TUNNEL} {tunnel}")
     return [
-        *made,
+        *additions,
         f"link set {TUNNEL} mtu {place.mtu} master {BRIDGE} addrgenmode none arp off",
         # Frames for a MAC that the bridge lacks are not sent to every node.
         f"link set {TUNNEL} type bridge_slave flood off mcast_flood off",
@@ -91,7 +91,7 @@ def tap_name(pod_uid: str) -> str:
 
 
 def peers(nodes: Iterable[Json], here: str) -> dict[str, frozenset[str]]:
-    """The addresses of all other nodes by name, of the same family as this one's."""
+    """The IPv4 addresses of all nodes but this one, by the node's name."""
     return {
         name_of(node).name: frozenset(
             address
@@ -140,9 +140,9 @@ def forwarding(
 
 
 def _flooding(has: Set[str], wanted: Set[str]) -> list[str]:
-    entry = f"fdb {{verb}} {_EVERYBODY} dev {TUNNEL} dst {{peer}} self"
-    added = [entry.format(verb="append", peer=peer) for peer in sorted(wanted - has)]
-    return [*added, *(entry.format(verb="del", peer=peer) for peer in sorted(has - wanted))]
+    template = f"fdb {{verb}} {_EVERYBODY} dev {TUNNEL} dst {{peer}} self"
+    added = [template.format(verb="append", peer=peer) for peer in sorted(wanted - has)]
+    return [*added, *(template.format(verb="del", peer=peer) for peer in sorted(has - wanted))]
 
 
 def _tables(present: Iterable[Mapping[str, object]]) -> tuple[dict[str, set[str]], dict[str, str]]:

@@ -19,7 +19,7 @@ COUNT: Final = 1000
 
 _SECONDS: Final = 5.0  # for one call
 _OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
-"""Each call tries again: a shared pool would wait for long after a kubelet's restart."""
+"""Each call connects by itself: a shared subchannel would back off for long after a kubelet's restart."""
 
 
 def grants(sockets: TapSockets, places: list[list[str]]) -> list[Grant]:

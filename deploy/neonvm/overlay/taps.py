@@ -36,7 +36,7 @@ _SECONDS: Final = 10.0  # for a pod to be served before the next one may call
 _PAUSE: Final = 0.5
 
 Serve = Callable[[str, socket.socket], Awaitable[None]]
-"""Serves the pod that has a place, at a connection of its own."""
+"""Serves the pod that has the named place, over its connection."""
 
 
 def open_tap(name: str) -> int:
@@ -75,13 +75,13 @@ class TapSockets:
                 self._listen(folder)
                 continue
             try:
-                _remove(folder)  # of a version that let pods write here
+                _remove(folder)  # left by a version that let pods write here
             except OSError as error:
                 LOG.warning("leftover folder of a pod not removed", extra={"folder": folder.name, "reason": str(error)})
 
     def make(self, place: str) -> Path:
         """A new folder for the pod that gets ``place``. Raises ``OSError``."""
-        # What an earlier pod still holds of this place, a connection or the folder itself, leads nowhere from now on.
+        # An earlier pod may still hold a connection or the folder of this place: both must lead nowhere from now on.
         if (task := self._listening.pop(place, None)) is not None:
             task.cancel()
         # The name comes from the kubelet, and becomes a path that is deleted.

@@ -1,7 +1,7 @@
 """Chooses how guests run here: on KVM if a guest boots on it, otherwise in software emulation.
 
-``/dev/kvm`` may open, make a VM and a virtual CPU, and still not run an ordinary kernel (nested virtualisation). So KVM
-is used only where a trial boot has shown that it works; a missing device or permission is known without one.
+``/dev/kvm`` may open and make a VM and a virtual CPU, and still not run an ordinary kernel (nested virtualisation).
+So KVM is used only where a trial boot has shown that it works; a missing device or permission needs no trial.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MACHINE: Final = "pc-q35-7.2"
 
 KVM_DEVICE: Final = Path("/dev/kvm")
 
-# Longer than on KVM: each time wakes QEMU, and takes the host's CPU from a guest that is emulated.
+# Longer than on KVM: each release wakes QEMU, which takes CPU time from an emulated guest.
 _EMULATED_FRAMES_HELD: Final = Seconds(0.02)
 
 

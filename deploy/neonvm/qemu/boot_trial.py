@@ -40,14 +40,13 @@ class BootVerdict(msgspec.Struct, frozen=True):
 
     def holds(self, now: float) -> bool:
         """Return True if it need not be tried again."""
-        # A busy host gives a time-out as well, so that one is tried again. A negative age means that the clock was
-        # set back.
+        # A busy host also causes time-outs, so those are tried again. A negative age means that the clock was set back.
         return not self.is_timeout or 0 <= now - self.tried_at < _RETRY_AFTER
 
 
 @dataclass(frozen=True, slots=True)
 class BootTrial:
-    """Tries ``command`` where no verdict in ``folder`` holds. ``wall`` is the time in seconds since 1970."""
+    """Tries ``command`` if no verdict in ``folder`` holds. ``wall`` is the time in seconds since 1970."""
 
     hypervisor: Hypervisor
     image: GuestImage
@@ -94,14 +93,14 @@ class BootTrial:
             failed = asyncio.ensure_future(machine.failed())
             booted = asyncio.ensure_future(_has_booted(console))
             try:
-                # Over with the first program's line, with QEMU's first sign of failure, or after the limit.
+                # Ends with the first program's line, with QEMU's first sign of failure, or after the limit.
                 await asyncio.wait((failed, booted), timeout=self.limit, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 failed.cancel()
                 booted.cancel()
                 await machine.kill()
-            # A device that opens proves nothing, nor does a virtual CPU: only the first line of the guest's own first
-            # program.
+            # Neither a device that opens nor a virtual CPU proves anything; only the first line of the guest's first
+            # program does.
             if _said(console):
                 return BootVerdict("", False, self.wall())
             if failed.done() and not failed.cancelled():
@@ -152,7 +151,7 @@ async def _version(arguments: Sequence[str]) -> str:
 def _remembered(file: Path) -> BootVerdict | None:
     try:
         return msgspec.json.decode(file.read_bytes(), type=BootVerdict)
-    # A verdict that an older release wrote differently is as good as none.
+    # A verdict in the format of an older release is as good as none.
     except (OSError, msgspec.DecodeError):
         return None
 

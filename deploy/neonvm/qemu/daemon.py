@@ -14,7 +14,7 @@ from typing import Final
 from deploy.neonvm.ports import GuestError
 
 Dial = Callable[[], Awaitable[socket.socket]]
-"""Opens a non-blocking connection to the daemon; raises ``OSError`` where nothing listens."""
+"""Opens a non-blocking connection to the daemon; raises ``OSError`` if nothing listens."""
 
 _LARGEST_ANSWER: Final = 4096
 

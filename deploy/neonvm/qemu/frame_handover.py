@@ -3,7 +3,7 @@
 A QEMU whose guest stops takes one frame more and leaves all others where they are; they would be lost with it. So
 during a move:
 
-- ``hold`` in the source passes frames on now and then in the time of its guest: what it has then stays in it;
+- ``hold`` in the source passes frames on at intervals of the guest's clock, so it keeps what it has when that stops;
 - once the guest has stopped ``hand`` sends what was held, and all that still arrives, to ``take`` in the target;
 - ``deaf`` in a target on a hub, which sends every frame to everyone, drops what arrives before.
 """
@@ -40,7 +40,7 @@ class FrameHandover(Protocol):
     """Keeps frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``."""
 
     async def prepare(self) -> None:
-        """Before the move. Where it cannot be done, frames that are not read are left to their senders."""
+        """Prepares before the move. If that fails, senders must repeat the frames that are not read."""
 
     async def divert(self) -> None:
         """The source has stopped: what it has not read, and what still comes to it, goes to the target."""
@@ -53,7 +53,7 @@ class FrameHandover(Protocol):
 
 
 class NoHandover:
-    """Frames that are not read are left to their senders."""
+    """Senders must repeat the frames that are not read."""
 
     async def prepare(self) -> None:
         """Nothing."""
@@ -69,7 +69,7 @@ class NoHandover:
 
 
 class SourceFilters:
-    """The filters of a machine whose guest leaves it. ``held_for`` is the longest that they delay a frame before."""
+    """The filters of a machine whose guest leaves it. ``held_for`` is the longest that they delay a frame."""
 
     def __init__(self, machine: Machine, held_for: Seconds) -> None:
         self._machine = machine
@@ -77,7 +77,7 @@ class SourceFilters:
         self._interval = round(held_for * 1e6)
 
     async def prepare(self, end: socket.socket) -> None:
-        """Direct frames that the guest does not read after it stops to ``end``. Raises ``GuestError``."""
+        """Prepares to send ``end`` the frames that the guest has not read when it stops. Raises ``GuestError``."""
         machine = self._machine
         await _clear(machine)
         try:
@@ -128,13 +128,13 @@ class DirectHandover:
             await self._source.prepare(ours)
 
     async def divert(self) -> None:
-        """The target hears by itself from then on."""
+        """Sends the source's frames to the target. On a hub the target gets all later ones itself."""
         if self._is_prepared:
             await self._source.divert()
         with suppress(GuestError):
             # Only a target on a hub has it.
             await self._target.call("object-del", {"id": DEAF})
-            await self._source.end()  # only on a hub, where the target gets all that is sent from here on
+            await self._source.end()  # reached only on a hub, where the target itself gets every frame from here on
 
     async def restore(self) -> None:
         """Removes what is in the source. Raises ``GuestError`` if that is not certain."""

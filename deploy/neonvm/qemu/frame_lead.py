@@ -13,7 +13,7 @@ _SETTLED_WITHIN: Final = 0.5
 
 
 class FrameLead:
-    """``to_source`` and ``to_target`` lead the network; ``frames`` takes care of what went to the source unread."""
+    """``to_source`` and ``to_target`` redirect the network; ``frames`` takes care of what went to the source unread."""
 
     def __init__(self, to_source: Callable[[], None], to_target: Callable[[], None], frames: FrameHandover) -> None:
         self._to_source = to_source

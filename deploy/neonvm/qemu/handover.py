@@ -1,6 +1,6 @@
 """Decides who may run while a guest moves between two machines (pure).
 
-The disk is one, so at no instant may both run, and a machine that once ran behind the other's back must never be
+Both use one disk, so they must never run at once, and a machine that once ran behind the other's back must never be
 continued. QEMU alone cannot promise that: a source whose target dies in the instant after it began to run goes on by
 itself. So the target is launched standing still, and there is one moment that decides, of our own making:
 
@@ -35,7 +35,7 @@ class SourceSays(StrEnum):
 
     SENDING = "sending"
     SENT = "sent"
-    """All has arrived, as it was told by the other end; it stands still."""
+    """All has arrived, as the other end says; the source stands still."""
     KEPT = "kept"
     """It has given the move up, and goes on or can go on."""
     GONE = "gone"
@@ -146,7 +146,7 @@ def target_says(run_state: str) -> TargetSays:
     match run_state:
         case "inmigrate":
             return TargetSays.FILLING
-        # QEMUs differ in how they call a machine that has everything and was launched with -S.
+        # QEMU's versions differ in the state of a machine that has everything and was launched with -S.
         case "paused" | "prelaunch":
             return TargetSays.READY
         case _:

@@ -34,12 +34,12 @@ class Hearings:
     @contextmanager
     def hearing(self, event: str, heard: Callable[[], None]) -> Iterator[None]:
         """Within it ``heard`` is called with each ``event``. It never raises."""
-        one = event, heard
-        self._all.append(one)
+        listener = event, heard
+        self._all.append(listener)
         try:
             yield
         finally:
-            self._all.remove(one)
+            self._all.remove(listener)
 
     def tell(self, message: Message) -> bool:
         """Tells who waits for it. Always true: as a filter of events it lets all pass."""
@@ -114,7 +114,7 @@ class Monitor:
 
     async def failure(self) -> str:
         """Returns once QEMU says that its guest cannot go on, with the reason. A QEMU that has ended says nothing."""
-        await self._connected.wait()  # an event may come before the first command may be sent
+        await self._connected.wait()  # an event may arrive before commands can be sent
         while True:
             message = await self._failures.get()
             event = str(message["event"])

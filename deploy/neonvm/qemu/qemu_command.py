@@ -66,7 +66,7 @@ _NAMES_FOR_VMS: Final = frozenset({KERNEL_PRIMARY, "autoscale.gateway"})
 @dataclass(frozen=True, slots=True)
 class Files:
     """Files of a guest in its state directory. While it moves two processes use disk and console: the console is
-    appended to, and what a guest said until its last boot is kept. Each pod's process has a log of its own.
+    appended to, and that of the previous boot stays. Each pod's process has a log of its own.
     """
 
     disk: Path
@@ -85,7 +85,7 @@ class Files:
         return " / ".join(line.strip() for line in output.splitlines()[-3:] if line.strip()) or "nothing"
 
     def begin_console(self) -> None:
-        """Keep the previous console: it shows why the guest ended. Raises ``OSError``."""
+        """Keeps the previous console: it shows why the guest ended. Raises ``OSError``."""
         if self.console.exists():
             self.console.replace(self.console.with_name("console-before.log"))
 
@@ -115,8 +115,7 @@ def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, m
     files = Files.of(spec)
     return [
         *_machine(f"guest={spec.vm.namespace}.{spec.vm.name}", accelerator),
-        # All CPUs are there from the start and are switched inside the guest: hot-plugging them crashes an emulated
-        # machine.
+        # All CPUs are there from the start and are switched inside the guest: hot-plug crashes an emulated machine.
         "-smp", str(spec.cpu_max.whole_cpus),
         *_memory(spec),
         *_kernel(image, _kernel_line(spec, accelerator)),
@@ -177,7 +176,6 @@ def plugged(spec: GuestSpec, use: Bytes) -> Bytes:
     """
     if not spec.mem_min <= use <= spec.mem_max:
         raise GuestError(f"{spec.vm}: memory must be between {spec.mem_min} and {spec.mem_max}, not {use}")
-    # Down, so that the guest never gets more than was ordered for it.
     return (use - spec.mem_min).down_to(MEMORY_BLOCK)
 
 
@@ -236,29 +234,28 @@ def own_words(text: str) -> list[str]:
         # The kernel cuts a line that is too long, and our words stand at its end.
         if left < 0:
             break
-        # No quotes: the kernel takes an open one to the end of the line. "--" is refused too, because it reads no
-        # further.
+        # No quotes: an open one would swallow the rest of the line. "--" is refused too, because the kernel parses
+        # nothing after it.
         if _WORD.fullmatch(word) and not _is_ours(word.partition("=")[0].replace("-", "_")):
             accepted.append(word)
     return accepted
 
 
 def _is_ours(name: str) -> bool:
-    # The kernel takes "-" and "_" in names for the same, so the caller has replaced one of them.
+    # The kernel treats "-" and "_" in names as equal, so the caller has replaced the former.
     return name in _OUR_NAMES or (name.startswith("autoscale.") and name not in _NAMES_FOR_VMS)
 
 
 def _interfaces(spec: GuestSpec) -> Iterator[str]:
-    """The flat network first, then the private link, each if there is one; so the guest sees them."""
+    """The flat network first, then the private link, each if there is one: the guest numbers them in this order."""
     for number, attachment in enumerate(spec.network.attachments):
         # Without an address the first attachment is the private link.
         is_flat = number == 0 and bool(spec.address)
         mac = flat_mac(spec.address) if is_flat else _LINK_MAC
-        # The guest's driver takes it over, so nothing in the guest has to know the overlay.
+        # The guest's driver adopts this MTU, so nothing in the guest has to know the overlay.
         mtu = f",host_mtu={spec.network.mtu}" if is_flat and spec.network.mtu else ""
         yield from ("-netdev", f"{_netdev(attachment)},id=net{number}")
-        # Without an option ROM, which a directly booted guest does not need and which would have to be equal on both
-        # ends.
+        # No option ROM: a directly booted guest does not need one, and it would have to be equal on both ends.
         yield from ("-device", f"virtio-net-pci,netdev=net{number},mac={mac},romfile={mtu}")
 
 
@@ -308,7 +305,7 @@ def _escaped(path: str) -> str:
 
 
 def in_container(enter: Sequence[str]) -> list[str]:
-    """The same in a container."""
+    """``launcher`` for a container: only the way into the pod's network."""
     # No order to die with its owner: the container's end is the end of all that runs in it.
     return list(enter)
 

@@ -62,7 +62,7 @@ _SIZE: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "siz
 
 @dataclass(frozen=True, slots=True)
 class QemuGuests:
-    """Makes real guests. ``description`` says aloud how fast they can be here and why."""
+    """Makes real guests. ``description`` says how fast they can be here and why."""
 
     image: GuestImage
     accelerator: Accelerator
@@ -176,6 +176,7 @@ class QemuGuest:
         if not MilliCpu(0) < use <= self._spec.cpu_max:
             raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
         answer = await self._ask("PUT", "/cpu", str(use.value), _SWITCH_SECONDS)
+        # A booting guest refuses: it was started with exactly what it may use.
         if answer.status != 200:
             raise GuestError(f"{self._spec.vm}: the guest refused {use} CPU: {answer.text}")
         return self._said(answer)
@@ -222,14 +223,13 @@ class QemuGuest:
         return f"{reason}; QEMU said {machine.last_words()}; its console said {Files.of(self._spec).console_said()}"
 
     async def arrived(self) -> bool:
-        """Return True if a guest that received runs, because another process told it to.
+        """Return True if the guest runs, if need be because another process, such as the controller, told it to.
 
         Raises ``GuestError``.
         """
         machine = self._alive()
         if machine is not None and self._receives and not self._is_moving:
             answer = await machine.call("query-status")
-            # Another process may have told it to run: the controller does, for a guest in a pod.
             self._receives = target_says(parse_run_state(answer)) is not TargetSays.RUNS
         return machine is not None and not self._receives
 
@@ -288,12 +288,12 @@ class QemuGuest:
         return [*made_by.launcher(spec.network.enter), *qemu, *more]
 
     def _receiver(self, target: Guest) -> QemuGuest:
-        """``target``, where both ends are fit for a move. Raises ``GuestError`` and ``TransferError``."""
+        """``target``, if both ends are fit for a move. Raises ``GuestError`` and ``TransferError``."""
         if self._is_moving:
             raise GuestError(f"{self._spec.vm}: the guest is on its way already")
         if not isinstance(target, QemuGuest) or not target._receives:
             raise self._refused("the other end does not receive")
-        # Both ends must share the disk, or the guest would find another one under its feet.
+        # Both ends must share the disk: the guest would otherwise go on with another one.
         if (target._spec.vm, target._spec.state_dir) != (self._spec.vm, self._spec.state_dir):
             raise self._refused(f"the other end is {target._spec.vm}'s")
         return target
@@ -321,12 +321,12 @@ class QemuGuest:
         return Transfer(ends, limits, progress)
 
     async def _moved(self, transfer: Transfer, target: QemuGuest) -> TransferInfo:
-        """Runs the move to its end; afterwards both guests know who they are."""
-        # Until the move ends, nobody else may conclude from a run state that the guest has arrived.
+        """Runs the move to its end; afterwards both know which of them has the guest."""
+        # Until the move ends, nobody else must conclude from a run state that the guest has arrived.
         self._is_moving = target._is_moving = True
         try:
             info = await transfer.run()
-            # The guest has booted already, wherever it was.
+            # The guest goes on as far booted as it was.
             target._receives, target._ready = False, self._ready
         finally:
             self._is_moving = target._is_moving = False
@@ -354,7 +354,7 @@ class QemuGuest:
     async def _has_booted(self) -> bool:
         """Return True if the database is up and has its password. An unreachable daemon is what booting looks like."""
         try:
-            if self.password:  # a standby copies its primary with it, and is ready after that
+            if self.password:  # a standby needs it to copy its primary, and is ready only then
                 await self._send_password()
             return (await self._ask("GET", "/ready", seconds=_READY_SECONDS)).status == 200
         except GuestError:
@@ -368,7 +368,7 @@ class QemuGuest:
         return cpu
 
     def _said(self, answer: DaemonResponse) -> MilliCpu | None:
-        """The CPU of which the guest's daemon speaks, if it does."""
+        """The CPU that the guest's daemon reports; None if its answer is no number."""
         # `isdigit` alone accepts digits of other scripts.
         if not (answer.text.isascii() and answer.text.isdigit()):
             return None

@@ -44,7 +44,7 @@ class Qemu:
         _, complaint = await process.communicate()
         if process.returncode:
             raise GuestError(f"the disk {disk} cannot be made: {complaint.decode(errors='replace').strip()}")
-        # The disk takes its name last: an interrupted call leaves no half.
+        # The disk takes its name last: an interrupted call leaves no partial disk.
         half.rename(disk)
 
     async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
@@ -175,8 +175,8 @@ class QemuProcess:
         await self._monitor.close()
 
     async def end(self) -> None:
-        """Ends QEMU: it is asked to quit, and killed if it does not. Nothing is lost, its disk is written through
-        the host's cache.
+        """Asks QEMU to quit, and kills it if it does not. Nothing is lost: all that QEMU has written is in the host's
+        page cache.
         """
         self._is_ending = True
         try:
@@ -188,7 +188,7 @@ class QemuProcess:
     async def _quit(self) -> None:
         """Asks QEMU to quit."""
         try:
-            # A guest that has failed is waited for by those who start it again, so it gets little time.
+            # A guest that has failed gets little time: whoever restarts it is waiting.
             async with asyncio.timeout(_FAILED_QUIT_SECONDS if self._watch.done() else _QUIT_SECONDS):
                 await self._monitor.call("quit")
                 await self._process.wait()

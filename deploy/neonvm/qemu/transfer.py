@@ -1,6 +1,6 @@
 """Carries out the transfer of a guest between two QEMU processes, as ``handover`` decides (S4.12).
 
-Both ends are asked again and again, and only what they say now decides the next step. A transfer always ends with it
+It polls both ends, and only what they say now decides the next step. A transfer always ends with it
 being known which end runs; cancelling only asks for that end to be the source.
 """
 
@@ -41,7 +41,7 @@ from protocol.units import Instant, Seconds
 _Result = TypeVar("_Result")
 
 _LOOK: Final = 0.2
-"""Seconds between two looks where no event asks for one."""
+"""Seconds between two looks if no event asks for one."""
 
 _REPORT: Final = 1.0
 _UNDER_WAY: Final = frozenset({"setup", "active", "pre-switchover", "device"})
@@ -52,7 +52,7 @@ else can run, and an emulated guest on a busy machine may well leave some calls 
 """
 
 _MOST_REFUSALS: Final = 5
-"""So often a target that was given the guest may refuse to run, or its source be gone, until both are given up."""
+"""How often a target that was given the guest may refuse to run, or its source be gone, before both are given up."""
 _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
 """Milliseconds until, and between, announcements of the guest's new place."""
 
@@ -114,7 +114,7 @@ class Transfer:
             if not await self._taken_up() and not self._must_end():
                 await self._begin()
         except TransferError:
-            raise  # there is no arbiter: nothing was begun
+            raise  # the source's runner has no arbiter, so nothing was begun
         except GuestError as error:
             if await self._keeps():
                 raise await self._taken_back(TransferFault.REFUSED, str(error)) from error
@@ -151,7 +151,7 @@ class Transfer:
         # Before the move starts: the guest may stop at any moment after it.
         await self._endpoints.frames.prepare()
         route = await self._endpoints.wire.open(source, target)
-        # A target takes one frame before it knows its guest's features, and spoils it: let it be this one.
+        # A target spoils the one frame that it takes before it knows its guest's features: let it be this announcement.
         self._endpoints.lead_to_source()
         await target.call("migrate-incoming", {"uri": route.incoming})
         await source.call("migrate", route.outgoing)
@@ -168,7 +168,7 @@ class Transfer:
         source = self._endpoints.source
         status = parse_report(await source.call("query-migrate")).status
         if source_says(status) is SourceSays.SENT:
-            # A running one reports the move that brought its guest.
+            # A running source may still report the move that brought its guest.
             return parse_run_state(await source.call("query-status")) in HELD_BY_THE_MOVE
         return status in _UNDER_WAY
 
@@ -181,13 +181,13 @@ class Transfer:
             await _tried(self._endpoints.source, "migrate-set-parameters", _stands_still(downtime))
 
     def _resumed(self) -> None:
-        """The source goes on. Where the target was told to run, the end of the move decides and not this."""
+        """The source goes on. Once the target was told to run, the end of the move decides instead."""
         # After the release the source's QEMU may go on by itself; it is ended then.
         if self._released is None:
             self._lead.back()
 
     async def _look(self) -> MoveView:
-        """Query both ends."""
+        """Asks both ends for their state."""
         source = await self._source()
         target = await self._target()
         now = self._endpoints.clock.now()
@@ -224,24 +224,23 @@ class Transfer:
             return TargetSays.SILENT if target.alive else TargetSays.GONE
 
     async def _release(self) -> None:
-        """From here on the source is never continued; whether the target obeyed is seen by looking."""
+        """Runs the target. The source is never continued from here on; only a look tells whether the target obeyed."""
         if not await self._gives():
             return
         self._lead.away()
         self._released = self._endpoints.clock.now()
         await self._lead.settled()
-        # Nothing is concluded from the answer: whether the target runs is seen by looking.
         await _tried(self._endpoints.target, "cont")
         await _tried(self._endpoints.target, "announce-self", _ANNOUNCE)
-        self._released = self._endpoints.clock.now()  # it may be silent from now on, however long the orders took
+        self._released = self._endpoints.clock.now()  # its time to answer begins now, however long the orders took
 
     async def _gives(self) -> bool:
-        """Return True if the target may run. Where another process took the guest back, this one does as well."""
+        """Return True if the target may run. If another process took the guest back, this one does as well."""
         try:
             decided = await self._endpoints.arbiter.give()
         except GuestError:
             return False  # asked again with the next look
-        self._is_called_off = self._is_called_off or decided is Decided.KEPT  # another process took it back
+        self._is_called_off = self._is_called_off or decided is Decided.KEPT
         return decided is Decided.GIVEN
 
     async def _keeps(self) -> bool:
@@ -262,8 +261,8 @@ class Transfer:
         await self._endpoints.frames.finish()
         # QEMU's own figure for the downtime ends before the order to run.
         stopped, resumed = self._endpoints.source.event_time("STOP"), self._endpoints.target.event_time("RESUME")
-        stood = Seconds(resumed - stopped) if stopped is not None and resumed is not None else None
-        info = completed_info(self._report, stood)
+        standstill = Seconds(resumed - stopped) if stopped is not None and resumed is not None else None
+        info = completed_info(self._report, standstill)
         self._progress(info)
         return info
 
@@ -343,7 +342,7 @@ def _capabilities(*names: str) -> dict[str, object]:
 
 
 async def _tried(machine: Machine, command: str, arguments: dict[str, int] | None = None) -> None:
-    """An order whose effect is seen by looking, not in its answer."""
+    """Gives an order whose answer does not matter: its effect shows in the next look."""
     try:
         await machine.call(command, arguments)
     except GuestError:

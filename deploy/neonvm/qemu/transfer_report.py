@@ -65,7 +65,7 @@ class _Timestamp(msgspec.Struct):
 
 
 def parse_timestamp(said: object) -> float | None:
-    """Seconds since 1970; None if that is not said."""
+    """Seconds since 1970; None if QEMU does not say."""
     try:
         stamp = msgspec.convert(said, _Timestamp)
     except msgspec.ValidationError:
@@ -104,7 +104,7 @@ def transfer_info(report: TransferReport) -> TransferInfo:
         status=TransferStatus.SETUP if report.status in {"", "none", "setup"} else TransferStatus.ACTIVE,
         total=Seconds(report.total_time / 1000),
         setup=Seconds(report.setup_time / 1000),
-        # Zero until the move is completed; then only the expected one is there.
+        # Zero until the move is completed: before that only the expected one is known.
         downtime=Seconds((report.downtime or report.expected_downtime) / 1000),
         ram=TransferRam(
             total=Bytes(ram.total),

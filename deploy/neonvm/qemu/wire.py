@@ -1,7 +1,7 @@
-"""The link between the two machines of a move: the way of the bytes, and the one place that decides who goes on.
+"""The link between the two machines of a move: what carries the bytes, and the one place that decides who goes on.
 
 A target gets the order to run only after ``give`` has said yes, and a source is continued only after ``keep`` has.
-The first of the two that is asked holds for ever, however often it is asked.
+Whichever is called first decides for ever, however often either is called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Route:
 
 
 class Wire(Protocol):
-    """The way of the bytes."""
+    """What carries the bytes."""
 
     async def open(self, source: Machine, target: Machine) -> Route:
         """Prepares both ends. Raises ``GuestError``."""
@@ -47,10 +47,10 @@ class Arbiter(Protocol):
         """The decision."""
 
     async def give(self) -> Decided:
-        """Decides for the target, where nothing was decided before."""
+        """Decides for the target, if nothing was decided before."""
 
     async def keep(self) -> Decided:
-        """Decides for the source, where nothing was decided before."""
+        """Decides for the source, if nothing was decided before."""
 
 
 class SocketPair:
@@ -67,13 +67,12 @@ class SocketPair:
 
 
 class OwnDecision:
-    """An ``Arbiter`` for one process that owns both machines: they do not outlive it, so nothing else decides, and a
-    target that would not run is taken back from.
+    """An ``Arbiter`` for one process that owns both machines: they do not outlive it, so nothing else decides, and the
+    guest is taken back from a target that would not run.
     """
 
     async def decided(self) -> Decided:
         """Nothing: each move begins and ends in this process."""
-        # Nothing can be left over from an earlier process, so there is nothing to take up.
         return Decided.OPEN
 
     async def give(self) -> Decided:

@@ -50,13 +50,13 @@ class AddressRange:
 
 def own_address(vm: Json, claims: Iterable[Json]) -> str:
     """The address that the VM has by its claims; empty if it has none."""
-    own = [candidate for candidate in claims if labels_of(candidate).get(LABEL_CLAIM) == uid_of(vm)]
+    own_claims = [candidate for candidate in claims if labels_of(candidate).get(LABEL_CLAIM) == uid_of(vm)]
     current = text(vm, "status", "extraNetIP")
-    if any(name_of(candidate).name == current for candidate in own):
+    if any(name_of(candidate).name == current for candidate in own_claims):
         return current
     # Two controllers may have made claims at once: the oldest is the VM's, the others go with the VM.
-    own.sort(key=lambda candidate: (text(candidate, "metadata", "creationTimestamp"), name_of(candidate).name))
-    return name_of(own[0]).name if own else ""
+    own_claims.sort(key=lambda candidate: (text(candidate, "metadata", "creationTimestamp"), name_of(candidate).name))
+    return name_of(own_claims[0]).name if own_claims else ""
 
 
 def free_addresses(
@@ -65,7 +65,7 @@ def free_addresses(
     """The addresses that the VM may have, in the order in which it tries them: the one that it has, and then those that
     are neither ``claimed`` nor ``used`` by another VM.
     """
-    # The guest may use the address in its status without a claim, from before claims were made.
+    # Before there were claims, guests got addresses without one: the guest may use the one in its status.
     if (current := _address_of(vm)) and current not in claimed and current in within:
         yield current
     # For the same reason nobody gets an address that is in another VM's status.

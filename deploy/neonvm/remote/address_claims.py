@@ -46,7 +46,7 @@ class AddressClaims:
     async def take(self, vm: Json) -> str:
         """The VM's address, the same for all its life; empty if it is not on the flat network.
 
-        Raises ``KubeApiError``, ``ApiUnavailableError``, and ``GuestError`` where all are taken.
+        Raises ``KubeApiError``, ``ApiUnavailableError``, and ``GuestError`` if all are taken.
         """
         if not is_on_flat_network(vm):
             return ""
@@ -96,10 +96,10 @@ class AddressClaims:
         """Gives back all that the VM has. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
         await self._claims.synced.wait()
         # Only if the claim names this very VM: a label is written by whoever may write the object.
-        own = {name.name for name, own_claim in self._of(uid).items() if owner_of(own_claim)[0] == vm}
+        addresses = {name.name for name, own_claim in self._of(uid).items() if owner_of(own_claim)[0] == vm}
         if uid in self._made:
-            own.add(self._made[uid])
-        for address in sorted(own):
+            addresses.add(self._made[uid])
+        for address in sorted(addresses):
             await self._delete(address, uid)
         self._made.pop(uid, None)
 
@@ -115,7 +115,7 @@ class AddressClaims:
                 raise
 
     async def run(self, clock: Clock) -> Never:
-        """Sweeps now and then, until cancelled."""
+        """Sweeps every ten minutes, until cancelled."""
         await self._claims.synced.wait()
         await self._vms.synced.wait()
         while True:

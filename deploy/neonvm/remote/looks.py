@@ -1,6 +1,6 @@
-"""Turns in which runner pods are asked what they have: this many at a time, however many there are.
+"""Turns in which runner pods are polled: a fixed number at a time, however many pods there are.
 
-A pod that was silent the last time waits only with others that were: they take none of the others' turns.
+A pod that was silent the last time waits only with other silent ones, so it delays no pod that answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from deploy.neonvm.ports import GuestError
 
 
 class Looks:
-    """``turns`` for pods at a time, and ``for_silent`` more for those that did not answer when they were asked last."""
+    """``turns`` for pods at a time, and ``for_silent`` more for those that did not answer the last time."""
 
     def __init__(self, turns: int = 128, for_silent: int = 32) -> None:
         self._turns = asyncio.Semaphore(turns)
@@ -23,7 +23,7 @@ class Looks:
     @asynccontextmanager
     async def turn(self, who: str) -> AsyncIterator[None]:
         """The turn of that pod. A ``GuestError`` in it means that the pod was silent."""
-        # A pod that was silent may be so again until its time-out, so it takes none of the others' turns.
+        # A silent pod may keep its turn until its time-out.
         async with self._for_silent if who in self._silent else self._turns:
             try:
                 yield

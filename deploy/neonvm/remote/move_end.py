@@ -43,11 +43,11 @@ class MoveEnd:
             self.resizer.leave()
 
     def arrive(self, source: MoveEnd) -> None:
-        """The guest runs here, with what it had in ``source``; if that was not known it is looked at."""
+        """The guest runs here, with the size that it had in ``source``, if that is known; it is looked at anyway."""
         if self.guest is None or self.resizer is None:
             return
         if source.guest is not None and source.resizer is not None and source.guest.is_known:
-            # The size moves with the guest, so it need not be asked.
+            # The size moves with the guest, so it is known before the first look.
             self.guest.is_known, had = True, source.resizer.state
             self.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
         self.resizer.look_again()
@@ -56,7 +56,7 @@ class MoveEnd:
 async def moved(
     transfer: Transfer, here: MoveEnd, there: MoveEnd, machines: tuple[RemoteMachine, RemoteMachine]
 ) -> TransferInfo:
-    """Carries the move to its end; afterwards it is known of both guests what has become of them.
+    """Carries the move to its end; afterwards both ends know what has become of their guests.
 
     Raises ``TransferError``, and ``CancelledError`` if the move was left to another process.
     """
@@ -75,9 +75,9 @@ async def moved(
 def are_emulated(*ends: MoveEnd) -> bool:
     """Return True if guests are emulated there. Raises ``TransferError`` if the two ends cannot exchange a guest."""
     accelerations = [end.acceleration for end in ends]
-    # The guest's CPU differs between the two. An end of which it is not known does not hinder.
+    # The guest's CPU would differ. An end whose acceleration is unknown does not hinder the move.
     if len({acceleration.is_on for acceleration in accelerations if acceleration is not None}) > 1:
         why = "one of the nodes has an accelerator that works and the other emulates its guests"
         raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, why)
-    # An end of which it is not known counts as emulated: the careful way works for both.
+    # An end whose acceleration is unknown counts as emulated: one pass works for both kinds.
     return not all(acceleration is not None and acceleration.is_on for acceleration in accelerations)

@@ -39,15 +39,15 @@ async def count_plugged(machine: _Machine, who: str) -> int:
 
 async def plug(machine: _Machine, who: str, wanted: int, clock: Clock) -> None:
     """Gives the guest of ``who`` this many CPUs. Raises ``GuestError``."""
-    # From the first slot on and out from the last: QEMU does not promise an order.
+    # Plugged in from the first slot and out from the last; QEMU promises no order.
     slots = sorted(await _slots(machine, who), key=lambda slot: slot.core)
     plugged, empty = ([cpu for cpu in slots if (cpu.qom_path is None) is is_empty] for is_empty in (False, True))
     for slot in empty[: max(0, wanted - len(plugged))]:
         # Under NeonVM's own names, so that its controller finds them when it is back.
         await machine.call("device_add", {"driver": slot.type, "id": f"cpu{slot.core}", **slot.props})
     # CPUs with which the machine booted have no name of this kind, and cannot be unplugged.
-    loose = [cpu.qom_path for cpu in reversed(plugged) if cpu.qom_path and cpu.qom_path.startswith(_PLUGGED)]
-    for path in loose[: max(0, len(plugged) - wanted)]:
+    removable = [cpu.qom_path for cpu in reversed(plugged) if cpu.qom_path and cpu.qom_path.startswith(_PLUGGED)]
+    for path in removable[: max(0, len(plugged) - wanted)]:
         await machine.call("device_del", {"id": path})
     deadline = Instant(clock.now() + _SECONDS)
     # A guest releases a CPU when it likes, so the order's answer says nothing.

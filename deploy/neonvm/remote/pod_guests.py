@@ -50,15 +50,15 @@ from protocol.units import MilliCpu, Resources, Seconds
 
 _WORKERS: Final = 4
 _AGAIN: Final = Seconds(5.0)
-"""After so long a guest is followed again that a fault of ours has lost sight of."""
+"""How long after a fault of this program it follows a guest again."""
 _SHOWN: Final = 300
 PACE: Final = Pace(
     booting=Backoff(Seconds(0.5), Seconds(4.0)),
     running=Seconds(30.0),
     silent=Backoff(Seconds(2.0), Seconds(60.0)),
 )
-"""A guest's size is changed by our orders alone, and looked at after each. That it has booted, hangs or is back is said
-by its pod: such a change of it is a sign to look.
+"""A guest's size is changed by our orders alone, and looked at after each. Its pod shows that
+it has booted, hangs or is back: such a change is a reason to look.
 """
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ _ROLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PodGuestsDependencies:
-    """Dependencies for following guests. ``changed`` hears the name of each VM whose guest has changed, ``ended`` the
+    """Dependencies for following guests. ``changed`` gets the name of each VM whose guest has changed, ``ended`` the
     uid of each pod that has ended.
     """
 
@@ -152,7 +152,7 @@ class PodGuests:
     ) -> TransferInfo:
         """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``.
 
-        Where one of the pods is not there any more, the guest is seen to go on in the other, if it may.
+        If one of the pods is gone, the guest goes on in the other, if it may.
         """
         here, there = self._end(source), self._end(target)
         if are_emulated(here, there):
@@ -162,13 +162,13 @@ class PodGuests:
         return await carried_through(moved(transfer, here, there, machines), lambda: self._stop(transfer))
 
     def _end(self, name: ObjectName) -> MoveEnd:
-        """One end of a move, followed or not: what another leader has begun is not left open."""
+        """One end of a move, followed or not: a move that another leader has begun is not left open."""
         followed = self._followed.get(name)
         if followed is not None:
             return MoveEnd(
                 followed.uid, followed.guest.runner, followed.guest.machine, followed.guest, followed.resizer
             )
-        # The pod may have ended: the move is carried to its end all the same.
+        # The pod may have ended: the move is carried to its end anyway.
         pod = self._deps.pods.get(name) or {}
         return MoveEnd(uid_of(pod) or str(name), *self._reached(name, pod))
 
@@ -238,16 +238,16 @@ class PodGuests:
         guest, uid = RemoteGuest(runner, opened, made, self._deps.clock, changed), uid_of(pod)
         # A pod that belongs to a migration is its target, and boots nothing.
         phase = GuestPhase.RECEIVING if migration_of(pod) else GuestPhase.BOOTING
-        # Not known yet; the first look replaces it.
+        # The real size is not known yet; the first look replaces this one.
         starting = Resources(MilliCpu(0), made.machine.mem_min)
         resizer = Resizer(guest, starting, self._deps.clock, changed, phase)
         resizer.pace = PACE
-        resizer.hold()  # until a size is asked for: the one that it starts with is not what it should have
+        resizer.hold()  # until a size is ordered: the one above is not an order
         self._followed[name] = followed = _Followed(uid, guest, resizer)
         followed.task = tasks.create_task(self._followed_on(name, resizer))
 
     async def _followed_on(self, name: ObjectName, resizer: Resizer) -> None:
-        """Follows one guest, also after a fault of ours: what its pod says is up to that pod."""
+        """Follows one guest, even after a fault of this program: a pod may answer anything."""
         while True:
             try:
                 await resizer.run()

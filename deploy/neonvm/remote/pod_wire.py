@@ -17,7 +17,7 @@ _SOURCE_NAME = "source.migration.local"
 
 @dataclass(frozen=True, slots=True)
 class TlsWire:
-    """The way of the bytes of one move. Each end trusts certificates of this move alone."""
+    """What carries the bytes of one move. Each end trusts certificates of this move alone."""
 
     source: RunnerClient
     target: RunnerClient
@@ -25,8 +25,8 @@ class TlsWire:
     wall: float
 
     async def open(self, source: Machine, target: Machine) -> Route:  # noqa: ARG002 - a part of the port
-        """Gives both ends their certificates, without which neither sends or takes a guest. What the disk has beyond
-        its image goes along. Raises ``GuestError``, also for an open pod: any program could be at its address.
+        """Gives both ends their certificates, without which neither sends or takes a guest. Raises ``GuestError``,
+        also for an open pod.
         """
         # Any program could be at the address of an open pod, and would be sent the guest's memory.
         for end in (self.source, self.target):

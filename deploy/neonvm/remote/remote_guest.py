@@ -111,12 +111,12 @@ class RemoteGuest:
             plugged = await count_plugged(machine, self.runner.who) if self._booted.plugs_cpus else None
         cpu = await self.runner.cpu()
         if plugged is not None and plugged != cpu.whole_cpus:
-            # Such a runner repeats its order; QEMU knows the real size.
+            # Such a runner only repeats the order; QEMU knows the real number.
             cpu = MilliCpu(1000 * plugged)
         return GuestState(phase, cpu, memory)
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Gives the guest this much CPU; what it then has, where its runner says so. Raises ``GuestError``."""
+        """Gives the guest this much CPU; what it then has, if its runner says so. Raises ``GuestError``."""
         if self.is_open and self._booted.plugs_cpus:
             async with self._shared() as machine:
                 # QEMU first: the runner only notes the order, as if it had been carried out.
@@ -138,8 +138,7 @@ class RemoteGuest:
     @asynccontextmanager
     async def _shared(self) -> AsyncIterator[RemoteMachine]:
         """One connection to QEMU for all that is asked at once."""
-        # QEMU under a runner of NeonVM's serves one client at a time, so all that is asked at once shares a
-        # connection.
+        # QEMU under a runner of NeonVM's serves one client at a time.
         if self._machine is None:
             self._machine = self.machine()
             await self._machine.__aenter__()

@@ -99,7 +99,7 @@ class RemoteMachine:
         return self._times.get(event)
 
     async def failed(self) -> str:
-        """The pod's end is seen in the API, and not waited for here. Raises ``GuestError``."""
+        """Not waited for here: the API shows the pod's end. Raises ``GuestError``."""
         raise GuestError(f"{self._who}: whether it has failed is what its pod says")
 
     def last_words(self) -> str:
@@ -116,5 +116,5 @@ class RemoteMachine:
         self._has_quit = True
 
     async def end(self) -> None:
-        """The same."""
+        """The same as ``kill``."""
         await self.kill()

@@ -27,7 +27,7 @@ PATIENCE: Final = Seconds(5.0)
 _UNKNOWN_PATH: Final = 404
 _PLAIN: Final = {"Accept-Encoding": "identity"}
 _ORDER_SECONDS: Final = Seconds(30.0)
-"""For all of an order, however busy the guest is: the connection's own time-outs are for its parts."""
+"""For a whole order, however busy the guest is; the connection's own time-outs apply to its parts."""
 _MOST_BYTES: Final = 64 * 1024
 """Far more than any answer of a runner has."""
 _SHOWN: Final = 300
@@ -78,14 +78,14 @@ class RunnerClient:
         return (await self._ask("GET", "/ready")).is_good
 
     async def cpu(self) -> MilliCpu:
-        """The CPU in NeonVM's words. Raises ``GuestError``."""
+        """The guest's CPU, from either kind of runner. Raises ``GuestError``."""
         try:
             return CpuChange.read(self._good(await self._ask("GET", "/cpu_current")))
         except (ValueError, RecursionError) as error:
             raise GuestError(f"{self.who}: its runner cannot say its CPU: {error}") from error
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Gives the guest so much CPU, in the words that both runners know; ours says what it then has.
+        """Gives the guest this much CPU, by a request that both runners know; ours says what it then has.
 
         Raises ``GuestError``.
         """
@@ -126,8 +126,8 @@ class RunnerClient:
         # IPv6 in a URL is in brackets.
         host = f"[{self.place.address}]" if ":" in self.place.address else self.place.address
         content = msgspec.json.encode(body) if body is not None else None
-        url, to = f"http://{host}:{self.place.api}{path}", {PLACE: self.place}
-        request = self.http.stream(method, url, content=content, headers=_PLAIN, extensions=to)
+        url, extensions = f"http://{host}:{self.place.api}{path}", {PLACE: self.place}
+        request = self.http.stream(method, url, content=content, headers=_PLAIN, extensions=extensions)
         try:
             async with asyncio.timeout(seconds), request as answer:
                 return _RunnerResponse(path, answer.status_code, await self._read(answer, path))
@@ -152,6 +152,6 @@ class RunnerClient:
     def _good(self, answer: _RunnerResponse) -> bytes:
         if answer.is_good:
             return answer.content
-        # It goes into messages and a status.
+        # Cut, because it goes into messages and a status.
         complaint = answer.content[:_SHOWN].decode(errors="replace").strip()
         raise GuestError(f"{self.who}: its runner refused {answer.path}: {complaint}")

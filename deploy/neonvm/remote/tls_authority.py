@@ -28,8 +28,8 @@ class MigrationAuthority:
         self._subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"migration {move}"[:64])])
         # No authorities below this one.
         constraints = x509.BasicConstraints(ca=True, path_length=0)
-        made = self._builder(self._subject, self._key.public_key()).add_extension(constraints, critical=True)
-        self._certificate = made.add_extension(_usage(signs=True), critical=True).sign(self._key, hashes.SHA256())
+        builder = self._builder(self._subject, self._key.public_key()).add_extension(constraints, critical=True)
+        self._certificate = builder.add_extension(_usage(signs=True), critical=True).sign(self._key, hashes.SHA256())
 
     @property
     def certificate(self) -> bytes:
@@ -40,7 +40,7 @@ class MigrationAuthority:
         """The certificate for ``request``, PEM, with the host name ``name``. Raises ``GuestError``."""
         key = _requesting(request)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
-        made = (
+        builder = (
             self._builder(subject, key)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             # QEMU compares the host name with this, not with the common name.
@@ -48,7 +48,7 @@ class MigrationAuthority:
             .add_extension(x509.ExtendedKeyUsage(_USES), critical=False)
             .add_extension(_usage(signs=False), critical=True)
         )
-        return made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
         return (

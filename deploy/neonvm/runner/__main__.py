@@ -17,7 +17,7 @@ from protocol.vm_arguments import ArgumentsError
 def main() -> int:
     """Runs until the guest has ended; the exit code is 0 if that was ordered, or if the guest has moved."""
     log_as_json()
-    logging.getLogger("qemu").setLevel(logging.CRITICAL)  # what its QEMU did is said with more sense here
+    logging.getLogger("qemu").setLevel(logging.CRITICAL)  # this program's own messages about QEMU say more
     try:
         options = parse_arguments(sys.argv[1:], os.environ)
     except ArgumentsError as error:

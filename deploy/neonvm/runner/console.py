@@ -1,6 +1,6 @@
 """Copies the guest's console to the pod's log; the end of it is also kept in a file.
 
-A thread of its own copies them, because the log may be slower than the guest; QEMU drops what the pipe does not hold.
+A thread of its own copies it, because the log may be slower than the guest; QEMU drops what the pipe does not hold.
 """
 
 from __future__ import annotations

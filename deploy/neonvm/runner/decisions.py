@@ -1,4 +1,4 @@
-"""Decides whose the guest is after a move: once for each move, in the pod that it leaves (pure).
+"""Decides which end has the guest after a move: once for each move, in the pod that it leaves (pure).
 
 However many controllers ask, and whatever they last knew, the first decision about a move holds.
 """
@@ -36,11 +36,11 @@ class Decisions:
         return move == next(reversed(self._held), None)
 
     def decide(self, move: str, wanted: Decided) -> Decided:
-        """Decide ``move`` if it is open; ``OPEN`` only asks. The decision that holds from now on."""
+        """Decides ``move`` if it is open; ``OPEN`` only asks. The decision that holds from now on."""
         if move not in self._held:
             self._follow_with(move)
         if self._held[move] is Decided.OPEN:
-            # Only an open move can be decided: a controller that comes late gets the decision that was made.
+            # Only an open move can be decided: a late controller gets the decision that was made.
             self._held[move] = wanted
             self._is_given = wanted is Decided.GIVEN
         return self._held[move]
@@ -48,7 +48,7 @@ class Decisions:
     def _follow_with(self, move: str) -> None:
         """All earlier moves are over."""
         for earlier, decision in self._held.items():
-            # A move that another one follows has ended without the guest; a late order about it is answered so.
+            # A move that another one follows has ended without the guest; a late order about it gets this answer.
             if decision is Decided.OPEN:
                 self._held[earlier] = Decided.KEPT
         # A guest that was given away is gone for good: no later move of this pod is decided otherwise.

@@ -44,9 +44,8 @@ class FlatTap:
     mtu: int
 
     def announce(self) -> None:
-        """Leads what is sent to the VM to this pod; the guest's own announcement follows in any case."""
-        # Each frame on the tap starts with a virtio-net header, whose size QEMU may have changed from the default of
-        # 10.
+        """Redirects frames for the VM to this pod; the guest's own announcement follows in any case."""
+        # Each frame starts with a virtio-net header, whose size QEMU may have changed from the default of 10.
         size = array.array("i", [10])
         try:
             fcntl.ioctl(self.descriptor, _GET_HEADER_SIZE, size)

@@ -34,11 +34,11 @@ class FrameReturn:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def announce(self) -> None:
-        """Leads what is sent to the VM here."""
+        """Redirects frames for the VM to this pod."""
         self._tap.announce()
 
     async def prepare(self, machine: Machine) -> None:
-        """The guest is about to be sent. Where QEMU cannot do it, frames are left to their senders."""
+        """The guest is about to be sent. If QEMU cannot divert frames, their senders must repeat them."""
         await self.restore()
         ours, theirs = socket.socketpair()
         filters = SourceFilters(machine, self._held_for)
@@ -51,7 +51,7 @@ class FrameReturn:
                 return
         self._filters = filters
         self._read(ours)
-        # Only now: a stop before the filters exist would divert nothing.
+        # Registered only now: before the filters exist, a stop could divert nothing.
         self._held.enter_context(machine.hearing("STOP", self._stopped))
         self._held.enter_context(machine.hearing("RESUME", self.keep))
 

@@ -1,4 +1,4 @@
-"""QEMU's monitor at a port of the pod: every command is looked at before QEMU hears it.
+"""QEMU's monitor at a port of the pod: every command is checked before QEMU gets it.
 
 A controller has one of QEMU's monitors for as long as it stays; further ones wait for a monitor that is free.
 """
@@ -21,7 +21,7 @@ _DECODER: Final = json.JSONDecoder()
 
 
 class Stands(Protocol):
-    """Query of the pod's state by the gate."""
+    """The pod's state, as the gate asks for it."""
 
     def known_standing(self) -> GateState:
         """The state that is known without asking QEMU."""
@@ -83,10 +83,9 @@ class GateServer:
                     # QEMU never sees the command, so the answer is made here.
                     writer.write(_refused(message, why))
                 else:
-                    # Written again from what was parsed, so that QEMU cannot read something else than the gate has
-                    # judged.
+                    # Written from the parsed value, so that QEMU reads exactly what the gate has judged.
                     to_qemu.write(json.dumps(message).encode() + b"\r\n")
-            # No complete command in so much input: this is not QMP.
+            # No complete command in this much input: it is not QMP.
             if len(rest) > _LONGEST:
                 return
             await to_qemu.drain()
@@ -104,7 +103,7 @@ class GateServer:
 
 
 def split(said: str) -> tuple[list[object], str]:
-    """The whole JSON values at the beginning of ``said``, and the rest. Clients send values without a line's end."""
+    """The whole JSON values at the beginning of ``said``, and the rest. Clients send no line break after a value."""
     values: list[object] = []
     rest = said.lstrip()
     while rest:

@@ -61,11 +61,11 @@ def guest_spec(told: RunnerArguments, images: Path, run: Path, tap: int | None, 
 
 def _forwards(spec: Json) -> str:
     """Forwards from the pod's ports to the guest; the runner's own ports are not the guest's."""
-    own = {*own_ports(spec), whole(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT}
+    reserved = {*own_ports(spec), whole(spec, "qmpManual"), MIGRATION_PORT, GUEST_DAEMON_PORT}
     wanted = [METRICS_PORT]
     for entry in items(spec, "guest", "ports"):
         port = whole(entry, "port")
-        if port in own:
+        if port in reserved:
             raise ArgumentsError(f"spec.guest.ports: {port} is a port of the runner")
         # An empty protocol is TCP by the API's default; other ones are not forwarded.
         if text(entry, "protocol") in {"", "TCP"}:
@@ -75,6 +75,6 @@ def _forwards(spec: Json) -> str:
     for_the_pod = [f"127.0.0.1:{GUEST_DAEMON_PORT}={DAEMON_PORT}"]
     # The guest's monitor is for an agent in the pod alone, unless the VM names that port: then it is open to all who
     # reach the pod.
-    if MONITOR_PORT not in {*wanted, *own}:
+    if MONITOR_PORT not in {*wanted, *reserved}:
         for_the_pod.append(f"127.0.0.1:{MONITOR_PORT}={MONITOR_PORT}")
     return ",".join([*forwards, *for_the_pod])

@@ -46,7 +46,7 @@ class FlatPlace(Protocol):
     """The guest's place on the flat network, seen from its pod."""
 
     def announce(self) -> None:
-        """Leads what is sent to the VM here."""
+        """Redirects frames for the VM to this pod."""
 
     async def prepare(self, machine: Machine) -> None:
         """The guest is about to be sent: from its stop on, what it has not read goes back to the network.
@@ -118,12 +118,11 @@ class PodRunner:
         try:
             async with asyncio.timeout(grace):
                 if not await self._tells_daemon():
-                    # The daemon shuts the database down in order; ACPI's button is the way for guests without the
-                    # daemon.
+                    # The daemon shuts the database down in order; ACPI's button is for guests without the daemon.
                     await self._guest.command("system_powerdown")
                 await asyncio.wait((ended,))
         except (GuestError, TimeoutError):
-            return  # its disk is written through the host's cache, so that ending QEMU loses no data
+            return  # QEMU's writes are in the host's page cache, so ending it loses no data
 
     async def _tells_daemon(self) -> bool:
         try:
@@ -140,8 +139,7 @@ class PodRunner:
     async def status(self) -> RunnerStatus:
         """The guest's size; for one that is paused in a move, its last size. Raises ``GuestError``."""
         await self._guest.arrived()
-        # A controller must know of a guest that is paused in a move, or a move whose leader has died is never taken
-        # up.
+        # A controller must see a guest that is paused in a move, or nobody takes up the move of a dead leader.
         size = await self._guest.standing() or await self._guest.state()
         name, why = self._accelerator
         return RunnerStatus(size.phase.value, size.cpu.value, size.mem.value, name, why, self.decisions.is_given)
@@ -170,18 +168,22 @@ class PodRunner:
         has_arrived = await self._guest.arrived()
         # A guest that was sent is paused after its move, and so has a last size.
         has_sent = has_arrived and await self._guest.standing() is not None
-        receives, move, named = self._receives and not has_arrived, self.decisions.open_move, self._has_credentials_for
+        receives, move, certified_move = (
+            self._receives and not has_arrived,
+            self.decisions.open_move,
+            self._has_credentials_for,
+        )
         return GateState(
             is_given=self.decisions.is_given,
             receives=receives,
             has_sent=has_sent,
             is_open=bool(move),
-            has_certificate=bool(named) and (receives or named == move),
+            has_certificate=bool(certified_move) and (receives or certified_move == move),
             most_plugged=self._guest.most_plugged.value,
         )
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Gives the guest so much CPU; what it then says that it has. Raises ``GuestError``."""
+        """Gives the guest this much CPU; what it then says that it has. Raises ``GuestError``."""
         if self.decisions.is_given:
             # QEMU may still be there for a moment, and would take the order.
             raise GuestError(MOVED_AWAY)
@@ -196,7 +198,7 @@ class PodRunner:
         return await self._guest.ask("GET", "/database")
 
     def announce(self) -> None:
-        """Leads what is sent to the VM to this pod. One that is not on the flat network gets another address."""
+        """Redirects frames for the VM to this pod. A VM that is not on the flat network gets another address."""
         if self._flat is not None:
             self._flat.announce()
 
@@ -215,24 +217,24 @@ class PodRunner:
     async def use_certificate(self, move: str, certificate: str, authority: str) -> None:
         """QEMU shows this certificate, and trusts this authority alone, from now on. Raises ``GuestError``."""
         is_server = not await self._guest.arrived()
-        place = self._tls.files(move, certificate, authority, is_server=is_server)
+        folder = self._tls.files(move, certificate, authority, is_server=is_server)
         try:
             if self._has_credentials_for:
                 # QEMU refuses a second object with the same id.
                 await self._guest.command("object-del", {"id": CREDENTIALS})
                 self._has_credentials_for = ""
             endpoint = "server" if is_server else "client"
-            made: dict[str, object] = {"qom-type": "tls-creds-x509", "id": CREDENTIALS, "dir": str(place)}
-            await self._guest.command("object-add", {**made, "endpoint": endpoint, "verify-peer": True})
-            route: dict[str, object] = {
+            credentials: dict[str, object] = {"qom-type": "tls-creds-x509", "id": CREDENTIALS, "dir": str(folder)}
+            await self._guest.command("object-add", {**credentials, "endpoint": endpoint, "verify-peer": True})
+            parameters: dict[str, object] = {
                 "tls-creds": CREDENTIALS,
                 **({} if is_server else {"tls-hostname": TARGET_NAME}),
             }
-            await self._guest.command("migrate-set-parameters", route)
+            await self._guest.command("migrate-set-parameters", parameters)
             self._has_credentials_for = move
             if not is_server and self._flat is not None:
                 # The certificate of the source is the last step before the move itself.
                 await self._flat.prepare(self._guest.machine)
         finally:
             # QEMU has read the files into memory; the key must not stay on disk, even after a failure.
-            self._tls.forget(place)
+            self._tls.forget(folder)

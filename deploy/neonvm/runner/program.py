@@ -110,9 +110,9 @@ async def run(told: RunnerArguments, environment: Mapping[str, str]) -> Ending:
     async with AsyncExitStack() as open_ports:
         for port, serve in ((api_port, RunnerApi(runner, identity).serve), (qmp_port, gate.serve)):
             _open(open_ports, port, serve, tls)
-        passing = asyncio.create_task(keep_password(runner, partial(from_file, folders.password), SystemClock()))
+        passwords = asyncio.create_task(keep_password(runner, partial(from_file, folders.password), SystemClock()))
         # The stack runs backwards: passwords stop first, then the doors are closed.
-        open_ports.callback(passing.cancel)
+        open_ports.callback(passwords.cancel)
         # The kubelet kills the pod after the grace period; QEMU has to be gone before.
         return await runner.run(stop, Seconds(max(1, told.grace - _SPARE)))
 
@@ -140,9 +140,9 @@ def _assembled(
     spec = guest_spec(told, folders.images, folders.run, *((None, 0) if tap is None else (tap.descriptor, tap.mtu)))
     made_by = QemuGuests(image, accelerator, OwnPod(), SystemClock(), Qemu(descriptors), in_container)
     tls = TlsIdentity(told.pod.name, folders.run)
-    named = (accelerator.name, accelerator.reason)
+    name_and_reason = (accelerator.name, accelerator.reason)
     flat = FrameReturn(tap, accelerator.frames_held) if tap is not None else None
-    return PodRunner(QemuGuest(spec, made_by), tls, named, flat, told.receives), tuple(spec.monitors)
+    return PodRunner(QemuGuest(spec, made_by), tls, name_and_reason, flat, told.receives), tuple(spec.monitors)
 
 
 def _image(told: RunnerArguments, folders: Folders) -> GuestImage:
@@ -151,7 +151,6 @@ def _image(told: RunnerArguments, folders: Folders) -> GuestImage:
     for file in (kernel, disk):
         if not file.exists():
             raise ArgumentsError(f"there is no {file}")
-    # The kernel and the initrd come with the runner's image, the disk with the VM's.
     return GuestImage(kernel, kernel.with_name("initrd"), disk)
 
 
@@ -164,8 +163,8 @@ async def _accelerator(told: RunnerArguments, image: GuestImage) -> Accelerator:
 
 def _stop_on_signals() -> asyncio.Event:
     stop = asyncio.Event()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(one, stop.set)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     return stop
 
 

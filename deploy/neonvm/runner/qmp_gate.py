@@ -23,7 +23,7 @@ class GateState:
 
     ``is_given``: its guest was given away. ``receives``: it waits for a guest, which has not run here yet.
     ``has_sent``: its guest was sent and stands still. ``is_open``: a move from here has begun and nothing was decided
-    about it. ``has_certificate``: QEMU has the certificate of that move, or of the one to here. ``most_plugged``: so
+    about it. ``has_certificate``: QEMU has the certificate of that move, or of the one to here. ``most_plugged``: how
     many bytes may be plugged in.
     """
 
@@ -73,8 +73,8 @@ def _nothing(arguments: Arguments, _: GateState) -> bool:
 
 
 def _extensions(arguments: Arguments, _: GateState) -> bool:
-    """Accept the capabilities of the handshake."""
-    # QEMU's usual client enables what it is offered. Out-of-band commands are refused all the same (see `refusal`).
+    """The capabilities of the handshake."""
+    # QEMU's usual client enables what it is offered. Out-of-band commands are refused anyway (see `refusal`).
     return arguments in ({}, {"enable": []}, {"enable": ["oob"]})
 
 
@@ -177,7 +177,7 @@ def _too_early(command: str, now: GateState) -> str:
         # Two running copies of a guest would destroy the disk.
         case "cont" if now.is_given:
             return _ELSEWHERE
-        # The target may run already, or may be about to.
+        # The move may still be decided for the target, which then runs.
         case "cont" if now.is_open:
             return _UNDECIDED
         case "migrate" if not (now.is_open and now.has_certificate):

@@ -19,7 +19,7 @@ from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 10.0
 STALLED_AFTER: Final = Seconds(60.0)
-"""A guest that can follow an order shows some of it within seconds, also one that gives memory back under load."""
+"""A guest that can follow an order shows some of it within seconds, even one that gives memory back under load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +70,16 @@ class Resizer:
         self._sign = asyncio.Event()
         self._is_held = phase is GuestPhase.RECEIVING
         self._steps = 0
-        self._turns = 0  # how often the state was told; an answer asked for before that is old
-        self._orders = 0  # how often the guest answered an order with its CPU; then so is what that answer says of it
+        self._turns = 0  # how often the state was set from outside; looks from before are out of date
+        self._orders = 0  # how often an order was answered with the CPU; the CPU of looks from before is out of date
         self._followed = (
             _Followed(CPU, self._step_cpu, asyncio.Event()),
             _Followed(MEMORY, self._step_memory, asyncio.Event()),
         )
         self.state = GuestState(phase, starting.cpu, starting.mem)
         self._faults: dict[str, str] = {}
-        self._unchanged: dict[
-            str, tuple[Amount, Instant]
-        ] = {}  # what a resource is while it is not as ordered, and since
+        # The amount of each resource that is not as ordered, and since when it has not changed.
+        self._unchanged: dict[str, tuple[Amount, Instant]] = {}
         self.stalled: frozenset[str] = frozenset()
 
     @property
@@ -108,7 +107,7 @@ class Resizer:
         return self._is_held and not self._steps
 
     def arrive(self, state: GuestState) -> None:
-        """A guest that received runs now, and has what it had where it came from."""
+        """The received guest runs now, with the size that it had at its source."""
         self._turns += 1
         self.state = state
         self._on_change()
@@ -138,7 +137,7 @@ class Resizer:
         self._say("state", why)
 
     def look_again(self) -> None:
-        """There is a sign that the guest has changed: it is asked now."""
+        """Asks the guest now, because there is a sign that it has changed."""
         self._sign.set()
 
     async def _poll(self) -> None:
@@ -223,14 +222,14 @@ class Resizer:
         if self._may_step and self.state.cpu != wanted:
             turns = self._turns
             has = await self._guest.set_cpu(wanted)
-            # Its answer did not say, so it is asked.
+            # The answer does not say the CPU, so the guest is asked.
             if has is None:
                 await self._look()
             elif turns == self._turns:
                 self._has_cpu(has)
 
     def _has_cpu(self, cpu: MilliCpu) -> None:
-        """The guest has said so itself; what a look that is on its way says of it is older."""
+        """The guest itself says that it has this CPU; a look that is under way is older."""
         self._orders += 1
         self._say("state", "")
         if cpu != self.state.cpu:
@@ -248,7 +247,7 @@ class Resizer:
     def _note_progress(self) -> None:
         """Finds out what has not come nearer to its order for a minute."""
         has, now = {CPU: self.state.cpu, MEMORY: self.state.mem}, self._clock.now()
-        # A guest that may not be resized cannot be late with it.
+        # A guest that must not be resized now cannot be late.
         wanted = {CPU: self._wanted.cpu, MEMORY: self._wanted.mem} if self._may_step else has
         for name, amount in has.items():
             if amount == wanted[name]:

@@ -1,6 +1,6 @@
 """Frames that reached a guest's old place after it had stopped there, and are given back to the network (pure).
 
-They are held until the guest's own announcement comes by.
+They are held until the guest's own announcement arrives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST: Final = 4096
 
 
 class FrameStream:
-    """Stream of QEMU's ``filter-redirector``: the length of each frame, of its offload header, and both."""
+    """Stream of QEMU's ``filter-redirector``: for each frame the whole length, that of its offload header, and both."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -58,7 +58,6 @@ class ReturnedFrames:
         returned = header + frame[:_MAC] + _bytes(RETURNED_MAC) + frame[2 * _MAC :]
         if self._held is None:
             return [returned]
-        # Senders repeat what is dropped.
         if len(self._held) < _MOST:
             self._held.append(returned)
         return []

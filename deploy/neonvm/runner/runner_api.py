@@ -8,10 +8,10 @@ GET /ready                 200 once the guest runs and its database answers, 503
 GET /healthz               200 as long as this program runs
 GET /status                what the guest has (``RunnerStatus``)
 GET /database              what the guest says of its database
-POST /handover             {"move": uid, "decision": "open" | "given" | "kept"}: whose the guest is after a move
+POST /handover             {"move": uid, "decision": "open" | "given" | "kept"}: which end has the guest after a move
 POST /tls/request          {"move": uid}: a signing request for that move's certificate, PEM
 PUT /tls/certificate       {"move": uid, "certificate": PEM, "authority": PEM}: QEMU uses it from now on
-PUT /announce              leads what is sent to the VM on the flat network to this pod
+PUT /announce              redirects frames for the VM on the flat network to this pod
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class RunnerApi:
         self._probing = asyncio.Lock()
 
     async def serve(self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers requests of ``who`` until that hangs up or says something that is not HTTP; a probe's only one."""
+        """Answers requests of ``who`` until that hangs up or says something that is not HTTP; of a probe only one."""
         while (request := await read_request(reader, _LARGEST_BODY)) is not None:
             await write_reply(writer, await self.answer(who, *request))
             # A probe needs no more, and must not hold a connection that the controller may need.
@@ -140,7 +140,7 @@ class RunnerApi:
         return _json({"vcpus": cpu_to_wire((await self._runner.state()).cpu)})
 
     async def cpu_change(self, body: bytes) -> Reply:
-        """Gives the guest the CPU that NeonVM's controller asks for, and tells what it then has if it said so."""
+        """Gives the guest the CPU that NeonVM's controller asks for; says what it then has, if the guest does."""
         has = await self._runner.set_cpu(CpuChange.read(body))
         # The guest is not asked again: in an emulated one that stalls the load for a tenth of a second and more.
         return Reply(_OK, "") if has is None else _json({"vcpus": cpu_to_wire(has)})
@@ -189,7 +189,7 @@ class RunnerApi:
         return Reply(_OK, "")
 
     async def put_announce(self, _: bytes) -> Reply:
-        """Leads the VM's frames here."""
+        """Redirects the VM's frames to this pod."""
         self._runner.announce()
         return Reply(_OK, "")
 

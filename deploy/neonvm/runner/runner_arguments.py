@@ -1,7 +1,7 @@
 """Arguments of a runner pod: the VM it runs, in the form of NeonVM's controller (pure).
 
 The spec and the status of the VM are arguments, as JSON that is compressed and written in base64. The pod's environment
-adds the names: the VM's own ones are ours, NeonVM's controller gives the pod's alone.
+adds the names: our controller gives the VM's and the pod's, NeonVM's only the pod's.
 """
 
 from __future__ import annotations
@@ -65,11 +65,10 @@ def parse_arguments(given: Sequence[str], environment: Mapping[str, str]) -> Run
     pod = environment.get("K8S_POD_NAME", "")
     if not pod:
         raise ArgumentsError("the environment does not name the pod (K8S_POD_NAME)")
-    # NeonVM's controller passes neither the namespace nor the VM's name: the pod is called after the VM, with a
-    # random end.
+    # NeonVM's controller passes neither the namespace nor the VM's name: the pod's is the VM's with a random end.
     namespace = environment.get("VM_NAMESPACE", "default")
     # The VM's own words replace the controller's.
-    more = text(spec, "guest", "appendKernelCmdline") or flags.append
+    kernel_arguments = text(spec, "guest", "appendKernelCmdline") or flags.append
     return RunnerArguments(
         vm=ObjectName(namespace, environment.get("VM_NAME") or pod.rpartition("-")[0] or pod),
         pod=ObjectName(namespace, pod),
@@ -78,7 +77,7 @@ def parse_arguments(given: Sequence[str], environment: Mapping[str, str]) -> Run
         status=status,
         receives=environment.get("RECEIVE_MIGRATION") == "true",
         kernel=flags.kernel,
-        kernel_arguments=more,
+        kernel_arguments=kernel_arguments,
         authorities=environment.get(RUNNER_AUTHORITIES),
     )
 

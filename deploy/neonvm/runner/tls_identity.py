@@ -1,7 +1,7 @@
 """The pod's side of the TLS between two QEMUs: a key that never leaves it, and a certificate for one migration.
 
-The pod makes a key, the controller signs a request for it with an authority that lives for this migration alone. So no
-secret is ever sent or stored; QEMU reads the files once, and then they are removed.
+The pod makes a key, and the controller signs a request for it with an authority that lives for this migration alone.
+So no secret is ever sent or stored; QEMU reads the files once, and then they are removed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class TlsIdentity:
             self._key, self._move = ec.generate_private_key(ec.SECP256R1()), move
         # X.509 limits a common name to 64 characters.
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._name[:64])])
-        made = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(self._key, hashes.SHA256())
-        return made.public_bytes(serialization.Encoding.PEM).decode()
+        csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(self._key, hashes.SHA256())
+        return csr.public_bytes(serialization.Encoding.PEM).decode()
 
     def files(self, move: str, certificate: str, authority: str, *, is_server: bool) -> Path:
         """A folder as QEMU's ``tls-creds-x509`` reads it. Raises ``GuestError`` for a certificate that does not fit."""
@@ -46,17 +46,17 @@ class TlsIdentity:
         # A late answer for an earlier move would leave QEMU with a certificate that does not fit its key.
         if move != self._move or parsed.public_key() != self._key.public_key():
             raise GuestError("the certificate is not for this pod's key")
-        place = Path(tempfile.mkdtemp(prefix="tls-", dir=self._folder))
+        folder = Path(tempfile.mkdtemp(prefix="tls-", dir=self._folder))
         role = "server" if is_server else "client"
         secret = self._key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        (place / "ca-cert.pem").write_text(authority)
-        (place / f"{role}-cert.pem").write_text(certificate)
+        (folder / "ca-cert.pem").write_text(authority)
+        (folder / f"{role}-cert.pem").write_text(certificate)
         # Made with its mode before the secret is written, so that nobody can open it in between.
-        (place / f"{role}-key.pem").touch(mode=0o600)
-        (place / f"{role}-key.pem").write_bytes(secret)
-        return place
+        (folder / f"{role}-key.pem").touch(mode=0o600)
+        (folder / f"{role}-key.pem").write_bytes(secret)
+        return folder
 
     @staticmethod
     def forget(place: Path) -> None:

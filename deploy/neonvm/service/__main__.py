@@ -108,7 +108,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 def _no_cookies() -> CookieJar:
-    """Cookie jar that stores nothing: nothing in a pod sets cookies."""
+    """A cookie jar that stores nothing: what runs in a pod must set no cookies."""
     return CookieJar(DefaultCookiePolicy(allowed_domains=()))
 
 
@@ -125,11 +125,11 @@ def _listener(options: argparse.Namespace, service: ControllerService) -> Listen
 def _form(options: argparse.Namespace) -> RunnerForm:
     # An installation without agents has no such file.
     has_sidecar = options.sidecar is not None and options.sidecar.is_file()
-    part = yaml.safe_load(options.sidecar.read_text()) if has_sidecar else None
+    sidecar = yaml.safe_load(options.sidecar.read_text()) if has_sidecar else None
     return RunnerForm(
         options.runner_image,
         options.guest_resource,
-        child(part, "spec") if part else None,
+        child(sidecar, "spec") if sidecar else None,
         pod_security=options.pod_security,
         pull_secrets=options.pull_secret,
     )

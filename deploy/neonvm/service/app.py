@@ -44,7 +44,7 @@ class LeadershipLostError(Exception):
 @dataclass(frozen=True, slots=True)
 class ServiceDependencies:
     """Dependencies of the program. ``runners`` are connections to runner pods' APIs, ``connect`` to their QEMUs, and
-    ``ended`` hears the uid of each pod that has ended. ``home`` is the namespace of the programs that NetworkPolicies
+    ``ended`` gets the uid of each pod that has ended. ``home`` is the namespace of the programs that NetworkPolicies
     around runner pods let in; if it is empty, none are made.
     """
 
@@ -134,7 +134,7 @@ class ControllerService:
     async def _controllers(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.deps.authority.run())
-            await self.deps.authority.ready.wait()  # before it no pod could be made that is closed
+            await self.deps.authority.ready.wait()  # until then no pod can be made, because each names the authorities
             for part in (self.guests, self._vms, self._migrations):
                 tasks.create_task(part.run())
             tasks.create_task(self._claims.run(self.deps.clock))

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument(
         "--network-policies",
-        # On unless it is switched off with --no-network-policies.
+        # Also gives --no-network-policies.
         action=argparse.BooleanOptionalAction,
         default=True,
         help="keep a NetworkPolicy around the ports of runner pods in each namespace that has VMs (default: yes)",
@@ -69,7 +69,7 @@ def _security(typed: str) -> Json:
     try:
         parsed = json.loads(typed)
     except ValueError as error:
-        # argparse turns this error into a message about the flag; others would be a traceback.
+        # argparse shows the message of this error; of a ValueError it would show only that the value is invalid.
         raise argparse.ArgumentTypeError(f"no JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise argparse.ArgumentTypeError("expected a JSON object")

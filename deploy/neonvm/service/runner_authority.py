@@ -1,7 +1,7 @@
 """The authority whose clients runner pods let in: the controller's own, kept in Secrets of its namespace.
 
-Pods of VMs run for months, longer than another issuer promises to keep an authority; and where nobody makes
-certificates for the other programs, runners are closed nevertheless.
+Pods of VMs run for months, longer than another issuer promises to keep an authority; and runners are closed even
+if nobody makes certificates for the other programs.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ OF_AGENTS: Final = f"{AUTHORITIES}-agent"
 """The certificate of agents of nodes, which their pods mount."""
 
 _DAY: Final = 86_400.0
-# Of an authority and of a certificate: years and months. Pods of VMs run for months with the authorities of their
-# start.
+# Of an authority and of a certificate. Pods of VMs run for months with the authorities of their start.
 LIVES: Final = Lives(Seconds(9 * 365 * _DAY), Seconds(90 * _DAY))
 _PAUSE: Final = Seconds(60.0)
 _RETRY: Final = Seconds(2.0)
@@ -71,7 +70,7 @@ class RunnerAuthority:
 
     @property
     def authorities(self) -> str:
-        """Whom new pods are to let in, in PEM."""
+        """The authorities, in PEM, whose clients new pods let in."""
         return self.showing().authorities
 
     async def pod_of(self, token: str) -> str:
@@ -95,7 +94,7 @@ class RunnerAuthority:
             await self._clock.sleep(_RETRY if trouble else _PAUSE)
 
     async def _turn(self) -> str:
-        """Run one round; the error, or empty if none."""
+        """Runs one round. Returns the error, empty if there is none."""
         try:
             bundle, trouble = await self._keeper.turn()
             own = certificate_in(content(await read_secret(self._api, self._namespace, OWN) or {}))

@@ -49,7 +49,7 @@ class RunnerPolicies:
 
     async def run(self) -> None:
         """Works until cancelled. What fails is logged and tried again: a VM never waits for its policy."""
-        await self.vms.synced.wait()  # before it no namespace seems to have VMs, and all policies would go
+        await self.vms.synced.wait()  # until then no namespace seems to have VMs, and all policies would go
         await self.pods.synced.wait()
         while True:
             try:
@@ -76,8 +76,8 @@ class RunnerPolicies:
         todos: dict[str, Todo] = {}
         for namespace in sorted(vms.keys() | ours):
             others = is_closed_everywhere or namespace in closed
-            here, theirs = vms.get(namespace, []), policies.get(namespace, [])
-            if todo := policy_todo(self.home, here, theirs, others, pods.get(namespace, [])):
+            vms_here, policies_here = vms.get(namespace, []), policies.get(namespace, [])
+            if todo := policy_todo(self.home, vms_here, policies_here, others, pods.get(namespace, [])):
                 todos[namespace] = todo
         # A namespace that needs nothing any more is forgotten; "" stands for the whole turn.
         self._reasons = {key: reason for key, reason in self._reasons.items() if key in todos or not key}

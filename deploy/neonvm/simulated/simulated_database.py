@@ -1,7 +1,7 @@
 """A simulated guest's answers about the database that it does not have (pure).
 
 One with a primary on its kernel command line is a standby that streams and is never behind. Tests and
-demonstrations put other answers there.
+demonstrations set other answers.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class SimulatedGuest:
         try:
             return await self._moved(target, limits, progress)
         except BaseException:
-            # As in QEMU, a target whose move has failed is of no more use.
+            # As in QEMU, a target whose move has failed is of no further use.
             if isinstance(target, SimulatedGuest) and target._receives:
                 await target.stop()
             raise

@@ -31,7 +31,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
-    """From ``at`` seconds after the guest's start on, this is asked for."""
+    """The demand from ``at`` seconds after the guest's start on."""
 
     at: Seconds
     demand: Demand
@@ -77,7 +77,7 @@ class Load:
 
 
 def _after(age: Seconds, span: float) -> Seconds:
-    """``age + span``, later than ``age`` even where ``span`` is lost in rounding."""
+    """``age + span``, later than ``age`` even if ``span`` is lost in rounding."""
     # A step that does not advance would keep the model in an endless loop.
     return Seconds(max(age + span, nextafter(age, inf)))
 

@@ -25,7 +25,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedKernel:
-    """A simulated guest at one age. ``asked`` is the size it was told to have, ``size`` the one it has.
+    """A simulated guest at one age. ``asked`` is the size that was ordered, ``size`` the one it has.
 
     ``pressed`` is a demand that replaces the load's until it is lifted.
     """
@@ -92,7 +92,7 @@ def _waiting(wanted: float, have: float) -> float:
     """The share of time in which a task waits: the missing amount relative to the size, at most all."""
     if wanted <= have:
         return 0.0
-    # PSI's `some`: all of the time at twice the size.
+    # PSI's `some`: all of the time if twice the size is wanted.
     return min(1.0, (wanted - have) / have) if have else 1.0
 
 

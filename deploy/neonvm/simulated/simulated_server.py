@@ -100,7 +100,7 @@ class GuestServer:
             demand = Demand(wire.cpu, Bytes.parse(wire.mem))
         except (msgspec.DecodeError, QuantityError) as error:
             return Reply("400 Bad Request", f'expected {{"cpu": 1.5, "mem": "1Gi"}}: {error}\n')
-        # JSON has no NaN, but negative numbers.
+        # JSON has no NaN, but it has negative numbers.
         if demand.cpu < 0:
             return Reply("400 Bad Request", "cpu must be zero or more\n")
         self.press(demand)

@@ -60,22 +60,22 @@ class Course:
         last = rounds[-1]
         rest = last.size / rate
         end = last.since + rest + _SWITCH
-        # A guest that changes its memory faster than it can be sent never does, unless it is slowed down.
+        # A guest that changes its memory faster than it can be sent never converges, unless it is slowed down.
         converges = len(rounds) > 1 and rest <= limits.downtime_after(last.since) and end <= limits.timeout
         return cls(memory_load, rate, rounds, Seconds(end) if converges else None, Seconds(rest + _SWITCH))
 
     def at(self, elapsed: Seconds) -> TransferInfo:
         """Progress after ``elapsed`` seconds (>= 0), at most its end."""
         number = max(0, bisect_right(self.rounds, elapsed, key=lambda step: step.since) - 1)
-        now = self.rounds[number]
-        sent = min(now.size, max(0.0, elapsed - now.since) * self.rate)
+        current = self.rounds[number]
+        sent = min(current.size, max(0.0, elapsed - current.since) * self.rate)
         done = self.end is not None and elapsed >= self.end
         return TransferInfo(
             status=_status(elapsed, done=done),
             total=elapsed if self.end is None else min(elapsed, self.end),
             setup=_SETUP,
             downtime=self.downtime,
-            ram=self._ram(now.sent + sent, now.size - sent, number + 1),
+            ram=self._ram(current.sent + sent, current.size - sent, number + 1),
         )
 
     def _ram(self, sent: float, remaining: float, rounds: int) -> TransferRam:
@@ -115,7 +115,7 @@ def _dirtied(memory_load: MemoryLoad, span: float) -> float:
 
 
 def _brake(rounds: int) -> float:
-    # As QEMU's auto-converge: 20 % slower after the second round, and 10 % more with every other.
+    # As QEMU's auto-converge: 20 % slower after the second round, and 10 % more with every second one.
     return 0.0 if rounds < 2 else min(_STRONGEST_BRAKE, _FIRST_BRAKE + _BRAKE * ((rounds - 2) // 2))
 
 
