@@ -90,7 +90,7 @@ def ask_for_permit(client: httpx.Client, url: str, pod: ObjectName, token: str) 
     answer = client.post(url, json=request, headers={"Authorization": f"Bearer {token}"})
     try:
         message = msgspec.json.decode(answer.content, type=_Refusal).error
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         return f"{answer.status_code} with an answer that is not the scheduler's"
     if answer.status_code == httpx.codes.BAD_REQUEST and _NO_VM in message:
         return ""
@@ -122,7 +122,7 @@ def ask_webhook(client: httpx.Client, url: str) -> str:
     answer = client.post(url, json=review)
     try:
         verdict = msgspec.json.decode(answer.content, type=_Review).response
-    except msgspec.MsgspecError:
+    except (ValueError, RecursionError):
         return f"{answer.status_code} with an answer that is not an AdmissionReview"
     return "" if verdict.uid == uid and verdict.allowed else f"refused a pod that is none of its own: {verdict}"
 

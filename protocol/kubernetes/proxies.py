@@ -80,7 +80,7 @@ def _covers(entry: str, host: str, port: int) -> bool:
     except ValueError:
         pass
     name, colon, wanted = entry.rpartition(":")
-    if colon and wanted.isdigit():
+    if colon and wanted.isdecimal() and len(wanted) <= 5:
         if int(wanted) != port:
             return False
         entry = name

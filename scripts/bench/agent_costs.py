@@ -58,7 +58,7 @@ def _agents_below(root: int) -> list[int]:
     """The process ids of the agents among the descendants of a process."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
+        if entry.name.isdecimal():
             try:
                 # After the last parenthesis: a program's name may itself contain spaces and parentheses.
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])

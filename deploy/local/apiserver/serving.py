@@ -43,7 +43,7 @@ class LocalApiServer(PromptServer):
 def listen(address: str) -> socket.socket:
     """A listening socket at ``HOST:PORT``. Raises ``ValueError`` for any other text, ``OSError`` if it is taken."""
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
+    if not colon or not port.isdecimal() or len(port) > 5:
         raise ValueError(f"expected HOST:PORT, got {address!r}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol must be named: asyncio switches Nagle's delay off only where it is.

@@ -175,7 +175,7 @@ async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: i
     except FileNotFoundError as error:
         raise NoAnswerError(f"the cluster {folder.name!r} does not run; start it: autoscale local up") from error
     # A process that was killed leaves the file behind.
-    except (OSError, TimeoutError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise NoAnswerError(f"the cluster {folder.name!r} does not answer: {error}") from error
     if answer.error:
         raise NoAnswerError(answer.error)

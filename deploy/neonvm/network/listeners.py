@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -34,9 +35,11 @@ def who_listens(port: int, proc: Path = Path("/proc")) -> str:
         if table.exists():
             wanted.update(inodes_listening(table.read_text(), port))
     process = next((folder for folder in proc.glob("[0-9]*") if wanted and _has_socket(folder, wanted)), None)
-    if process is None:
-        return f"another program, which this names: sudo ss -ltnp 'sport = :{port}'"
-    return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+    if process is not None:
+        # It may have ended meanwhile.
+        with suppress(OSError):
+            return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+    return f"another program, which this names: sudo ss -ltnp 'sport = :{port}'"
 
 
 def _has_socket(process: Path, inodes: set[str]) -> bool:

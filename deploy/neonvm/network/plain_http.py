@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 LARGEST_BODY: Final = 4096
+_LENGTH_DIGITS: Final = 9
+"""A length with more of them is too large for everyone, and `int` refuses thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ async def read_request(reader: asyncio.StreamReader, largest: int = LARGEST_BODY
     fields = {name.lower(): value.strip() for name, _, value in (header.partition(":") for header in headers)}
     length = fields.get("content-length", "0")
     # Chunked bodies are not understood: no client of ours sends one.
-    if len(words) != 3 or not length.isdigit() or int(length) > largest:
+    if len(words) != 3 or not length.isdecimal() or len(length) > _LENGTH_DIGITS or int(length) > largest:
         return None
     return words[0], words[1], await reader.readexactly(int(length))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import platform
 import tempfile
 from collections.abc import Callable, Sequence
@@ -161,8 +162,9 @@ def _remember(file: Path, verdict: BootVerdict) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         # Renamed when complete: another process may read the cache at any moment.
-        half = Path(tempfile.mkstemp(dir=file.parent, suffix=".new")[1])
-        half.write_bytes(msgspec.json.encode(verdict))
-        half.replace(file)
+        descriptor, half = tempfile.mkstemp(dir=file.parent, suffix=".new")
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(msgspec.json.encode(verdict))
+        Path(half).replace(file)
     except OSError:
         return

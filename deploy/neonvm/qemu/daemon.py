@@ -6,6 +6,7 @@ It is plain HTTP with the length in a header, on a socket that may live in anoth
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ Dial = Callable[[], Awaitable[socket.socket]]
 """Opens a non-blocking connection to the daemon; raises ``OSError`` if nothing listens."""
 
 _LARGEST_ANSWER: Final = 4096
+_STATUS: Final = re.compile(r"[0-9]{3}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ def _request(method: str, path: str, body: str) -> bytes:
 def _parsed(answer: bytes) -> DaemonResponse:
     head, _, text = answer.decode(errors="replace").partition("\r\n\r\n")
     words = head.split(maxsplit=2)
-    if len(words) < 2 or not words[0].startswith("HTTP/") or not words[1].isdigit():
+    # A guest may answer anything: other digits than ours, or more of them than `int` takes.
+    if len(words) < 2 or not words[0].startswith("HTTP/") or not _STATUS.fullmatch(words[1]):
         raise GuestError(f"the guest's daemon gave no usable answer: {head[:80]!r}")
     return DaemonResponse(int(words[1]), text.strip())

@@ -73,7 +73,7 @@ async def handed_over(folder: Path, seconds: float) -> FlatTap:
     except TimeoutError as error:
         story = f"no tap from the node's network program within {seconds:g} s ({reason}); see its log on this node"
         raise NetworkError(story) from error
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise NetworkError(f"the tap cannot be taken over: {error}") from error
 
 

@@ -29,7 +29,7 @@ from deploy.neonvm.network.plain_http import Reply, read_request, write_reply
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.pod_runner import PodRunner
-from protocol.units import MilliCpu, QuantityError
+from protocol.units import MilliCpu
 from protocol.wire.wire_quantities import cpu_to_wire
 
 _PROBE_KEPT: Final = 1.0
@@ -112,7 +112,7 @@ class RunnerApi:
         try:
             return await route(self, body)
         # The caller's mistake; only a guest that cannot do it is worth a retry (503).
-        except (msgspec.DecodeError, QuantityError, ValueError) as error:
+        except (ValueError, RecursionError) as error:
             return Reply(_BAD, f"{error}\n")
         except GuestError as error:
             return Reply(_UNAVAILABLE, f"{error}\n")

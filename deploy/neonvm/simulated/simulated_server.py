@@ -27,7 +27,7 @@ from deploy.neonvm.simulated.simulated_database import SimulatedDatabase
 from deploy.neonvm.simulated.simulated_load import Demand
 from deploy.neonvm.simulated.simulated_metrics import exposition
 from deploy.neonvm.simulated.simulated_model import SimulatedKernel
-from protocol.units import Bytes, QuantityError
+from protocol.units import Bytes
 
 
 class WireDemand(msgspec.Struct, forbid_unknown_fields=True):
@@ -98,7 +98,7 @@ class GuestServer:
         try:
             wire = msgspec.json.decode(body, type=WireDemand)
             demand = Demand(wire.cpu, Bytes.parse(wire.mem))
-        except (msgspec.DecodeError, QuantityError) as error:
+        except (ValueError, RecursionError) as error:
             return Reply("400 Bad Request", f'expected {{"cpu": 1.5, "mem": "1Gi"}}: {error}\n')
         # JSON has no NaN, but it has negative numbers.
         if demand.cpu < 0:
@@ -119,7 +119,7 @@ class GuestServer:
         """Lets it say something else of its database."""
         try:
             self.tell(msgspec.json.decode(body, type=SimulatedDatabase))
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             return Reply("400 Bad Request", f'expected {{"standby": true, "sessions": 1, ...}}: {error}\n')
         return self.show_database(nothing, body)
 

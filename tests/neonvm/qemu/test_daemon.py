@@ -39,7 +39,19 @@ async def test_request_has_length_answer_ends_with_connection() -> None:
     assert heard == ["PUT /cpu HTTP/1.1\r\nHost: guest\r\nContent-Length: 3\r\nConnection: close\r\n\r\n250"]
 
 
-@pytest.mark.parametrize("nonsense", [b"", b"HTTP/1.1", b"SSH-2.0-OpenSSH 200 OK", b"HTTP/1.1 fine\r\n\r\n"])
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"",
+        b"HTTP/1.1",
+        b"SSH-2.0-OpenSSH 200 OK",
+        b"HTTP/1.1 fine\r\n\r\n",
+        "HTTP/1.1 ² OK\r\n\r\n".encode(),
+        "HTTP/1.1 ²⁰⁰ OK\r\n\r\n".encode(),
+        b"HTTP/1.1 " + b"9" * 5000 + b" OK\r\n\r\n",
+    ],
+    ids=["nothing", "no status", "another protocol", "a word", "a superscript", "three of them", "thousands of digits"],
+)
 async def test_non_http_answer_blames_guest(nonsense: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"250")

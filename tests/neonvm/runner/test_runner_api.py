@@ -81,6 +81,7 @@ async def test_a_pod_is_ready_once_its_database_answers(pod: Pod) -> None:
         ("PUT", "/cpu", b"much", "400 Bad Request"),
         ("PUT", "/cpu", b"9000", "503 Service Unavailable"),
         ("POST", "/cpu_change", b"{}", "400 Bad Request"),
+        ("POST", "/cpu_change", b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}", "400 Bad Request"),
         ("POST", "/handover", b'{"move": "m", "decision": "ours"}', "400 Bad Request"),
         ("DELETE", "/cpu", b"", "405 Method Not Allowed"),
         ("GET", "/secrets", b"", "404 Not Found"),
