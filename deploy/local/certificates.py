@@ -1,7 +1,7 @@
 """Certificates of a cluster on this machine: an authority made once for each folder, and what it signs.
 
-kubectl sends a bearer token over TLS only, so TLS is what makes an API server usable with it; programs inside the
-namespaces of an embedded cluster may speak plain HTTP.
+kubectl sends a bearer token over TLS only, so an API server for kubectl needs TLS; programs inside the namespaces of an
+embedded cluster may speak plain HTTP.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 _VALID: Final = timedelta(days=3650)
 # The clock of a container or VM that checks a certificate may run a little behind ours.
 _SKEW: Final = timedelta(hours=1)
-# The names by which pods reach the API server of any cluster through the Service `kubernetes`.
+# Besides localhost, the names of the Service `kubernetes`, through which pods of any cluster reach the API server.
 _NAMES: Final = (
     "localhost",
     "kubernetes",
@@ -78,8 +78,8 @@ def authority(directory: Path, now: datetime) -> Authority:
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError(f"{key_path}: expected an elliptic-curve key")
         return Authority(key, x509.load_pem_x509_certificate(certificate_path.read_bytes()))
-    # Only the authority is kept: clients trust it across restarts. What it signs is issued again on every start, with
-    # the addresses of that start.
+    # Only the authority is stored, because clients trust it across restarts. What it signs is issued again on every
+    # start, with the addresses of that start.
     made = _make_authority(now)
     directory.mkdir(parents=True, exist_ok=True)
     # The mode is set when the file is created; a later chmod would leave the key readable in between.
@@ -147,7 +147,7 @@ def issue(signer: Authority, identity: CertificateSubject, now: datetime) -> Key
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.key.public_key()), critical=False)
     )
-    # Current TLS clients ignore the common name of a server and check only these.
+    # TLS clients check only the alternative names of a server and ignore its common name.
     if alternatives:
         builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
     signed = builder.sign(signer.key, hashes.SHA256())

@@ -10,7 +10,7 @@ from pathlib import Path
 def write_private(file: Path, content: str) -> None:
     """Replaces ``file`` atomically by one that only its owner can read."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # A rename is atomic: a reader sees the old content or the new, never half of it.
+    # Written aside and renamed, which is atomic: a reader sees the old content or the new, never half of it.
     fresh = file.with_suffix(".new")
     # The mode is given at creation, so that no other user can open the file before it is restricted.
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

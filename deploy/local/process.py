@@ -22,7 +22,7 @@ _PATIENCE: Final = Seconds(4.0)
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(15.0))
 # A program that ran this long counts as healthy, and its next failure starts at the shortest pause again.
 _STEADY: Final = Seconds(30.0)
-_CANNOT_START: Final = 127  # as a shell says it
+_CANNOT_START: Final = 127  # the exit status of a shell that does not find a command
 _STRANGE: Final = ("CONTAINERD_", "ETCD_", "ETCDCTL_", "KUBECONFIG", "KUBERNETES_")
 
 
@@ -30,7 +30,7 @@ _STRANGE: Final = ("CONTAINERD_", "ETCD_", "ETCDCTL_", "KUBECONFIG", "KUBERNETES
 class LocalProgram:
     """A program to run: ``enter`` leads into its network, ``environment`` is added to ours, its output goes to ``log``.
 
-    ``patience`` is the time that it is given to end by itself.
+    ``patience`` is how long it may take to end after SIGTERM.
     """
 
     command: Sequence[str]
@@ -59,7 +59,7 @@ def without_strange_settings(environment: Mapping[str, str]) -> dict[str, str]:
 async def start(program: LocalProgram) -> asyncio.subprocess.Process:
     """Starts ``program`` once. Raises ``OSError``."""
     program.log.parent.mkdir(parents=True, exist_ok=True)
-    # Appended to: the log of the run before a crash is what explains the restart.
+    # Append mode: after a restart, the log of the crashed run explains it.
     with program.log.open("ab") as log:
         return await asyncio.create_subprocess_exec(
             *program.argv,
@@ -74,7 +74,7 @@ async def start(program: LocalProgram) -> asyncio.subprocess.Process:
 
 
 async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE) -> None:
-    """Ends ``process``; returns when it is gone. It is killed when it has not ended after ``patience``."""
+    """Ends ``process`` with SIGTERM, or SIGKILL after ``patience``; returns when it is gone."""
     with suppress(ProcessLookupError):
         if process.returncode is None:
             process.terminate()
@@ -85,7 +85,7 @@ async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE
         with suppress(ProcessLookupError):
             process.kill()
     finally:
-        # Reached after the kill, and also when this task is cancelled while it waits: the child must not stay behind.
+        # Also runs if this task is cancelled while it waits: the child must not stay behind.
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -116,7 +116,7 @@ class ProcessSupervisor:
         try:
             process = await start(self._program)
         except OSError as error:
-            with suppress(OSError):  # the log itself may be what cannot be written
+            with suppress(OSError):  # the error may be that the log cannot be written
                 self._program.log.write_text(f"{self._program.argv[0]} cannot be started: {error}\n")
             return _CANNOT_START
         self.pid = process.pid

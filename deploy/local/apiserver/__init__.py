@@ -1,8 +1,8 @@
 """A small Kubernetes API server: what the local cluster stores its objects in, and tests speak to.
 
-It is frozen (decision 4): nothing is added that a test of the real one can show.
+It is frozen (decision 4): behavior that a test can check on a real API server is not added here.
 
-Rooms, each importing only those above it in this list:
+Packages, each importing only those above it in this list:
 
 - ``apimachinery``: JSON values, refusals (``Status``), names, selectors, JSONPath, media types
 - ``schema``: structural schemas and CEL rules; ``resources``: the kinds of objects; ``storage``: objects and history

@@ -47,7 +47,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _url(scheme: str, listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
-    # Clients cannot connect to a wildcard address.
+    # A wildcard address is only for listening; clients are given loopback instead.
     reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"{scheme}://{reachable}:{port}"
 
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         inherited = [socket.socket(fileno=number) for number in arguments.fd or ()]
         secure = [listen(address) for address in arguments.listen_tls or ()]
-        # The default address is for those who name none at all.
+        # The default address applies only if neither an address nor a socket is given.
         addresses = arguments.listen or ([] if inherited or secure else ["127.0.0.1:6443"])
         plain = [*(listen(address) for address in addresses), *inherited]
     except (OSError, ValueError) as error:

@@ -28,7 +28,7 @@ from deploy.local.apiserver.storage.store import ObjectStore
 from deploy.local.private_file import secret_file, write_private
 
 HISTORY_LIMIT: Final = 4096
-"""How many changes of each resource watches can go back."""
+"""The number of changes of each resource that watches can go back."""
 
 FIRST_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
 
@@ -44,7 +44,7 @@ class ApiServer:
     closing: asyncio.Event
 
     async def run_controllers(self) -> None:
-        """Does the work behind deletions for as long as the server serves."""
+        """Runs the garbage collector until the server closes."""
         async with asyncio.TaskGroup() as tasks:
             # The collector never ends by itself.
             collecting = tasks.create_task(self.garbage_collector.run())
@@ -54,7 +54,7 @@ class ApiServer:
     def stop_watches(self) -> None:
         """Ends every watch, so that connections can be closed."""
         self.closing.set()
-        # A watch that waits for a change looks at `closing` only when it is woken.
+        # A watch that waits for a change checks `closing` only when it wakes.
         self.api.store.wake_all()
 
     def close(self) -> None:

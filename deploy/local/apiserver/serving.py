@@ -22,7 +22,7 @@ class LocalApiServer(PromptServer):
                 app,
                 log_level="warning",
                 access_log=False,
-                http="h11",  # bounds the head of a request; uvicorn would take another parser where one is installed
+                http="h11",  # limits the head of a request; uvicorn would use httptools if that is installed
                 lifespan="off",
                 timeout_keep_alive=75,
                 timeout_graceful_shutdown=2,
@@ -41,12 +41,12 @@ class LocalApiServer(PromptServer):
 
 
 def listen(address: str) -> socket.socket:
-    """A listening socket at ``HOST:PORT``. Raises ``ValueError`` for any other text, ``OSError`` if it is taken."""
+    """A listening socket at ``HOST:PORT``. Raises ``ValueError`` for any other text, ``OSError`` if it is in use."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or len(port) > 5:
         raise ValueError(f"expected HOST:PORT, got {address!r}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol must be named: asyncio switches Nagle's delay off only where it is.
+    # asyncio turns off Nagle's algorithm only on sockets that name their protocol.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind((host.strip("[]"), int(port)))

@@ -1,7 +1,7 @@
 """``python -m deploy.local.cluster NAME [COMMAND]``: the process that owns one cluster.
 
-``autoscale local up`` starts it. Its folder says what is wanted; its standard output says how far it is, and is
-read by the command that started it. While the cluster is up, it keeps COMMAND running, which records its history.
+``autoscale local up`` starts it. It reads the specification from the cluster's folder and reports progress on standard
+output to the command that started it. While the cluster is up, it keeps COMMAND running, which records its history.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except* StepFailedError as errors:
         failure = _first(errors)
         _log.error("the cluster failed", extra={"reason": str(failure)})
-    except* Exception as errors:  # noqa: BLE001 - the last owner of any error: it is printed, and ends the process
+    except* Exception as errors:  # noqa: BLE001 - the last handler: any error is logged and ends the process
         _log.exception("the cluster broke")
         failure = StepFailedError(f"the cluster broke: {_innermost(errors)!r}", str(folder.log("cluster")))
     if failure is not None:
@@ -76,21 +76,21 @@ async def _run(folder: ClusterFolder, progress: Progress, beside: Sequence[str])
     """Brings the cluster up and keeps it; a signal ends it at any step, but does not interrupt its clean-up."""
     stop = asyncio.Event()
     spec = folder.read_spec()
-    made = RealCluster(folder, spec, progress) if spec.kubernetes else Cluster(folder, spec, progress, beside)
-    cluster = asyncio.ensure_future(made.run(stop))
+    cluster = RealCluster(folder, spec, progress) if spec.kubernetes else Cluster(folder, spec, progress, beside)
+    running = asyncio.ensure_future(cluster.run(stop))
 
     def ended() -> None:
         # A second signal must not interrupt the clean-up.
         if not stop.is_set():
             stop.set()
-            cluster.cancel()
+            running.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended)
     try:
-        await cluster
+        await running
     except asyncio.CancelledError:
-        # Without `stop` the cancellation is not the signal's.
+        # If `stop` is not set, the cancellation does not come from a signal.
         if not stop.is_set():
             raise
     _log.info("stopped")

@@ -78,7 +78,7 @@ class Cluster:
                     await self._bring_up(stack)
                     await stop.wait()
                 finally:
-                    stop.set()  # a signal may not cut off what follows
+                    stop.set()  # a signal must not interrupt the clean-up that follows
         except (NetworkError, GuestError, SpecError) as error:
             raise StepFailedError(str(error), str(self._folder.log("cluster"))) from error
 
@@ -86,7 +86,7 @@ class Cluster:
         nodes = self._spec.node_specs
         form, why = self._spec.agent_form
         network = await stack.enter_async_context(self._network())
-        made = await self._guests(network)
+        guests = await self._guests(network)
         client, host = await self._api_server(stack, network)
         self._progress.begin("scheduler")
         await self._scheduler(stack, network, host)
@@ -99,7 +99,7 @@ class Cluster:
         for node in nodes:
             await network.add_node(node.name)
             await register_node(client, node, self._clock)
-        runtime = self._runtime(client, await self._extender(stack, network, host), network, made)
+        runtime = self._runtime(client, await self._extender(stack, network, host), network, guests)
         connect = partial(network.connect, None)
         agents = NodeAgents(runtime.node_dependencies, connect)
         await stack.enter_async_context(
@@ -109,13 +109,13 @@ class Cluster:
         self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
         await self._vms(client)
         agents_run = f"agents run as {form}: {why}"
-        response = ControlResponse(network=network.description, guests=made.description, agents=agents_run, host=host)
+        response = ControlResponse(network=network.description, guests=guests.description, agents=agents_run, host=host)
         actions = {STOP_KUBELET: runtime.stop_kubelet, START_KUBELET: runtime.start_kubelet}
         services = ServiceForwards(client, connect)
         stack.push_async_callback(services.close)
         status = partial(self._status, response, agents, runtime)
         await stack.enter_async_context(control_endpoint(self._folder, Ways(network, services), status, actions))
-        # There is nothing to wait for; the step only tells people the form.
+        # There is nothing to wait for: this step only shows the form of the agents.
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
         if self._beside:
@@ -169,7 +169,7 @@ class Cluster:
             self._progress.done(f"{count}; they start one after the other")
 
     def _status(self, said: ControlResponse, agents: NodeAgents, runtime: Runtime) -> ControlResponse:
-        """``said`` has the fields that never change."""
+        """``said``, which has the fields that never change, with the processes as they are now."""
         by_node = {f"agent {name}": supervisor for name, supervisor in agents.supervisors.items()}
         processes = [
             ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
@@ -196,9 +196,9 @@ class Cluster:
 
     async def _guests(self, network: LocalNetwork) -> GuestRuntime:
         self._progress.begin("guests")
-        made = await make_guests(self._spec, network, self._clock, self._progress.note)
-        self._progress.done(made.description)
-        return made
+        guests = await make_guests(self._spec, network, self._clock, self._progress.note)
+        self._progress.done(guests.description)
+        return guests
 
     async def _api_server(self, stack: AsyncExitStack, network: LocalNetwork) -> tuple[ApiClient, str]:
         self._progress.begin("API server")
@@ -219,7 +219,7 @@ class Cluster:
         await self._probes.for_scheduler(supervisor, probes)
 
     async def _keep(self, stack: AsyncExitStack, name: str, program: LocalProgram) -> ProcessSupervisor:
-        # A failed step points to this log, so it holds this run alone.
+        # A failed step points to this log, which therefore must not contain earlier runs.
         program.log.unlink(missing_ok=True)
         supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock, lambda _: None)
         await stack.enter_async_context(background(supervisor.run()))

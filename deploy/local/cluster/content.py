@@ -11,7 +11,7 @@ import yaml
 
 try:
     from yaml import CSafeLoader as _Loader
-except ImportError:  # a PyYAML that was built without libyaml: the same, slower
+except ImportError:  # PyYAML built without libyaml: slower, but the same otherwise
     from yaml import SafeLoader as _Loader  # type: ignore[assignment]
 
 from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
@@ -26,9 +26,9 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 _DEPLOY: Final = Path(__file__).resolve().parents[2]
-# kubectl follows no link to a folder.
+# Resolved, because kubectl does not follow a symbolic link to a folder.
 CRD_FOLDERS: Final = ((_DEPLOY / "kubernetes" / "crds").resolve(), _DEPLOY / "local" / "crds")
-"""Our own kinds, and those of others that a local cluster has as well."""
+"""Our own kinds, and kinds of others that a local cluster has as well."""
 
 _PAUSE: Final = Seconds(0.05)
 _TOLD: Final = 250  # VMs between two lines of progress

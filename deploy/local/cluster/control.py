@@ -65,7 +65,7 @@ class ControlResponse(msgspec.Struct, frozen=True):
 
 
 PATIENCE: Final = 5.0
-"""Seconds in which a client has to say what it wants: every user of the machine may connect."""
+"""Seconds that a client has to send its request: any user of the machine can connect."""
 
 MOST_CONNECTIONS: Final = 64
 """At a time; a newer one takes the place of the oldest."""
@@ -75,7 +75,7 @@ STOP_KUBELET: Final = "stop-kubelet"
 START_KUBELET: Final = "start-kubelet"
 
 Actions = Mapping[str, Callable[[str], None]]
-"""What can be done to the cluster, by its name; each is given the request's target and may raise ``LookupError``."""
+"""Actions on the cluster by name; each gets the target of the request and may raise ``LookupError``."""
 
 
 class Exposes(Protocol):
@@ -118,8 +118,8 @@ async def control_endpoint(
                 line = await reader.readline()
             writer.write(msgspec.json.encode(await _answer(line, token, ways, status, actions)) + b"\n")
             await writer.drain()
-        except (OSError, ValueError):  # ValueError: a line that does not end; a time-out is an OSError
-            return  # the client has gone
+        except (OSError, ValueError):  # ValueError: the line is too long; a time-out is an OSError
+            return
         finally:
             del connections[writer]
             writer.close()
@@ -171,10 +171,10 @@ async def ask_cluster(folder: ClusterFolder, ask: str, target: str = "", port: i
                 answer = msgspec.json.decode(await reader.readline(), type=ControlResponse)
         finally:
             writer.close()
-    # The running process keeps this file, so without it there is no such process.
+    # The cluster's process writes this file and removes it as it ends.
     except FileNotFoundError as error:
         raise NoAnswerError(f"the cluster {folder.name!r} does not run; start it: autoscale local up") from error
-    # A process that was killed leaves the file behind.
+    # A killed process leaves the file behind.
     except (OSError, ValueError, RecursionError) as error:
         raise NoAnswerError(f"the cluster {folder.name!r} does not answer: {error}") from error
     if answer.error:

@@ -28,7 +28,7 @@ EXTENDER_PORT: Final = 10298
 PROBES_PORT: Final = 10297
 GROUPS_PORT: Final = 10294
 HOLD_BACK: Final = 1
-"""Seconds. What a scheduler that has ended had sent is carried out within milliseconds: nothing lies between."""
+"""Seconds in which a new scheduler decides nothing. A Binding that the one before it sent takes milliseconds here."""
 
 _PATIENCE: Final = Seconds(60.0)
 _PAUSE: Final = Seconds(0.05)
@@ -109,11 +109,11 @@ def groups(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalProg
 def _write_settings(folder: ClusterFolder) -> None:
     secret_file(folder.extender_token)
     secret_file(folder.explain_token)
-    # A file that exists may have been edited, and is kept.
+    # An existing file may have been edited by the user.
     if not folder.scheduler_config.exists():
         folder.scheduler_config.write_text(scheduler_settings())
         return
-    with suppress(YamlError):  # the scheduler says what is wrong with them
+    with suppress(YamlError):  # the scheduler itself reports what is wrong with the file
         # Settings that an earlier version wrote have no token for the extender.
         settings = folder.scheduler_config.read_text()
         if (guarded := guarded_settings(settings)) != settings:

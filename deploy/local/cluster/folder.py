@@ -1,4 +1,4 @@
-"""A cluster's folder: where everything of it is kept, and the lock that says whether it runs (``lock``).
+"""A cluster's folder: all its files, and the lock that says whether it runs (``lock``).
 
 The folder is private to its owner: it holds tokens.
 """
@@ -122,13 +122,13 @@ class ClusterFolder:
         return msgspec.json.decode((self.root / "spec.json").read_bytes(), type=ClusterSpec)
 
     def exists(self) -> bool:
-        """Return True if there is anything of this cluster."""
-        # The lock's file alone is no cluster: taking the lock makes it.
+        """Return True if the folder holds a cluster."""
+        # The lock's file alone is not enough: taking the lock creates it.
         return (self.root / "spec.json").exists()
 
     @contextmanager
     def locked(self) -> Iterator[ClusterLock]:
-        """Holds the lock; what was passed on of it stays held. Raises ``AlreadyRunsError``."""
+        """Holds the lock; a process that inherited it keeps it. Raises ``AlreadyRunsError``."""
         lock = ClusterLock.take(self.name, self.root)
         try:
             yield lock
@@ -149,7 +149,7 @@ class ClusterFolder:
             # `rmtree` refuses symbolic links.
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
-            # A new file would be another lock, which nobody holds.
+            # A new lock file would be another lock, which nobody holds.
             elif path.name != "lock":
                 path.unlink(missing_ok=True)
 

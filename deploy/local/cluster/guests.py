@@ -34,7 +34,7 @@ async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say:
     try:
         image = cached_image()
         if image is None:
-            # A build takes minutes, and the event loop has the rest of the cluster to run.
+            # In a thread, because a build takes minutes and must not block the event loop.
             image = await asyncio.to_thread(ensure_image, say)
     except BuildError as error:
         raise StepFailedError(f"the guest image cannot be built: {error}") from error

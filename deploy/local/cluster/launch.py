@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A launch that is cancelled ends what it launched before it returns.
-- A cluster that was killed leaves no process (the kernel sees to that); what else it may leave is removed here.
+- A killed cluster leaves no process (the kernel sees to that); whatever else it leaves is removed here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PATIENCE: Final = Seconds(30.0)
 _LAST_PATIENCE: Final = Seconds(5.0)
 _PAUSE: Final = Seconds(0.05)
 LEAST_OPEN_FILES: Final = 1024
-"""A small cluster's process has some hundred; with fewer it would retry, and log, without end."""
+"""A small cluster's process opens a few hundred; with a lower limit it would retry, and log, endlessly."""
 
 
 class LaunchedCluster:
@@ -109,7 +109,7 @@ async def launch(
         raise SpecError(f"a local cluster needs {LEAST_OPEN_FILES} open files, and may have {hard}: {remedy}")
     if spec.kubernetes and (lacks := missing(await survey(folder.root.parent), len(spec.node_specs))):
         raise SpecError(f"a real Kubernetes cannot run here: {'; '.join(lacks)}")
-    # The lock is held meanwhile: what another cluster of that name needs is neither made nor removed.
+    # The lock keeps another command from starting or removing a cluster of that name meanwhile.
     with folder.locked() as lock:
         await remove_remains(folder)
         if anew:
@@ -163,7 +163,7 @@ async def stop(folder: ClusterFolder, clock: Clock) -> bool:
 
 async def _ended(folder: ClusterFolder, clock: Clock, patience: Seconds) -> bool:
     deadline = Instant(clock.now() + patience)
-    # The lock says when it is gone: its pid could be reused by another process.
+    # Asks the lock and not for the pid, which another process could reuse.
     while folder.runs():
         if clock.now() >= deadline:
             return False

@@ -1,4 +1,4 @@
-"""The lock of a cluster: it says who runs, and keeps others from what is being made or removed.
+"""The lock of a cluster: it says who runs it, and keeps others from making or removing it at the same time.
 
 It is held from before the first thing of a cluster is made until after the last is removed: first by the command that
 starts the cluster, then by the cluster's process, to which its open files are passed.
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 INHERITED: Final = "AUTOSCALE_LOCK"
-"""The variable that names the descriptors that were passed on."""
+"""The environment variable with the descriptors that a process inherits."""
 
-# Cleared at boot, as the namespaces and control groups are that the lock stands for.
+# Cleared at boot, like the namespaces and control groups that the lock protects.
 _MACHINE: Final = Path("/run")
 
 
@@ -81,7 +81,7 @@ class ClusterLock:
 
 
 def owner_of(folder: Path) -> int | None:
-    """The process that holds the lock of ``folder``; None if there is none."""
+    """The pid of the process that holds the lock of ``folder``; None if none does."""
     try:
         written = (folder / "lock").read_text().partition(" ")[0] if is_held(folder) else ""
     except OSError:
@@ -90,7 +90,7 @@ def owner_of(folder: Path) -> int | None:
 
 
 def is_held(folder: Path) -> bool:
-    """Return True if a process holds the lock of ``folder``. Raises ``OSError`` if it may not be looked at."""
+    """Return True if a process holds the lock of ``folder``. Raises ``OSError`` if it cannot be opened."""
     try:
         with (folder / "lock").open("rb") as probe:
             # A shared lock suffices to probe: it fails only while an exclusive one is held. The kernel drops that

@@ -24,7 +24,7 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 
-# A hundred agents that start at once keep everything else from the machine for a minute.
+# A hundred agents that start at once starve everything else on the machine for a minute.
 _AT_ONCE: Final = 4
 _PATIENCE: Final = Seconds(20.0)
 _PAUSE: Final = Seconds(0.2)
@@ -43,7 +43,7 @@ def agent_pod(node: str) -> Json:
         "spec": {
             "nodeName": node,
             "serviceAccountName": NODE_AGENT_ACCOUNT,
-            # No requests: all the room of the node is for VMs.
+            # No requests, so that all of the node's capacity is for VMs.
             "containers": [{"name": "agent", "image": "autoscaler-agent"}],
         },
     }

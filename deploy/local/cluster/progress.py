@@ -49,20 +49,20 @@ class Progress:
         self._write(StepState.BEGUN)
 
     def note(self, text: str) -> None:
-        """Something to know about the present step."""
+        """Something to know about the current step."""
         self._write(StepState.NOTE, text)
 
     def done(self, text: str = "") -> None:
-        """The present step is done; ``text`` is its outcome."""
+        """The current step is done; ``text`` is its outcome."""
         self._write(StepState.DONE, text)
 
     def failed(self, error: StepFailedError) -> None:
-        """The present step failed, and the start of the cluster with it."""
+        """The current step failed, and the start of the cluster with it."""
         self._write(StepState.FAILED, str(error), error.log)
         self._open = False
 
     def ready(self) -> None:
-        """All is up; nothing more is said."""
+        """The cluster is up; nothing is written after this."""
         self._write(StepState.READY)
         self._open = False
 
@@ -73,6 +73,6 @@ class Progress:
             # Unbuffered: the command that reads this shows each step as it happens.
             os.write(sys.stdout.fileno(), msgspec.json.encode(Step(self._name, state, text, log)) + b"\n")
         except BrokenPipeError:
-            # Cleared first: the failure below is itself reported, and must not write to the broken pipe.
+            # Cleared first: reporting the failure below must not write to the broken pipe again.
             self._open = False
             raise StepFailedError("the command that asked for this cluster has gone") from None

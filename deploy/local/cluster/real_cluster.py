@@ -97,7 +97,7 @@ class RealCluster:
                     await self._bring_up(stack)
                     await stop.wait()
                 finally:
-                    stop.set()  # a signal may not cut off what follows
+                    stop.set()  # a signal must not interrupt the clean-up that follows
         # Nodes and programs run in task groups, so their errors come in groups.
         except* NodeError as errors:
             raise _failure(errors) from errors
@@ -106,7 +106,7 @@ class RealCluster:
 
     async def _bring_up(self, stack: AsyncExitStack) -> None:
         programs = await self._programs()
-        # It starts from scratch every time: an earlier run leaves no state.
+        # Every start is from scratch, without the state of an earlier run.
         await asyncio.to_thread(self._forget)
         await stack.enter_async_context(self._place())
         pki = Pki.make(self._folder.real / "pki", datetime.now(UTC))
@@ -115,7 +115,7 @@ class RealCluster:
         await stack.enter_async_context(background(*(node.run(self._api_server) for node in nodes)))
         client = await self._control_plane(stack, programs, pki)
         await self._nodes_ready(client)
-        # Only now: pods that are created while one node alone is Ready are all placed on that one.
+        # Only now: pods created while a single node is Ready would all be placed on it.
         await self._add_ons(client, programs)
         await self._answer_questions(stack, client, nodes)
         self._progress.ready()
@@ -145,7 +145,7 @@ class RealCluster:
                 make_group(self._plan.node_cgroup(node))
             self._progress.done(self._network.description)
             yield
-        # The control groups go even if the network cannot be taken down.
+        # The control groups are removed even if the network cannot be taken down.
         finally:
             try:
                 await self._network.down()
@@ -174,7 +174,7 @@ class RealCluster:
         client = await stack.enter_async_context(client_from_kubeconfig(self._folder.kubeconfig))
         await self._until(f"the {API_SERVER} is not ready", API_SERVER, lambda: _answers(client))
         await self._keep(stack, plane.followers())
-        # Before the kubelets come, so that labels, taints and pod subnets are the plan's.
+        # Created before the kubelets register, so that labels, taints and pod subnets are the plan's.
         for node in self._plan.nodes:
             await ensure(client, NODES, "", node_object(node))
         self._api_server.set()
@@ -201,7 +201,7 @@ class RealCluster:
         async def unready_nodes() -> str:
             return ", ".join(missing_nodes(self._plan, list((await client.list(NODES)).objects)))
 
-        # One log can be named; nodes mostly fail for the same reason.
+        # Only one log can be named; nodes mostly fail for the same reason.
         first = self._plan.nodes[0]
         await self._until("nodes are not Ready", f"{first.name}-{KUBELET}", unready_nodes)
         sizes = {str(node.size) for node in self._plan.nodes}
@@ -247,7 +247,7 @@ class RealCluster:
         for node in nodes:
             running |= node.supervisors()
         parts = [ProcessStatus(name, supervisor.pid or 0, supervisor.restarts) for name, supervisor in running.items()]
-        # The first boot is no restart.
+        # The first boot does not count as a restart.
         parts += [ProcessStatus(node.plan.name, node.pid, max(0, node.boots - 1)) for node in nodes]
         description = f"a real Kubernetes {self._plan.version}"
         return ControlResponse(network=self._network.description, guests=description, host=CONTROL_HOST, parts=parts)
@@ -263,15 +263,15 @@ class RealCluster:
         deadline = Instant(self._clock.now() + _PATIENCE)
         while True:
             try:
-                left = await waiting()
-            # Expected while the API server starts. If it goes on, it is the reason that people need.
+                unmet = await waiting()
+            # Expected while the API server starts; if it persists, it is the reason to report.
             except (KubeApiError, ApiUnavailableError) as error:
-                left = str(error)
-            if not left:
+                unmet = str(error)
+            if not unmet:
                 return
             if self._clock.now() >= deadline:
                 log = str(self._folder.log(part))
-                raise StepFailedError(f"{complaint} after {_PATIENCE:g} s: {left}", log)
+                raise StepFailedError(f"{complaint} after {_PATIENCE:g} s: {unmet}", log)
             await self._clock.sleep(_PAUSE)
 
 

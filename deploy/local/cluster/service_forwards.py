@@ -33,15 +33,15 @@ class ServiceForwards:
         await self._forwarder.close()
 
     async def _connect(self, service: ObjectName) -> socket.socket:
-        """A connection to the next endpoint; one that is just gone is left out. Raises ``OSError``."""
+        """A connection to the next endpoint that can be reached. Raises ``OSError``."""
         places = await self._places(service)
-        # Round robin for each Service. A connection stays where it is until it ends.
+        # Round robin for each Service.
         turn = self._turns.get(service, 0)
         self._turns[service] = turn + 1
-        for number in range(len(places)):
+        for offset in range(len(places)):
             try:
-                return await self._dial(*places[(turn + number) % len(places)])
-            # An endpoint may have gone before its slice says so.
+                return await self._dial(*places[(turn + offset) % len(places)])
+            # An endpoint may be gone before its slice is updated.
             except OSError:
                 continue
         raise ConnectionRefusedError(f"no endpoint of {service} is ready")

@@ -16,17 +16,17 @@ EXTENDER_TOKEN = "extender-token"  # noqa: S105 - the name of a file
 
 
 MANY: Final = 200
-"""More simulated VMs than this share one machine: their loads change slower, and are looked at less often."""
+"""With more simulated VMs than this on one machine, loads change more slowly and guests are polled less often."""
 
 
 def agents_policy(vms: int) -> str:
     """The policy of agents that look after ``vms`` VMs on one machine; empty if the default applies."""
     if vms <= MANY:
         return ""
-    # Together they look at guests 200 times a second at most: one process answers for all guests, and agents that get
-    # no answer in time connect again, which takes more than answering.
+    # All agents together poll 200 times a second at most: one process answers for all guests, and agents that get no
+    # answer in time reconnect, which costs that process more than an answer.
     scrape = vms / MANY
-    # Three looks may be missed before figures count as stale.
+    # Figures count as stale only after three missed polls.
     timing = {"scrape": scrape, "stale": max(5.0, 3 * scrape)}
     return yaml.safe_dump({"timing": timing, "smoothing": {"maxGap": max(10.0, 3 * scrape)}})
 
@@ -62,7 +62,7 @@ def scheduler_settings() -> str:
 def guarded_settings(settings: str) -> str:
     """Settings of an earlier version with the token that callers of the extender must show. Raises ``YamlError``."""
     parsed = read_yaml(settings)
-    # Text that is no mapping is left for the scheduler to complain about.
+    # The scheduler itself reports text that is not a mapping.
     if not isinstance(parsed, dict) or "extender" in parsed:
         return settings
     # Appended as text, so that the user's comments and order survive.

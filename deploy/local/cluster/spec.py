@@ -1,4 +1,4 @@
-"""Specification of a local cluster (pure), as it is kept in its folder."""
+"""Specification of a local cluster (pure), as its folder stores it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SpecError(ValueError):
 class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A cluster as asked for. ``agents`` of ``agent_form`` decides ``auto``; ``load`` is what simulated VMs play.
     ``groups``: VMs can form groups, which a process of their own runs. ``kubernetes`` is the minor version of a real
-    Kubernetes, and empty if the embedded one does; ``add_ons`` are what a real one has beside the usual.
+    Kubernetes, and empty for the embedded one; ``add_ons`` are what a real one has besides the usual.
 
     ``node_labels`` are ``NODE=KEY=VALUE``, ``node_taints`` are ``NODE=KEY[=VALUE]:EFFECT``.
     """
@@ -76,7 +76,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 
     def check(self) -> None:
         """Raises ``SpecError`` if there can be no such cluster."""
-        # Both properties raise `SpecError` for what cannot be.
+        # Both properties raise `SpecError` if the cluster is impossible.
         _ = self.node_specs, self.agent_form
         if self.kubernetes and self.kubernetes not in SUPPORTED:
             raise SpecError(f"Kubernetes can be {' or '.join(SUPPORTED)} here, not {self.kubernetes!r}")
@@ -129,8 +129,8 @@ def parse_taints(given: Sequence[str], nodes: Sequence[str]) -> dict[str, tuple[
     by_node: dict[str, tuple[Json, ...]] = dict.fromkeys(nodes, ())
     for argument in given:
         node, _, taint = argument.partition("=")
-        place, _, effect = taint.rpartition(":")
-        key, _, value = place.partition("=")
+        key_and_value, _, effect = taint.rpartition(":")
+        key, _, value = key_and_value.partition("=")
         if key_complaints(key) or value_complaints(value) or effect not in EFFECTS:
             effects = ", ".join(EFFECTS)
             raise SpecError(

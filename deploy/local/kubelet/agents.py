@@ -111,7 +111,7 @@ def per_node(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> Ag
 
 async def run_agent(run: AgentRun, client: ApiClient, clock: Clock, supervisor: ProcessSupervisor) -> None:
     """Gives the agent its identity and keeps it running until cancelled. Raises as ``project`` does."""
-    # The agent reads its tokens as it starts, so both are written before it is started.
+    # The agent reads its tokens as it starts, so both files must exist before.
     for projection in run.projections:
         await project(client, projection)
     async with asyncio.TaskGroup() as tasks:

@@ -45,8 +45,8 @@ class Kubelet:
         self._deps = deps
         self._queue = WorkQueue(deps.clock)
         self._sandboxes: dict[ObjectName, tuple[Sandbox, asyncio.Task[None]]] = {}
-        self._stopped: set[str] = set()  # nodes whose kubelet looks at nothing; what runs there runs on
-        self._ended: dict[str, Json] = {}  # how pods ended here, while the cache has not heard of it
+        self._stopped: set[str] = set()  # nodes whose kubelet is stopped; their pods keep running
+        self._ended: dict[str, Json] = {}  # final statuses by pod uid, until the cache shows the end
         pods.listen(self._pod_changed)
 
     @property
@@ -81,7 +81,7 @@ class Kubelet:
     def start_node(self, node: str) -> None:
         """The kubelet of ``node`` runs again."""
         self._stopped.discard(node)
-        # Changes during the stop were dropped by `_sync`, so every pod of the node is looked at again.
+        # `_sync` dropped changes during the stop, so every pod of the node is queued again.
         for name, pod in self._pods.objects.items():
             if node_of(pod) == node:
                 self._queue.add(name)
@@ -95,7 +95,7 @@ class Kubelet:
         return ""
 
     def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:  # noqa: ARG002 - a part of the port
-        """All guests of a local cluster run alike, as it says when it starts."""
+        """Not reported: all guests of a local cluster run alike, and the cluster says how when it starts."""
         return None
 
     async def vm_address(self, vm: Json) -> str:
@@ -115,16 +115,16 @@ class Kubelet:
         # Two groups: the workers start tasks in `lives`, which must therefore outlive them.
         async with asyncio.TaskGroup() as lives, asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
-                looks = self._queue.serve(lambda name: self._sync(name, lives), (KubeApiError, ApiUnavailableError))
-                workers.create_task(looks)
+                worker = self._queue.serve(lambda name: self._sync(name, lives), (KubeApiError, ApiUnavailableError))
+                workers.create_task(worker)
 
     async def _sync(self, name: ObjectName, lives: asyncio.TaskGroup) -> None:
         pod = self._pods.get(name)
         running = self._sandboxes.get(name)
         if pod is not None and node_of(pod) in self._stopped:
             return
-        # A pod that is to go is ended first and only then confirmed, so that its node's room is really free when it
-        # vanishes.
+        # A leaving pod is ended before its deletion is confirmed, so that its room on the node is really free when the
+        # object disappears.
         if running is not None and (pod is None or uid_of(pod) != running[0].uid or is_leaving(pod)):
             await self._end(name)
         if pod is None or node_of(pod) not in self._nodes:
@@ -136,8 +136,7 @@ class Kubelet:
 
     async def _report_or_begin(self, name: ObjectName, pod: Json, lives: asyncio.TaskGroup) -> None:
         ended = self._ended.get(uid_of(pod))
-        # It ended here already, but the cache does not show that yet: it is reported again, not started a second
-        # time.
+        # It has ended here, but the cache does not show that yet: it is reported again, not started again.
         if ended is not None:
             await self._write(pod, ended)
         else:
@@ -159,8 +158,7 @@ class Kubelet:
     async def _begin_vm(self, name: ObjectName, pod: Json, vm: ObjectName, lives: asyncio.TaskGroup) -> None:
         vm_object = self._vms.get(vm)
         try:
-            # A VM that is missing from the cache is judged by `Sandbox`, which says in the pod's status what it
-            # lacks.
+            # `Sandbox` rejects a VM that is missing from the cache, and the pod's status then says why.
             sandbox = Sandbox(pod, vm_object or {}, self._deps)
         except (ArgumentsError, InvalidObjectError) as error:
             await self._write(pod, failed_status(f"{vm}: {error}", timestamp(self._deps.clock.wall())))
@@ -174,11 +172,11 @@ class Kubelet:
         try:
             ended = await sandbox.run()
             if (pod := self._pods.get(name)) is not None and uid_of(pod) == sandbox.uid and not is_over(pod):
-                # Not before the next watch event does the cache show the end; until then this keeps the pod from
-                # being begun again.
+                # The cache shows the end only after the next watch event; until then this keeps the pod from being
+                # started again.
                 self._ended[sandbox.uid] = ended
         finally:
-            # A new pod of the same name may have taken the place already.
+            # A new pod of the same name may have taken its place already.
             if (running := self._sandboxes.get(name)) is not None and running[0] is sandbox:
                 del self._sandboxes[name]
             self._queue.add(name)

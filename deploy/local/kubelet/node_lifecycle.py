@@ -57,7 +57,7 @@ class NodeLifecycle:
         condition = self._condition(node, now)
         if condition is not None:
             await self._write(name, node, {"status": {"conditions": with_condition(node, condition)}}, "status")
-            return  # the taints follow with the new state
+            return  # the taints follow once the cache shows the new condition
         # The taints not-ready, unreachable and unschedulable follow from the node's state, whatever changed it. All
         # other taints are left alone.
         taints = lifecycle_taints(node, ready_status(node), now)
@@ -68,7 +68,7 @@ class NodeLifecycle:
         """The condition Ready if it must change."""
         ready, since = ready_status(node), self._stopped.get(name_of(node).name)
         if since is None:
-            # A False comes from someone else, not from a stopped kubelet, and is left alone.
+            # False comes from another writer, not from a stopped kubelet, and is left alone.
             is_back = ready == "Unknown"
             return ready_condition("True", "KubeletReady", "the local runtime is up", now) if is_back else None
         if ready == "Unknown" or self._clock.now() < since + GRACE:
@@ -76,8 +76,8 @@ class NodeLifecycle:
         return ready_condition("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.", now)
 
     async def _write(self, name: ObjectName, node: Json, change: Json, subresource: str) -> None:
-        # The version makes the write fail if another writer came first; a merge patch of the list would drop that
-        # writer's taint.
+        # The version makes the write fail if another writer came first; otherwise this merge patch, which replaces the
+        # whole list, would drop that writer's taint.
         body = {"metadata": {"resourceVersion": version_of(node)}, **change}
         try:
             await self._client.merge_patch(NODES, name, body, subresource)

@@ -91,7 +91,7 @@ def lifecycle_taints(node: Json, ready: str, now: str) -> list[Json]:
         wanted.append((UNSCHEDULABLE, "NoSchedule"))
     others = [taint for (key, _), taint in current.items() if key not in _LIFECYCLE]
     # An existing taint is kept as it is: `timeAdded` is what NoExecute tolerations count from.
-    return [*others, *(current.get(place, _taint(place, now)) for place in wanted)]
+    return [*others, *(current.get(identity, _taint(identity, now)) for identity in wanted)]
 
 
 def _taint(place: tuple[str, str], now: str) -> Json:

@@ -20,14 +20,14 @@ _log = logging.getLogger(__name__)
 
 async def write_status(client: ApiClient, pod: Json, status: Json) -> None:
     """Writes a status once. Raises ``ApiUnavailableError``, or ``KubeApiError`` if refused for a pod that exists."""
-    # A pod of the same name that has come since has another uid, and refuses this status with a conflict.
+    # If a new pod has the name meanwhile, its uid differs, and the API server refuses the status with a conflict.
     body: Json = {"metadata": {"uid": uid_of(pod)}, "status": status}
     try:
         await client.merge_patch(PODS, name_of(pod), body, "status")
     except KubeApiError as error:
         if error.kind is RefusalKind.NOT_FOUND:
             return
-        # A conflict also means that the name belongs to another pod now; this status is then not needed any more.
+        # A conflict may mean that another pod has the name now; then nobody needs this status any more.
         if error.kind is not RefusalKind.CONFLICT or await _is_there(client, pod):
             raise
 
@@ -39,7 +39,7 @@ async def keep_writing_status(client: ApiClient, pod: Json, status: Json, clock:
         try:
             await write_status(client, pod, status)
         except KubeApiError as error:
-            # Logged once: the retries that follow fail for the same reason.
+            # Logged once: retries mostly fail for the same reason.
             if not retries.failures:
                 fields = {"pod": str(name_of(pod)), "reason": str(error)}
                 _log.warning("the API refuses a pod's status, which is written again", extra=fields)

@@ -90,15 +90,15 @@ class Sandbox:
     """One pod. Cancel ``run`` to end it."""
 
     def __init__(self, pod: Json, vm: Json, deps: NodeDependencies) -> None:
-        """The guest is booted with the machine of the pod's arguments, whatever ``vm`` has become since the pod was
-        made, and with the size that ``vm`` asks for now.
+        """The guest boots the machine in the pod's arguments, even if ``vm`` has changed since the pod was made, but at
+        the size that ``vm`` asks for now.
 
-        Raises ``ArgumentsError`` if it says nothing, and ``InvalidObjectError`` if that, or ``vm``, cannot be read.
+        Raises ``ArgumentsError`` if the pod has no such arguments, and ``InvalidObjectError`` if they, or ``vm``,
+        cannot be read.
         """
         self.uid = uid_of(pod)
         self._pod = pod
         self._name = name_of(pod)
-        # The controller may have changed the VM since the pod was made; the pod's arguments are what it was made for.
         vm_as_booted = {**vm, "spec": booted_spec(pod)}
         machine = machine_of(vm_as_booted)
         self._machine = replace(machine, use=machine_for(machine).clip(machine_of(vm).use))
@@ -108,14 +108,14 @@ class Sandbox:
         self._inside: _Inside | None = None
         self._receives = bool(migration_of(pod))
         self._moved_to: ObjectName | None = None
-        self._decided = asyncio.Event()  # unset while it is open whether the guest stays
+        self._decided = asyncio.Event()  # not set while a transfer has yet to show where the guest is
         self._decided.set()
         self.agent: ProcessSupervisor | None = None
 
     @property
     def guest(self) -> Resizer | None:
         """The guest's resizer; None while none runs here."""
-        # A guest that is still receiving is not shown; once it runs, the pod is like any other.
+        # A guest is hidden while it receives; once it runs, the pod is like any other.
         return self._inside.resizer if self._inside is not None and not self._receives else None
 
     @property
@@ -152,11 +152,11 @@ class Sandbox:
 
     def _leave_for(self, target: Sandbox, ours: _Inside, theirs: _Inside) -> None:
         self._moved_to = target._name
-        # From now on the target is a pod like any other, and its guest is shown.
+        # The target is now a pod like any other, and `guest` shows its guest.
         target._receives = False
-        had = ours.resizer.state
+        size = ours.resizer.state
         ours.resizer.leave()
-        theirs.resizer.arrive(GuestState(GuestPhase.RUNNING, had.cpu, had.mem))
+        theirs.resizer.arrive(GuestState(GuestPhase.RUNNING, size.cpu, size.mem))
 
     async def run(self) -> Json:
         """Runs the pod to its end, and returns the status that says how it ended."""
@@ -202,7 +202,7 @@ class Sandbox:
             # The pod ends when its guest does. The agent is not part of the pod's health: one that crashes is started
             # again.
             reason = await resizer.run()
-            # The guest also stops here when it has moved away; `send` says whether it has.
+            # A guest that has moved away also stops here; `send` knows whether it has.
             await self._decided.wait()
             for task in beside:
                 task.cancel()
@@ -244,7 +244,7 @@ class Sandbox:
 
 
 async def _has_moved(source: Guest, target: Guest) -> bool:
-    """Decide which guest is kept after a failed move."""
+    """Return True if the guest is at the target after a failed move."""
     try:
         if (await source.state()).phase is not GuestPhase.STOPPED:
             return False

@@ -53,14 +53,14 @@ async def project(client: ApiClient, projection: Projection) -> None:
 
 async def keep_projected(client: ApiClient, projection: Projection, clock: Clock) -> None:
     """Keeps renewing the token, at four fifths of its life; failures (no API server, full disk) are soon retried."""
-    span = _RENEW
+    delay = _RENEW
     while True:
-        await clock.sleep(span)
+        await clock.sleep(delay)
         try:
             await project(client, projection)
-            span = _RENEW
+            delay = _RENEW
         except (KubeApiError, ApiUnavailableError, OSError):
-            span = _RETRY
+            delay = _RETRY
 
 
 async def ensure_account(client: ApiClient, account: ObjectName) -> None:
@@ -69,6 +69,6 @@ async def ensure_account(client: ApiClient, account: ObjectName) -> None:
     try:
         await client.create(SERVICE_ACCOUNTS, account.namespace, body)
     except KubeApiError as error:
-        # Another pod's kubelet may create it at the same time.
+        # Usually it exists already, or another pod's projection creates it at the same time.
         if error.kind is not RefusalKind.ALREADY_EXISTS:
             raise

@@ -24,12 +24,14 @@ def winner(
 ) -> str:
     """The node of ``feasible`` (not empty) with the greatest score; ``pick`` chooses among equals.
 
-    A node that the extender did not score counts as 0. ``preferences`` are the weights by which the pod would rather
-    be on a node, or not: the most preferred of them gets what kube-scheduler gives it.
+    A node that the extender did not score counts as 0. ``preferences`` are the pod's weights for nodes, negative to
+    avoid one: the most preferred node gets kube-scheduler's greatest score.
     """
     # Weights are rescaled to 0-200 over the feasible nodes, as kube-scheduler does before it adds up scores.
-    liked = _normalized({node: preferences.get(node, 0) for node in feasible})
-    totals = {node: scores.get(node, 0) * weight * MAX_EXTENDER_SCORE_FACTOR + liked[node] for node in feasible}
+    affinity_scores = _normalized({node: preferences.get(node, 0) for node in feasible})
+    totals = {
+        node: scores.get(node, 0) * weight * MAX_EXTENDER_SCORE_FACTOR + affinity_scores[node] for node in feasible
+    }
     best = max(totals.values())
     return pick([node for node in feasible if totals[node] == best])
 
@@ -37,7 +39,7 @@ def winner(
 def _normalized(preferences: Mapping[str, int]) -> dict[str, int]:
     least, most = min(preferences.values()), max(preferences.values())
     span = most - least
-    # Without a spread no node is preferred, and a division by zero is avoided.
+    # If all weights are equal no node is preferred, and the span of zero must not divide.
     return {node: MOST_FOR_AFFINITY * (weight - least) // span if span else 0 for node, weight in preferences.items()}
 
 

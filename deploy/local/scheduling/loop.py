@@ -81,7 +81,7 @@ class SchedulingLoop:
         self._chance = randomness
         self._queue = SchedulingQueue()
         self._placed: dict[ObjectName, PlacedPod] = {}
-        self._assumed: dict[ObjectName, PlacedPod] = {}  # a bind is under way, or the cache has not heard of it
+        self._assumed: dict[ObjectName, PlacedPod] = {}  # a bind is in flight, or the cache does not show it yet
         self._attracted = False  # a pod waits for others to be placed, as its pod affinity demands
         self._stir = asyncio.Event()
         self._pods.listen(self._pod_changed)
@@ -93,7 +93,7 @@ class SchedulingLoop:
         await self._nodes.synced.wait()
         async with asyncio.TaskGroup() as binds:
             while True:
-                # Cleared before the queue is looked at: an event that comes in between is then not lost.
+                # Cleared before the queue is checked, so that an event in between is not lost.
                 self._stir.clear()
                 pod = self._queue.take(self._clock.now())
                 if pod is None:
@@ -103,8 +103,8 @@ class SchedulingLoop:
 
     async def _wait(self) -> None:
         ready = self._queue.next_ready()
-        span = _IDLE if ready is None else Seconds(max(0.0, ready - self._clock.now()))
-        sleep = asyncio.ensure_future(self._clock.sleep(span))
+        delay = _IDLE if ready is None else Seconds(max(0.0, ready - self._clock.now()))
+        sleep = asyncio.ensure_future(self._clock.sleep(delay))
         stir = asyncio.ensure_future(self._stir.wait())
         try:
             await asyncio.wait((sleep, stir), return_when=asyncio.FIRST_COMPLETED)
@@ -128,7 +128,7 @@ class SchedulingLoop:
             return
         if node:
             # A bind is a task of its own: the next pod's filter may come before this bind has ended, as with
-            # kube-scheduler. The extender must cope; this loop exists to make it.
+            # kube-scheduler. The extender must cope with that, and this loop makes it do so.
             self._assumed[name] = placed(pod, node)
             binds.create_task(self._bind(name, pod, node))
 
@@ -148,7 +148,7 @@ class SchedulingLoop:
             refused |= answer.refusals
             feasible = list(answer.NodeNames or ())
         if not feasible:
-            # Only then does a newly placed pod wake the queue; waking for every placement would retry all pods in
+            # Only while a pod waits for others does a placement wake the queue; otherwise it would retry all pods in
             # vain.
             if AFFINITY in refused.values():
                 self._attracted = True
@@ -178,7 +178,7 @@ class SchedulingLoop:
         await self._failed(name, pod, AttemptFailure.ERROR, f"an error of the scheduling loop: {error!r}")
 
     async def _failed(self, name: ObjectName, pod: Json, failure: AttemptFailure, message: str) -> None:
-        # Queued before anything is written: a slow API server does not delay the retry.
+        # Queued before anything is written, so that a slow API server does not delay the retry.
         self._queue.failed(name, failure, self._clock.now(), self._chance.jitter())
         self._stir.set()
         await self._events.record(pod, "FailedScheduling", message, WARNING)
@@ -190,7 +190,7 @@ class SchedulingLoop:
         condition = unschedulable(message, timestamp(self._clock.wall()))
         # A merge patch replaces a list as a whole, so the other conditions are sent along.
         others = [other for other in items(pod, "status", "conditions") if text(other, "type") != POD_SCHEDULED]
-        # The condition is advice for people and autoscalers. The next attempt writes it again.
+        # A failed write is harmless: the condition is only advice, and the next attempt writes it again.
         with suppress(KubeApiError, ApiUnavailableError):
             await write_status(self._client, pod, {"conditions": [*others, condition]})
 
@@ -212,13 +212,13 @@ class SchedulingLoop:
         elif node_of(change.new):
             self._assumed.pop(change.name, None)
             self._placed[change.name] = placed(change.new)
-            # Required pod affinity can be met only once another pod is placed; that is no event for any other pod.
+            # A placement may satisfy required pod affinity; to all other waiting pods it is no help.
             if self._attracted and (change.old is None or not node_of(change.old)):
                 self._attracted = False
                 self._queue.wake()
 
     def _node_changed(self, change: ObjectChange) -> None:
-        # A deleted node makes no room, and a heartbeat changes nothing that decides about a pod.
+        # A deleted node makes no room, and a heartbeat changes nothing that scheduling depends on.
         if change.new is not None and (change.old is None or _facts(change.old) != _facts(change.new)):
             self._queue.wake()
             self._stir.set()
@@ -230,7 +230,7 @@ def _wants_node(pod: Json) -> bool:
 
 
 def _facts(node: Json) -> tuple[object, ...]:
-    """Facts that may decide about a pod: everything but heartbeats."""
+    """What scheduling may depend on: everything but heartbeats."""
     conditions = [
         (text(condition, "type"), text(condition, "status")) for condition in items(node, "status", "conditions")
     ]

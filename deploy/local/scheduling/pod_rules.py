@@ -1,7 +1,7 @@
 """The rules between pods that kube-scheduler keeps: affinity, anti-affinity, spreading and host ports. Pure.
 
-They are judged by ``scheduler_plugin.constraints``, which knows them for migration targets too; the words are
-kube-scheduler's. Namespaces that a term selects by their labels are not known here and rule nothing out.
+``scheduler_plugin.constraints`` judges them, as it does for migration targets; the words are kube-scheduler's. The
+labels of namespaces are not known here, so a term that selects namespaces by them rules nothing out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PodRules:
         """The reason why ``node`` cannot take the pod beside those already placed; None if it can."""
         labels, affinity = self._view.nodes[node].labels, self._judgement.affinity
         if affinity.hindrance(labels) is not None:
-            # All three kinds are one hindrance to the judge; the message has to say which it was.
+            # The judge treats all three kinds alike; the message has to say which it was.
             if any(labels.get(key) == value for key, value in affinity.repelled):
                 return ANTI_AFFINITY
             if any(labels.get(key) == value for key, value in affinity.repelled_by_others):

@@ -1,6 +1,6 @@
 """The checks that kube-scheduler makes itself before it asks an extender: a small, pure part of them.
 
-``refusals`` answers for one pod and node in kube-scheduler's words; room is not judged here but by the extender.
+``refusal`` answers for one pod and node in kube-scheduler's words; the extender checks whether there is room.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _expression_matches(expression: Json, facts: Mapping[str, str]) -> bool:
     actual = facts.get(text(expression, "key"))
     values = expression.get("values")
     wanted = [str(value) for value in values] if isinstance(values, list) else []
-    # An operator that is not known matches nothing, so a pod is never placed against a rule that was not understood.
+    # An unknown operator matches nothing, so that no pod is placed against a rule that was not understood.
     return _OPERATORS.get(text(expression, "operator"), _never)(actual, wanted)
 
 
@@ -98,7 +98,7 @@ def _never(_found: str | None, _wanted: list[str]) -> bool:
 def _compare(found: str | None, wanted: list[str], larger: bool) -> bool:
     try:
         return (int(found or "") > int(wanted[0])) if larger else (int(found or "") < int(wanted[0]))
-    # The value is no number, or none was given: the expression does not match, as in kube-scheduler.
+    # If a value is missing or not a number, the expression does not match, as in kube-scheduler.
     except (ValueError, IndexError):
         return False
 

@@ -16,7 +16,7 @@ from protocol.units import Instant, Seconds
 
 # As in kube-scheduler: 1 s, doubled with every failed attempt, at most 10 s. The jitter is drawn by the caller.
 BACKOFF: Final = Backoff(Seconds(1.0), Seconds(10.0), spread=0.5)
-# No pod waits for ever: an event may have been missed, so one that waited for five minutes is tried without any.
+# In case an event was missed, a pod that has waited for five minutes is tried again without one.
 LONGEST_WAIT: Final = Seconds(300.0)
 
 
@@ -31,7 +31,7 @@ class AttemptFailure(StrEnum):
 class _Waiting:
     backoff_over: Instant
     tried_again_at: Instant
-    """When it becomes ready without any event; its back-off's end where it needs none."""
+    """When it becomes ready without any event; the end of its back-off if it needs none."""
     is_woken: bool = False
 
 
@@ -81,7 +81,7 @@ class SchedulingQueue:
         if pod is not None:
             del self._ready[pod]
         else:
-            # An event wakes a pod before its back-off is over, but it goes only when no other pod is ready.
+            # A pod that an event has woken is tried before its back-off is over only if no other pod is ready.
             woken = [candidate for candidate, waiting in self._waiting.items() if waiting.is_woken]
             pod = min(woken, key=lambda candidate: self._waiting[candidate].backoff_over, default=None)
             if pod is not None:
@@ -120,7 +120,7 @@ class SchedulingQueue:
 
     def _ripen(self, now: Instant) -> None:
         ripe = [pod for pod, waiting in self._waiting.items() if waiting.tried_again_at <= now]
-        # Sorted, so that the pod that has waited longest is first among those that ripen together.
+        # Sorted, so that of pods that become ready together the one that was due first goes first.
         for pod in sorted(ripe, key=lambda candidate: self._waiting[candidate].tried_again_at):
             del self._waiting[pod]
             self._ready[pod] = None

@@ -1,4 +1,4 @@
-"""Inputs of the rules from outside: the time, unique ids and randomness. The maker of the server passes them in."""
+"""Outside inputs of the API server's rules: the time, unique ids and randomness."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Refusals of the API server, as Kubernetes words them: a ``Status`` with code, reason, message and details.
 
-Every refusal is a ``StatusError``; the edge turns it into an answer, and nothing else does.
+Every refusal is a ``StatusError``; only the HTTP edge (``app``) turns it into a response.
 """
 
 from __future__ import annotations

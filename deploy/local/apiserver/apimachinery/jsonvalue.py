@@ -2,10 +2,10 @@
 
 Rules that hold here:
 
-- The shape of an object is known by its schema alone, and only at run time, so ``JsonObject`` is ``dict[str, Any]``:
-  this package is the edge at which nothing can be typed further.
-- An object that has been stored is never changed again; a change makes a copy of the parts that it
-  changes (``with_field``) or of everything (``deep_copy``).
+- The shape of an object is known only from its schema, at run time, so ``JsonObject`` is ``dict[str, Any]`` and cannot
+  be typed further.
+- A stored object is never modified in place; a change copies the parts that it changes (``with_field``) or everything
+  (``deep_copy``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ encode = msgspec.json.Encoder().encode
 """JSON text of a value, in the order of its keys."""
 
 DEEPEST: Final = 128
-"""Levels of nesting. No kind of Kubernetes comes near it, and everything here may recurse so deep."""
+"""Levels of nesting. No kind of Kubernetes comes near it, and recursion this deep is safe everywhere here."""
 
 TOO_DEEP: Final = f"nested more than {DEEPEST} levels deep"
 
@@ -49,7 +49,7 @@ def decode(raw: bytes) -> Any:
 def is_too_deep(value: Any) -> bool:
     """Return True if ``value`` is nested more than ``DEEPEST`` levels deep."""
     level = [value]
-    # Level by level: recursion is what a value that is too deep would break.
+    # Level by level, because recursion would fail on a value that is too deep.
     for _ in range(DEEPEST + 1):
         inner: list[Any] = []
         for item in level:
@@ -94,7 +94,7 @@ def with_field(value: JsonObject, path: Sequence[str], new: Any) -> JsonObject:
     if not rest:
         return {**value, head: new}
     inner = value.get(head)
-    # A value that is no object cannot hold the path, and gives way to one that can.
+    # A value that is not an object cannot hold the rest of the path, so an object replaces it.
     return {**value, head: with_field(inner if isinstance(inner, dict) else {}, rest, new)}
 
 

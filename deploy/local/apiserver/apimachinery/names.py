@@ -14,7 +14,7 @@ _LONGEST_SUBDOMAIN: Final = 253
 _DNS_LABEL: Final = re.compile(_LABEL)
 _PART: Final = re.compile("([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LONGEST_PART: Final = 63
-# Kubernetes' alphabet: no vowels, so that no words come about, and no digits that look like letters.
+# Kubernetes' alphabet: no vowels and no 0, 1 or 3, so that suffixes hardly spell words.
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH: Final = 5
 _LONGEST_BASE: Final = _LONGEST_PART - _SUFFIX_LENGTH

@@ -60,18 +60,18 @@ def _parsed(kind: str, raw: bytes) -> Message:
 
 def _read(message: Message, *, plain_bytes: bool = False) -> JsonObject:
     """A message as JSON."""
-    result: JsonObject = {}
+    body: JsonObject = {}
     for field, value in message.ListFields():
-        read = _field(field, value, plain_bytes=plain_bytes)
-        # Go writes empty texts for fields that are not set.
-        if read not in ("", None):
-            result[field.name] = read
-    return result
+        decoded = _field(field, value, plain_bytes=plain_bytes)
+        # Go writes empty strings for fields that are not set.
+        if decoded not in ("", None):
+            body[field.name] = decoded
+    return body
 
 
 def _field(field: FieldDescriptor, value: Any, *, plain_bytes: bool) -> Any:
     kind = field.message_type
-    # A map counts as repeated too, so it is looked at first.
+    # A map field also counts as repeated, so it is checked first.
     if kind is not None and kind.GetOptions().map_entry:
         inner = kind.fields_by_name["value"]
         return {key: _one(inner, element, plain_bytes=plain_bytes) for key, element in value.items()}

@@ -1,4 +1,4 @@
-"""Label and field selectors: parsed once, then asked for every object.
+"""Label and field selectors: parsed once, then applied to every object.
 
 A label selector is a comma-separated list of ``key``, ``!key``, ``key=value``, ``key!=value``, ``key in (a,b)`` and
 ``key notin (a,b)``; a field selector knows ``=``, ``==`` and ``!=``. An object matches when every part does.
@@ -15,7 +15,7 @@ from deploy.local.apiserver.apimachinery.errors import bad_request
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field, text_at
 
 Matcher = Callable[[JsonObject], bool]
-"""Says of an object whether it is selected."""
+"""Returns True if an object is selected."""
 
 _KEY: Final = r"[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?"
 _VALUE: Final = r"([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?"
@@ -35,7 +35,10 @@ Pin = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class SelectorRequirement:
-    """One part of a label selector: the label's value (or its absence) must be among ``values``, or must not."""
+    """One part of a label selector: the values that a label must have or, unless ``wanted``, must not have.
+
+    With ``values`` None any value will do: the part is about the presence of the label.
+    """
 
     key: str
     values: frozenset[str] | None
@@ -124,7 +127,7 @@ def pinned(fields: str) -> Pin | None:
     (('metadata.name', 'db'), None, None)
     """
     pins = [(key, value) for key, value, wanted in _field_parts(fields) if wanted]
-    # A name leads to one object, any other field to many.
+    # A name selects at most one object in a namespace, any other field many.
     return min(pins, key=lambda pin: pin[0] != NAME, default=None)
 
 
@@ -147,10 +150,14 @@ def object_selector(selector: Any) -> Matcher:
         SelectorRequirement(key, frozenset((value,)), wanted=True)
         for key, value in (selector.get("matchLabels") or {}).items()
     ]
-    for one in selector.get("matchExpressions") or ():
-        by_value = one.get("operator") in {"In", "NotIn"}
-        values = frozenset(one.get("values") or ()) if by_value else None
-        parts.append(SelectorRequirement(one.get("key", ""), values, wanted=one.get("operator") in {"In", "Exists"}))
+    for expression in selector.get("matchExpressions") or ():
+        by_value = expression.get("operator") in {"In", "NotIn"}
+        values = frozenset(expression.get("values") or ()) if by_value else None
+        parts.append(
+            SelectorRequirement(
+                expression.get("key", ""), values, wanted=expression.get("operator") in {"In", "Exists"}
+            )
+        )
 
     def matches(body: JsonObject) -> bool:
         labels = field(body, ("metadata", "labels")) or {}

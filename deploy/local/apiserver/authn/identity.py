@@ -69,7 +69,7 @@ class Authenticator:
         """Holder of ``token``, if it is valid for one of ``audiences``. Raises ``InvalidTokenError``."""
         identity = self._static.get(token)
         if identity is not None:
-            # A static token is not bound to an audience, so it is good for all that are asked about.
+            # A static token is not bound to an audience, so it is good for all audiences that are requested.
             return Identity(identity.username, identity.uid, identity.groups, identity.extra, tuple(audiences))
         claims = verify(token, self.signing_key, self._environment.now().timestamp())
         shared = tuple(audience for audience in audiences if audience in claims.audiences)

@@ -19,7 +19,7 @@ def _token_review(authenticator: Authenticator, _: Identity, __: ServedResource,
     token = field(given, ("spec", "token"))
     if not token or not isinstance(token, str):
         raise bad_request("token is required for TokenReview in authentication")
-    # Without audiences the question is about the API server's own.
+    # The default audience is the API server itself.
     audiences = field(given, ("spec", "audiences")) or [ISSUER]
     try:
         identity = authenticator.identify(token, audiences)
@@ -34,7 +34,6 @@ def _self_subject(_: Authenticator, caller: Identity, __: ServedResource, ___: J
 
 
 def _access(_: Authenticator, __: Identity, ___: ServedResource, ____: JsonObject) -> JsonObject:
-    # Every authenticated user may do everything here.
     return {"allowed": True, "reason": "the local cluster allows everything to every authenticated user"}
 
 

@@ -2,9 +2,9 @@
 
 Rules that hold here:
 
-- A token names its service account, and the pod and node to which it is bound, by name and uid: its reader
-  checks that these still exist.
-- Times are whole seconds since 1970. A token is good from its issue until before its expiry.
+- A token names its service account, and the pod and node to which it is bound, by name and uid; ``Authenticator``
+  checks that the account and the pod still exist.
+- Times are whole seconds since 1970. A token is good from a second before its issue until before its expiry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLAIMS: Final = "kubernetes.io"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One object by name and uid; ``""`` where it is unknown."""
+    """One object by name and uid; a uid that is unknown is ``""``."""
 
     name: str
     uid: str
@@ -83,7 +83,7 @@ def verify(token: str, key: bytes, now: float) -> TokenClaims:
     """Claims of a token of this server. Raises ``InvalidTokenError``."""
     signed, _, signature = token.rpartition(".")
     try:
-        # Compared in constant time. Only a genuine payload is read at all; an empty one ends in the KeyError below.
+        # Compared in constant time. Only a genuine payload is parsed; for any other, `{}` raises the KeyError below.
         genuine = hmac.compare_digest(_unpack(signature), _signature(signed, key))
         payload = decode_object(_unpack(signed.partition(".")[2])) if genuine else {}
         claims = _claims(payload)

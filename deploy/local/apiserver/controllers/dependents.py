@@ -1,4 +1,4 @@
-"""Index over owner references that follows the store, so that nothing is ever searched for. Pure."""
+"""Index over owner references that follows the store, so that dependents are found without a search. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Dependents:
         for owner in owner_references(stored.body):
             owned = self._owned.get(owner.get("uid", ""), set())
             owned.discard(stored.key)
-            # Without this the index would grow with every owner that ever was.
+            # Without this the index would grow with every owner that ever existed.
             if not owned:
                 self._owned.pop(owner.get("uid", ""), None)
 
@@ -48,5 +48,5 @@ class Dependents:
 
     def of(self, uid: str) -> Iterable[Key]:
         """The objects that name the object with that uid as an owner, in order."""
-        # A set has no order of its own; sorted, every run does the same.
+        # A set has no order of its own; sorting makes every run act alike.
         return sorted(self._owned.get(uid, ()))

@@ -78,7 +78,7 @@ class GarbageCollector:
         for rule in (self._orphaned, self._ending, self._namespace, self._definition):
             try:
                 rule(stored)
-            # An object that refuses (it no longer fits its schema, say) is logged, and left until it changes.
+            # A refused write (say, the object no longer fits its schema) is logged, and tried again when it changes.
             except Exception as error:  # noqa: BLE001 - one object must not end the collector of all others
                 fields = {
                     "resource": key.resource,
@@ -95,10 +95,10 @@ class GarbageCollector:
                 return
 
     async def run(self) -> None:
-        """Steps whenever there is something to look at, until cancelled; lets others in between steps."""
+        """Steps whenever there is something to look at, until cancelled; lets other tasks run between steps."""
         while True:
             await self._more.wait()
-            # Cleared before the work: what comes in meanwhile sets it again.
+            # Cleared before the work, so that a change during it sets the event again.
             self._more.clear()
             while not self.idle:
                 self.step()
@@ -213,10 +213,10 @@ def _with_owners(body: JsonObject, owners: list[JsonObject]) -> JsonObject:
 
 
 def _without_finalizer(body: JsonObject, name: str) -> JsonObject:
-    rest = [one for one in metadata.finalizers(body) if one != name]
+    rest = [finalizer for finalizer in metadata.finalizers(body) if finalizer != name]
     return {**body, "metadata": {**body["metadata"], "finalizers": rest}}
 
 
 def _without_namespace_finalizer(body: JsonObject) -> JsonObject:
-    rest = [one for one in field(body, ("spec", "finalizers")) or () if one != NAMESPACE_FINALIZER]
+    rest = [name for name in field(body, ("spec", "finalizers")) or () if name != NAMESPACE_FINALIZER]
     return {**body, "spec": {**(body.get("spec") or {}), "finalizers": rest}}

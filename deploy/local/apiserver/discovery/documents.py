@@ -52,7 +52,7 @@ def _group(name: str, versions: Iterable[str]) -> JsonObject:
 
 def group_list(catalog: Catalog) -> JsonObject:
     """``/apis``."""
-    # The core group has no name, and is found below `/api` alone.
+    # The core group has no name and is served only below `/api`.
     groups = [_group(name, versions) for name, versions in catalog.groups().items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
@@ -125,7 +125,7 @@ def aggregated(catalog: Catalog, core: bool) -> JsonObject:
                 "metadata": {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None},
                 "versions": [
                     # Nothing comes from other servers, so nothing can be stale.
-                    {"version": version, "freshness": "Current", "resources": [_described(one) for one in resources]}
+                    {"version": version, "freshness": "Current", "resources": [_described(kind) for kind in resources]}
                     for version, resources in versions.items()
                 ],
             }

@@ -62,9 +62,9 @@ def index(catalog: Catalog) -> JsonObject:
     for versions in catalog.groups().values():
         for resources in versions.values():
             place = _place(resources[0])
-            # Clients keep a document under its hash, so it changes exactly when the document does.
-            mark = hashlib.sha256(encode(_document(resources))).hexdigest()
-            paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={mark}"}
+            # Clients cache a document by its hash, so the hash must change whenever the document does.
+            digest = hashlib.sha256(encode(_document(resources))).hexdigest()
+            paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
     return {"paths": paths}
 
 

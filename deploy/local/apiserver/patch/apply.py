@@ -1,7 +1,7 @@
 """Server-side apply: a manager states the fields that it wants, and keeps them until it no longer states them. Pure.
 
-Ownership is kept for those who apply. What others write (update, patch) takes no ownership and causes no conflict:
-in this Kubernetes' own server is stricter.
+Only managers that apply own fields. Other writes (update, patch) take no ownership and cause no conflict; Kubernetes'
+own server is stricter here.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def apply(live: JsonObject, stated: JsonObject, application: Application) -> Jso
     if conflicts and not application.force:
         raise _refused((entries[place]["manager"], path) for place, path in conflicts)
     body: JsonObject = _merged(live, _without_entries(stated), application.keys, ())
-    # A field that a manager stated before and states no longer goes, unless another one states it too.
+    # A field that this manager no longer states is removed, unless another manager states it too.
     dropped = (_fields_of(mine) if mine else set()) - now_owned - set().union(*others.values())
     for path in sorted(dropped, key=_items_first):
         _remove(body, path)
-    # Managers whose fields were forced lose them.
+    # Other managers lose the fields that were forced.
     remaining = [
         _without(entry, {path for at, path in conflicts if at == place}) for place, entry in enumerate(entries)
     ]
-    # An entry that owns nothing any more goes.
+    # Entries that own nothing any more are dropped; this manager's own is written below.
     remaining = [entry for place, entry in enumerate(remaining) if entries[place] is not mine and entry]
     body["metadata"] = {**body.get("metadata", {}), "managedFields": [*remaining, _entry(mine, now_owned, application)]}
     return body
@@ -102,7 +102,7 @@ def _fields_of(entry: JsonObject) -> set[Path]:
 def _conflicts(live: JsonObject, wanted: JsonObject, shared: Iterable[Path]) -> list[Path]:
     def differs(path: Path) -> bool:
         try:
-            # That an item exists is shared by all who state it.
+            # The existence of an item is shared by all managers that state it.
             return path[-1] != ITSELF and bool(find(live, path) != find(wanted, path))
         except LookupError:
             # A field that is missing on one side has no value to disagree about.
@@ -124,30 +124,30 @@ def _merged(live: Any, stated: Any, keys: ListKeys, path: Path) -> Any:
     """A copy of ``live`` with all values of ``stated``."""
     if not isinstance(stated, dict):
         return deep_copy(stated)
-    result: JsonObject = dict(live) if isinstance(live, dict) else {}
+    merged: JsonObject = dict(live) if isinstance(live, dict) else {}
     for name, inner in stated.items():
         by = keys(path, name) if isinstance(inner, list) else None
-        before = result.get(name)
+        before = merged.get(name)
         if by is None:
-            result[name] = _merged(before, inner, keys, (*path, f"f:{name}"))
+            merged[name] = _merged(before, inner, keys, (*path, f"f:{name}"))
         else:
-            result[name] = _merged_list(
+            merged[name] = _merged_list(
                 before if isinstance(before, list) else [], inner, keys, (*path, f"f:{name}"), by
             )
-    return result
+    return merged
 
 
 def _merged_list(live: list[Any], stated: list[Any], keys: ListKeys, path: Path, by: tuple[str, ...]) -> list[Any]:
-    result = list(live)
+    merged = list(live)
     for item in stated:
         step = item_step(item, by)
         try:
-            place = place_of(result, step)
+            place = place_of(merged, step)
         except LookupError:
-            result.append(deep_copy(item))
+            merged.append(deep_copy(item))
         else:
-            result[place] = _merged(result[place], item, keys, (*path, step))
-    return result
+            merged[place] = _merged(merged[place], item, keys, (*path, step))
+    return merged
 
 
 def _items_first(path: Path) -> tuple[bool, Path]:
@@ -156,7 +156,7 @@ def _items_first(path: Path) -> tuple[bool, Path]:
 
 
 def _remove(body: JsonObject, path: Path) -> None:
-    """Takes the field at ``path`` out of ``body`` (copying what it changes), and what that leaves empty."""
+    """Removes the field at ``path`` from ``body`` (copying what it changes), and containers that this leaves empty."""
     if path[-1] == ITSELF:
         path = path[:-1]
     trail: list[tuple[Any, Any]] = []

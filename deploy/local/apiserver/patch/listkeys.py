@@ -1,7 +1,7 @@
 """Merge keys of the lists of built-in kinds that merge item by item.
 
-Kubernetes says it in the tags of its Go types; here the name of the list's field (and of its parent, where the name
-alone does not decide) says it. A list that is not in the table is replaced as a whole.
+Kubernetes declares them in tags of its Go types; here they follow from the name of the list's field, and from its
+parent's if the name alone does not decide. A list that is not in the table is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -45,15 +45,13 @@ _BY_PARENT: Final = {
 
 
 def merge_key(parent: str, name: str) -> str | None:
-    """The key by which items of the list ``name`` inside ``parent`` are distinguished; ``SET``, or None for
-    "replace".
-    """
+    """The key that tells items of the list ``name`` in ``parent`` apart, or ``SET``; None if the list is replaced."""
     return _BY_PARENT.get((parent, name), _BY_NAME.get(name))
 
 
 def builtin_list_keys(path: tuple[str, ...], name: str) -> tuple[str, ...] | None:
     """The keys by which server-side apply tells the items of a built-in kind's list apart; see ``fieldsets``."""
-    # Steps to items name no field.
+    # Steps to list items are not field names.
     parents = [step.removeprefix("f:") for step in path if step.startswith("f:")]
     key = merge_key(parents[-1] if parents else "", name)
     if key is None:
@@ -63,7 +61,7 @@ def builtin_list_keys(path: tuple[str, ...], name: str) -> tuple[str, ...] | Non
 
 def schema_list_keys(schema: JsonObject, path: tuple[str, ...], name: str) -> tuple[str, ...] | None:
     """The same for a custom resource, from its schema (``x-kubernetes-list-type``)."""
-    # All kinds share the type of metadata; no schema describes it.
+    # No schema describes metadata, which has the same type in all kinds.
     if path[:1] == ("f:metadata",):
         return builtin_list_keys(path, name)
     for step in path:

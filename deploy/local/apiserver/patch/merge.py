@@ -29,7 +29,7 @@ def json_patch(body: JsonObject, operations: Any) -> JsonObject:
         raise bad_request(f"a JSON patch is a list of operations, got {type(operations).__name__}")
     try:
         patched: Any = deep_copy(body)
-        # One at a time: whether an operation must be adapted depends on what those before it have made.
+        # One at a time: whether an operation must be adapted depends on the effect of those before it.
         for step in jsonpatch.JsonPatch(operations):
             patched = _applied(patched, step)
     except jsonpatch.InvalidJsonPatch as error:
@@ -44,8 +44,8 @@ def json_patch(body: JsonObject, operations: Any) -> JsonObject:
 
 def _applied(document: Any, step: JsonObject) -> Any:
     parent, key = jsonpatch.JsonPointer(step["path"]).to_last(document)
-    # Kubernetes' library departs from RFC 6902, and clients count on it: in an object, `replace` adds what is not
-    # there, and `test` finds null there.
+    # Kubernetes' library departs from RFC 6902, and clients count on it: in an object, `replace` adds a missing key,
+    # and `test` takes a missing key for null.
     if isinstance(parent, dict) and key is not None and key not in parent:
         if step["op"] == "replace":
             step = {**step, "op": "add"}

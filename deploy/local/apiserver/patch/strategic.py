@@ -31,7 +31,7 @@ def strategic_patch(body: JsonObject, patch: JsonObject, parent: str = "") -> Js
     for key, change in patch.items():
         if not key.startswith("$"):
             _merge_field(result, key, change, parent)
-    # These directives are about the merged lists, so they come after the fields.
+    # These directives apply to the merged lists, so they come after the fields.
     for key in patch:
         if key.startswith(_DELETE_FROM):
             _delete_values(result, key.removeprefix(_DELETE_FROM), _listed(patch, key))
@@ -58,7 +58,7 @@ def _merge_field(result: JsonObject, key: str, change: Any, parent: str) -> None
 def _merge_list(before: list[Any], change: list[Any], field: str, identity: str) -> list[Any]:
     if identity == SET:
         return before + [item for item in change if item not in before]
-    # The directive stands among the items of the list that it replaces.
+    # The directive is itself an item of the list that replaces the old one.
     replaces = any(isinstance(item, dict) and item == {_DIRECTIVE: "replace"} for item in change)
     result = [] if replaces else list(before)
     for item in change:
@@ -72,7 +72,7 @@ def _merge_item(result: list[Any], item: JsonObject, field: str, identity: str) 
         raise bad_request(f"map: {item} does not contain declared merge key: {identity}")
     place = _place(result, identity, item[identity])
     if item.get(_DIRECTIVE) == "delete":
-        # To delete what is not there is no error.
+        # Deleting a missing item is not an error.
         if place is not None:
             del result[place]
     elif place is None:
@@ -82,7 +82,7 @@ def _merge_item(result: list[Any], item: JsonObject, field: str, identity: str) 
 
 
 def _place(items: list[Any], identity: str, value: Any) -> int | None:
-    return next((at for at, one in enumerate(items) if isinstance(one, dict) and one.get(identity) == value), None)
+    return next((at for at, item in enumerate(items) if isinstance(item, dict) and item.get(identity) == value), None)
 
 
 def _listed(patch: JsonObject, directive: str) -> list[Any]:

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Every verb is one synchronous step over the store, so a decision and its recording cannot be separated.
+- Every verb is one synchronous step over the store, so nothing changes between a check and its write.
 - Objects are stored in the storage version; ``RequestTarget.resource`` says in which version the client speaks.
 - Order of a write: identity, metadata, pruning, defaults, validation, then the store.
 """
@@ -207,12 +207,12 @@ class Api:
         """Replaces an object by the result of ``make`` (in the client's version). Raises 400, 404, 409 or 422."""
         before = self.get(target)
         resource = target.resource
-        # `make` works on what the client sees, in the version that it speaks.
+        # `make` works on the object as the client sees it, in the client's version.
         body = in_storage_version(resource, make(in_version(resource, before.body)))
         _check_shape(resource, body, before.body)
         body = {**body, "metadata": body.get("metadata") or {}}
         metadata.check_identity(before.body, body, resource)
-        # A client that names no version replaces whatever is there.
+        # A client that names no version overwrites the current state, whatever it is.
         if body["metadata"].get("resourceVersion") not in (None, "", str(before.revision)):
             raise modified(resource.subject(target.name))
         part = _only_its_part(target, before.body, body)
@@ -240,7 +240,7 @@ class Api:
         # A write that changes nothing is not stored and makes no event.
         if ready == before.body:
             return WriteOutcome(before, warnings=warnings)
-        # A dry run has passed every check by now.
+        # A dry run ends here, after every check.
         if options.dry_run:
             return WriteOutcome(self._imagined(before.key, ready, before.revision), warnings=warnings)
         # The last finalizer of an object that is marked for deletion ends it.
@@ -284,7 +284,7 @@ class Api:
         if options.grace is not None and grace:
             grace = options.grace
         body = metadata.marked(body, self.environment.now(), grace)
-        # A namespace shows in its status, too, that it is ending.
+        # The status of a namespace also shows that it is ending.
         if before.key.resource == "namespaces":
             body = {**body, "status": {**body.get("status", {}), "phase": "Terminating"}}
         gone = metadata.has_ended(body) and not strategy.is_held(body)

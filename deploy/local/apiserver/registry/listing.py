@@ -1,7 +1,7 @@
 """Lists: from now or from an earlier revision, whole or in pages.
 
 All pages of one list show the same revision; a continue token names it and the last object shown. When the history
-no longer reaches it the token has expired (410).
+no longer reaches it, the token has expired (410).
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def list_page(store: ObjectStore, target: RequestTarget, options: ListOptions) -
     after, revision = _begin(store, options)
     items = _state(store, target, revision, pinned(options.fields))
     if wanted is not None:
-        items = [item for item in items if wanted(item.body)]
+        items = [stored for stored in items if wanted(stored.body)]
     if after is not None:
-        items = [item for item in items if (item.key.namespace, item.key.name) > after]
+        items = [stored for stored in items if (stored.key.namespace, stored.key.name) > after]
     if not options.limit or len(items) <= options.limit:
         return ListPage(items, revision)
     page = items[: options.limit]
@@ -128,8 +128,8 @@ def _token(revision: int, last: StoredObject) -> str:
 
 def _read_token(token: str) -> tuple[tuple[str, str], int]:
     try:
-        value = decode_object(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        namespace, name = value["after"]
-        return (str(namespace), str(name)), int(value["rv"])
+        position = decode_object(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        namespace, name = position["after"]
+        return (str(namespace), str(name)), int(position["rv"])
     except (binascii.Error, NotJsonError, KeyError, TypeError, ValueError):
         raise bad_request("continue key is not valid") from None

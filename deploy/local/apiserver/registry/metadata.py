@@ -23,13 +23,13 @@ _SERVERS: Final = (
     "generation",
     "selfLink",
 )
-# The generation counts the states of everything else.
+# A change of anything else increases the generation.
 _NOT_COUNTED: Final = frozenset({"metadata", "status", "apiVersion", "kind"})
 # Bytes of all annotations together, as in Kubernetes.
 _ANNOTATIONS_LIMIT: Final = 256 * 1024
 _STANDARD_FINALIZERS: Final = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _FREE_FINALIZERS: Final = frozenset({"admissionregistration.k8s.io", "apiextensions.k8s.io"})
-"""Groups of Kubernetes whose finalizers need no domain, as those of custom resources, which should have one."""
+"""Built-in groups whose finalizers, like those of custom resources, need no domain."""
 
 
 def timestamp(moment: datetime) -> str:
@@ -83,7 +83,7 @@ def counted(before: JsonObject, body: JsonObject) -> JsonObject:
 
 
 def check(body: JsonObject, resource: ServedResource, before: JsonObject | None = None) -> None:
-    """Raises a 422 that names every part of ``metadata`` that breaks a rule, ``before`` being what it replaces."""
+    """Raises a 422 that names every part of ``metadata`` that breaks a rule; ``before`` is the object so far."""
     causes = [*_causes(body["metadata"], resource), *_finalizer_causes(body["metadata"], resource, before)]
     if causes:
         raise invalid(resource.subject(body["metadata"].get("name", "")), causes)
@@ -115,7 +115,7 @@ def _owner_causes(owners: list[JsonObject]) -> Iterator[Cause]:
         for part, what in (("apiVersion", "version must"), ("kind", "must"), ("name", "must"), ("uid", "must")):
             if not owner.get(part):
                 yield Cause(f"{path}.{part}", f'Invalid value: "": {what} not be empty')
-    first, *others = [f"{one.get('kind')}/{one.get('name')}" for one in owners if one.get("controller")] or [""]
+    first, *others = [f"{owner.get('kind')}/{owner.get('name')}" for owner in owners if owner.get("controller")] or [""]
     for other in others:
         why = f'Only one reference can have Controller set to true. Found "true" in references for {first} and {other}'
         yield Cause(path, f"Invalid value: {encode(owners).decode()}: {why}")

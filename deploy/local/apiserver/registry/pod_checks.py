@@ -1,10 +1,10 @@
-"""Requirements on a new pod, and on what of a pod an update may change. Pure.
+"""Requirements on a new pod, and on the changes of an update. Pure.
 
 Rules that hold here:
 
-- Of a pod's containers the names, the images, and requests against limits are looked at: what a mistake in a manifest
-  or a program is made of. Kubernetes looks at every field.
-- Ordinary updates change images and what ``_CHANGEABLE`` says; resources are changed through ``pods/resize``.
+- Of a pod's containers only names, images, and requests against limits are checked: where manifests and programs err
+  most. Kubernetes checks every field.
+- Ordinary updates may change only images and the fields in ``_CHANGEABLE``; ``pods/resize`` changes resources.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SETTLED: Final = (
 def check(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
     """Errors in a pod, and in the changes of an update through any path, those of containers aside."""
     old, spec = _spec(before or {}), _spec(body)
-    # Most writes are of a status and leave the containers alone; they cost nothing here.
+    # Most writes change only a status; they must not pay for a check of the containers.
     if before is None or any(old.get(name) != spec.get(name) for name in CONTAINER_LISTS):
         yield from _container_faults(spec)
     if before is None:
@@ -61,7 +61,7 @@ def _settled(names: Iterator[str]) -> Iterator[Cause]:
 def _container_faults(spec: JsonObject) -> Iterator[Cause]:
     if not spec.get("containers"):
         yield Cause("spec.containers", "Required value", REQUIRED)
-    # Names are unique over all kinds of containers of a pod.
+    # Names are unique across all kinds of containers of a pod.
     taken: set[str] = set()
     for kind in CONTAINER_LISTS:
         for index, container in enumerate(spec.get(kind) or ()):
@@ -122,7 +122,7 @@ def _deadline_faults(old: int | None, new: int | None) -> Iterator[Cause]:
 
 
 def _toleration_faults(old: list[JsonObject] | None, new: list[JsonObject] | None) -> Iterator[Cause]:
-    # Only how long a toleration lasts may change, so the comparison leaves that out.
+    # Only the duration of a toleration may change, so the comparison leaves it out.
     remaining = [_but_for_how_long(toleration) for toleration in new or ()]
     if any(_but_for_how_long(toleration) not in remaining for toleration in old or ()):
         why = "existing toleration can not be modified except its tolerationSeconds"
@@ -146,4 +146,4 @@ _CHANGEABLE: Final[dict[str, Callable[[Any, Any], Iterator[Cause]]]] = {
     "tolerations": _toleration_faults,
     "schedulingGates": _gate_faults,
 }
-"""What an update may change of a pod's spec, beside its containers, and what is wrong with a change of it."""
+"""The fields of a pod's spec that an update may change besides its containers, each with the check of its change."""

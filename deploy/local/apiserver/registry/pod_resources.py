@@ -2,10 +2,10 @@
 
 Rules that hold here:
 
-- A resize changes CPU and memory of containers, adds none and removes none; the pod keeps its class of service. All
+- A resize changes CPU and memory of containers, adds none and removes none; the pod keeps its QoS class. All
   other fields of the request are ignored.
 - No container requests more than its limit, and no pod that has a node more than that node can give to pods.
-- What the kubelet makes of it (``status.containerStatuses``, conditions) is the kubelet's to say.
+- Only the kubelet reports the outcome (``status.containerStatuses``, conditions).
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 from protocol.units import ZERO, QuantityError, Resources, parse_quantity
 
 CONTAINER_LISTS: Final = ("containers", "initContainers")
-"""Where a pod's spec has its containers."""
+"""The fields of a pod's spec that hold its containers."""
 
 _TAKEN: Final = ("resources", "resizePolicy")
 _RESIZABLE: Final = frozenset({"cpu", "memory"})
 
 
 def service_class(containers: list[JsonObject]) -> str:
-    """A pod's class of service: ``Guaranteed``, ``Burstable`` or ``BestEffort``."""
+    """A pod's QoS class: ``Guaranteed``, ``Burstable`` or ``BestEffort``."""
     resources = [container.get("resources") or {} for container in containers]
-    if not any(one.get("requests") or one.get("limits") for one in resources):
+    if not any(amounts.get("requests") or amounts.get("limits") for amounts in resources):
         return "BestEffort"
     # Requests that are left out default to the limits.
     guaranteed = all(
-        (one.get("limits") or {}).keys() >= _RESIZABLE and one.get("requests", one["limits"]) == one["limits"]
-        for one in resources
+        (amounts.get("limits") or {}).keys() >= _RESIZABLE
+        and amounts.get("requests", amounts["limits"]) == amounts["limits"]
+        for amounts in resources
     )
     return "Guaranteed" if guaranteed else "Burstable"
 
@@ -50,7 +51,7 @@ def with_resources_of(before: JsonObject, body: JsonObject) -> JsonObject:
 
 
 def _with_resources(old: list[JsonObject], new: list[JsonObject]) -> list[JsonObject]:
-    # Other containers are taken as they are, for `resize_faults` to refuse.
+    # Added or removed containers are taken as they are, for `resize_faults` to refuse.
     if _names(old) != _names(new):
         return new
     return [
@@ -80,7 +81,7 @@ def resize_faults(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
         yield from limit_faults(f"{path}.resources", new)
         for part in ("requests", "limits"):
             yield from _part_faults(f"{path}.resources.{part}", _amounts(old, part), _amounts(new, part))
-    # The kubelet has set up the pod's control groups for its class.
+    # The kubelet has set up the pod's control groups for its QoS class.
     if _class_of(before) != _class_of(body):
         yield Cause("spec", "Invalid value: Pod QOS Class may not change as a result of resizing")
 
@@ -96,12 +97,15 @@ def excess(pod: JsonObject, node: JsonObject | None) -> str:
     if node is None:
         return f'node "{name}" not found'
     try:
-        requested, there_is = _requested(pod), _size(field(node, ("status", "allocatable")) or {})
+        requested, allocatable = _requested(pod), _size(field(node, ("status", "allocatable")) or {})
     except QuantityError as error:
         return str(error)
     shortages = [
         f"{what}, requested: {wanted.value}, allocatable: {available.value}"
-        for what, wanted, available in (("cpu", requested.cpu, there_is.cpu), ("memory", requested.mem, there_is.mem))
+        for what, wanted, available in (
+            ("cpu", requested.cpu, allocatable.cpu),
+            ("memory", requested.mem, allocatable.mem),
+        )
         if wanted.value > available.value
     ]
     return f"node didn't have enough allocatable resources: {'; '.join(shortages)}" if shortages else ""
@@ -157,7 +161,7 @@ def limit_faults(path: str, container: JsonObject) -> Iterator[Cause]:
 
 
 def _may_be_overcommitted(name: str) -> bool:
-    """Return True for resources that may be overcommitted: Kubernetes' own, but no devices and huge pages."""
+    """Return True for resources that may be overcommitted: Kubernetes' own except huge pages, and no devices."""
     return ("/" not in name or "kubernetes.io/" in name) and not name.startswith("hugepages-")
 
 

@@ -1,10 +1,10 @@
-"""Particulars of some built-in resources: defaults of new objects, checks, and how long they take to end.
+"""Special rules of some built-in resources: defaults of new objects, checks, and how long they take to end.
 
 Rules that hold here:
 
-- A table says it, by resource key; a resource without an entry has nothing particular about it.
+- ``STRATEGIES`` has them by resource key; a resource without an entry has no special rules.
 - Everything is pure. Only what clients of the local cluster rely on is here: this is no copy of Kubernetes' validation.
-  What pods are refused for is in ``pod_checks``.
+  The checks of pods are in ``pod_checks``.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def _nothing_to_check(_: JsonObject | None, __: JsonObject) -> Iterator[Cause]:
 class Strategy:
     """The behavior that is special to one resource.
 
-    ``complete(body, now)`` gives a new or changed object its defaults; ``check(before, body)`` finds what is wrong;
-    ``grace(body)`` is the grace period of an object in seconds (0: it ends at once); ``is_held(body)`` says that it
-    may not end yet for a reason of its own; ``warnings(body)`` are for the client that writes it.
-    ``check_path(subresource, before, body)`` finds what an update through that path (``""``: the object's own) may not
-    change. ``needs_version``: a replacement must say what it replaces; ``status_with_metadata``: what writes the status
-    may write labels, annotations and finalizers as well; ``made_by_update``: a replacement of nothing makes the object.
-    ``immortal`` are the names of those that may not be deleted.
+    ``complete(body, now)`` gives a new or changed object its defaults; ``check(before, body)`` yields its errors;
+    ``grace(body)`` is the grace period of an object in seconds (0: it ends at once); ``is_held(body)`` is true while
+    it must not end for a reason of its own; ``warnings(body)`` are for the client that writes it.
+    ``check_path(subresource, before, body)`` yields the forbidden changes of an update through that path (``""``: the
+    object's own). ``needs_version``: an update must name the version that it replaces; ``status_with_metadata``: a
+    write of the status may change labels, annotations and finalizers too; ``made_by_update``: an update creates a
+    missing object. ``immortal`` are the names of objects that cannot be deleted.
     """
 
     complete: Callable[[JsonObject, datetime], JsonObject] = lambda body, _: body
@@ -150,10 +150,10 @@ def _defaults(*path: str, **values: Any) -> Callable[[JsonObject, datetime], Jso
 
 def _complete_definition(body: JsonObject, now: datetime) -> JsonObject:
     meta: JsonObject = body["metadata"]
-    waiting = meta.get("finalizers") or []
-    # A definition that is ending has had its finalizer removed for good.
-    if not is_ending(body) and definitions.CLEANUP_FINALIZER not in waiting:
-        body = {**body, "metadata": {**meta, "finalizers": [*waiting, definitions.CLEANUP_FINALIZER]}}
+    finalizers = meta.get("finalizers") or []
+    # While the definition ends, the collector removes the finalizer, which must not come back.
+    if not is_ending(body) and definitions.CLEANUP_FINALIZER not in finalizers:
+        body = {**body, "metadata": {**meta, "finalizers": [*finalizers, definitions.CLEANUP_FINALIZER]}}
     return definitions.completed(body, timestamp(now))
 
 

@@ -21,7 +21,7 @@ from deploy.local.apiserver.registry.metadata import is_ending, timestamp
 from deploy.local.apiserver.resources.resource import ScalePaths, ServedResource
 from deploy.local.apiserver.storage.history import Key, StoredObject
 
-# Seconds. The limits and the default are those of kube-apiserver.
+# Seconds; the limits and the default of kube-apiserver.
 _LEAST_SECONDS: Final = 600
 _MOST_SECONDS: Final = 2**32
 _USUAL_SECONDS: Final = 3600
@@ -51,14 +51,14 @@ def bind(api: Api, target: RequestTarget, binding: JsonObject, options: WriteOpt
     if taken:
         raise conflict(subject, f'pod {target.name} is already assigned to node "{taken}"')
     if not options.dry_run:
-        # Straight into the store: an update could not set the node.
+        # Straight into the store, because an update must not set the node.
         api.store.replace(pod, _bound(pod.body, node, binding, timestamp(api.environment.now())))
     return success()
 
 
 def _bound(pod: JsonObject, node: str, binding: JsonObject, now: str) -> JsonObject:
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
-    others = [one for one in field(pod, ("status", "conditions")) or [] if one.get("type") != "PodScheduled"]
+    others = [other for other in field(pod, ("status", "conditions")) or [] if other.get("type") != "PodScheduled"]
     body = with_field(pod, ("spec", "nodeName"), node)
     body = with_field(body, ("status", "conditions"), [*others, scheduled])
     for name in ("annotations", "labels"):
@@ -71,7 +71,7 @@ def _bound(pod: JsonObject, node: str, binding: JsonObject, now: str) -> JsonObj
 def evict(api: Api, target: RequestTarget, options: DeleteOptions) -> JsonObject:
     """Deletes a pod unless a PodDisruptionBudget forbids it now (429). Raises 404."""
     pod = api.get(target)
-    budgets = [one for one in api.store.objects("poddisruptionbudgets.policy", target.namespace) if _guards(one, pod)]
+    budgets = [pdb for pdb in api.store.objects("poddisruptionbudgets.policy", target.namespace) if _guards(pdb, pod)]
     if len(budgets) > 1:
         message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         # kube-apiserver answers 500 here as well.

@@ -16,7 +16,7 @@ from deploy.local.apiserver.storage.history import ChangeType, StoredChange, Sto
 from deploy.local.apiserver.storage.store import ObjectStore
 
 Shape = Callable[[JsonObject], JsonObject]
-"""Turns a stored object into what this client wants to see of it."""
+"""Turns a stored object into the form that this client asked for."""
 
 _INITIAL_END: Final = "k8s.io/initial-events-end"
 
@@ -52,7 +52,7 @@ class Watch:
         """The events, several lines at a time; ends at the time-out, at an error, or once ``closing`` is set."""
         try:
             if self._from_state():
-                # Taken before anything is sent: changes that come while it is sent then follow.
+                # Taken before anything is sent, so that changes during the sending follow.
                 place = self._history.place_after(self._store.revision)
                 yield b"".join(self._initial())
             else:
@@ -89,7 +89,7 @@ class Watch:
                 next_place = await self._history.wait(place, min(left, self._options.bookmark_every), self._pin)
                 is_quiet, place = next_place is None, self._history.end if next_place is None else next_place
             is_over = closing.is_set() or clock() >= end
-            # Nothing is awaited from here on: a bookmark must not pass over what came while the wait ended.
+            # No await until the bookmark is made: it must not cover changes that are not in this chunk.
             changes = self._history.since(place)
             place += len(changes)
             chunk = b"".join(filter(None, map(self._seen, changes)))
@@ -106,9 +106,9 @@ class Watch:
         if namespace and change.now.key.namespace != namespace:
             return None
         if self._wanted is None:
-            # Watchers of everything share the text that was made with the change.
+            # Watchers without selectors share the text that was made with the change.
             return change.line if self._shape is None else self._line(change.type, change.now.body)
-        # A watcher sees its selection alone: an object that begins to match is ADDED, one that ceases to is DELETED.
+        # A watcher sees only its selection: an object that begins to match is ADDED, one that ceases to is DELETED.
         before = change.before is not None and self._wanted(change.before.body)
         now = change.type is not ChangeType.DELETED and self._wanted(change.now.body)
         if not before and not now:

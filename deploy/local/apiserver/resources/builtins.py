@@ -1,8 +1,8 @@
 """The resources that every cluster has, as one table.
 
-They are stored and served like Kubernetes' own. Of the controllers behind them only those exist that
-``garbage_collector`` and ``strategies`` name. Nothing here is validated against a schema: Deployments, Jobs and their
-like are plain storage.
+They are stored and served like Kubernetes' own, but the only controller behind them is ``garbage_collector``; special
+rules are in ``strategies``. Nothing here is validated against a schema: Deployments, Jobs and the like are
+plain storage.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _scaled(group: str, plural: str, kind: str, short_name: str, columns: tuple[
         short_names=(short_name,),
         categories=_ALL,
         subresources=_SCALABLE,
-        # Workloads have their selector in the spec; for custom resources it usually is in the status.
+        # Workloads have their selector in the spec; for custom resources it is usually in the status.
         scale=ScalePaths(selector="spec.selector"),
         columns=columns,
         generation=True,
@@ -221,7 +221,7 @@ BUILTINS: Final[tuple[ServedResource, ...]] = (
     _scaled("apps", "deployments", "Deployment", "deploy", _DEPLOYMENT),
     _scaled("apps", "replicasets", "ReplicaSet", "rs", _REPLICAS),
     _scaled("apps", "statefulsets", "StatefulSet", "sts", _REPLICAS),
-    # who is who, and who may what
+    # authentication and authorization
     _review("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview"),
     _review("authentication.k8s.io", "tokenreviews", "TokenReview"),
     _R("authorization.k8s.io", "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview", verbs=CREATE_ONLY),

@@ -16,9 +16,9 @@ _STAGES: Final = {None: 2, "beta": 1, "alpha": 0}
 
 
 def version_rank(version: str) -> tuple[int, int, int, int, str]:
-    """Sorts versions with the preferred one first."""
+    """A sort key that puts the preferred version first."""
     match = _VERSION.fullmatch(version)
-    # Names of any other form come last, in the order of the alphabet.
+    # Names of any other form come last, alphabetically.
     if not match:
         return (1, 0, 0, 0, version)
     # Kubernetes' order of preference: `v2` before `v1` before `v2beta1` before `v1alpha1`.
@@ -49,12 +49,12 @@ class Catalog:
 
     def _rebuild(self) -> None:
         self.revision += 1
-        every = [*self._builtins, *(resource for versions in self._custom.values() for resource in versions)]
-        self._by_path = {(one.group, one.version, one.plural): one for one in every}
+        served = [*self._builtins, *(resource for versions in self._custom.values() for resource in versions)]
+        self._by_path = {(resource.group, resource.version, resource.plural): resource for resource in served}
         self._by_key = {}
-        for one in sorted(every, key=lambda resource: version_rank(resource.version)):
+        for resource in sorted(served, key=lambda candidate: version_rank(candidate.version)):
             # The first is the preferred version.
-            self._by_key.setdefault(one.key, one)
+            self._by_key.setdefault(resource.key, resource)
 
     def find(self, group: str, version: str, plural: str) -> ServedResource | None:
         """The resource at that place of the API, if it is served."""
@@ -67,14 +67,14 @@ class Catalog:
     def by_kind(self, api_version: str, kind: str) -> ServedResource | None:
         """The resource of the objects that carry this apiVersion and kind."""
         group, _, version = api_version.rpartition("/")
-        for one in self._by_path.values():
-            if one.kind == kind and one.group == group and one.version == version:
-                return one
+        for resource in self._by_path.values():
+            if resource.kind == kind and resource.group == group and resource.version == version:
+                return resource
         return None
 
     def groups(self) -> Mapping[str, Mapping[str, list[ServedResource]]]:
         """Group -> version (preferred first) -> resources. The core group is ``""``."""
         by_group: dict[str, dict[str, list[ServedResource]]] = {}
-        for one in sorted(self._by_path.values(), key=lambda resource: version_rank(resource.version)):
-            by_group.setdefault(one.group, {}).setdefault(one.version, []).append(one)
+        for resource in sorted(self._by_path.values(), key=lambda candidate: version_rank(candidate.version)):
+            by_group.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
         return dict(sorted(by_group.items()))

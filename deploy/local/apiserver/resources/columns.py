@@ -23,7 +23,7 @@ _SPANS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def age(moment: str, now: datetime) -> str:
-    """Age of an RFC 3339 time as kubectl prints it: ``5s``, ``2m30s``, ``3h``, ``12d``."""
+    """Age of an RFC 3339 time, much as kubectl prints it: ``5s``, ``2m30s``, ``3h``, ``12d``."""
     try:
         elapsed = now - datetime.fromisoformat(moment)
     # TypeError: a time without an offset cannot be subtracted from one that has it.
@@ -45,17 +45,17 @@ def age(moment: str, now: datetime) -> str:
 def _ready(body: JsonObject) -> Any:
     wanted = field(body, ("spec", "containers")) or []
     statuses = field(body, ("status", "containerStatuses")) or []
-    return f"{sum(bool(one.get('ready')) for one in statuses)}/{len(wanted)}"
+    return f"{sum(bool(status.get('ready')) for status in statuses)}/{len(wanted)}"
 
 
 def _restarts(body: JsonObject) -> Any:
-    return sum(one.get("restartCount", 0) for one in field(body, ("status", "containerStatuses")) or [])
+    return sum(status.get("restartCount", 0) for status in field(body, ("status", "containerStatuses")) or [])
 
 
 def _pod_status(body: JsonObject) -> Any:
     if field(body, ("metadata", "deletionTimestamp")):
         return "Terminating"
-    # A reason to wait, such as ImagePullBackOff, tells more than the phase.
+    # The reason why a container waits, such as ImagePullBackOff, tells more than the phase.
     for status in field(body, ("status", "containerStatuses")) or []:
         reason = field(status, ("state", "waiting", "reason"))
         if reason:
@@ -78,7 +78,7 @@ def _involved_object(body: JsonObject) -> Any:
 
 def _ports(body: JsonObject) -> Any:
     ports = field(body, ("spec", "ports")) or []
-    return ",".join(f"{one.get('port')}/{one.get('protocol', 'TCP')}" for one in ports) or _NONE
+    return ",".join(f"{port.get('port')}/{port.get('protocol', 'TCP')}" for port in ports) or _NONE
 
 
 def _data_count(body: JsonObject) -> Any:
@@ -102,7 +102,7 @@ def _cell(column: TableColumn, body: JsonObject, now: datetime, absent: str | No
     values = find(column.path, body)
     if not values or values[0] is None:
         return _UNKNOWN if column.type == "date" and absent else absent
-    value = values[0] if len(values) == 1 else ",".join(str(one) for one in values)
+    value = values[0] if len(values) == 1 else ",".join(str(element) for element in values)
     if column.type == "date":
         return age(str(value), now)
     if column.type == "string" and not isinstance(value, str):
@@ -142,7 +142,7 @@ _INCLUDED: Final[dict[str, Callable[[JsonObject], JsonObject | None]]] = {
 class Tables:
     """Makes Tables of objects of one resource as of ``now``.
 
-    ``include`` is None, Metadata or Object: what each row carries beside its cells.
+    ``include`` is None, Metadata or Object: what each row carries besides its cells.
     """
 
     resource: ServedResource

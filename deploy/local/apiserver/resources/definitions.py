@@ -46,7 +46,7 @@ def completed(body: JsonObject, now: str) -> JsonObject:
     full_spec = {**spec, "names": full_names, "conversion": spec.get("conversion") or {"strategy": "None"}}
     previous = field(body, ("status", "storedVersions")) or []
     stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
-    # Established in the same step in which it is stored: the catalog follows at once.
+    # Established at once: the catalog serves the kind as soon as the definition is stored.
     status = {
         "conditions": [
             _condition("NamesAccepted", "NoConflicts", "no conflicts found", body, now),
@@ -146,14 +146,14 @@ def _columns(declared: Any) -> tuple[TableColumn, ...]:
         return (_AGE,)
     return tuple(
         TableColumn(
-            one["name"],
-            one["jsonPath"],
-            one.get("type") or "string",
-            one.get("format") or "",
-            one.get("priority") or 0,
-            one.get("description") or "",
+            column["name"],
+            column["jsonPath"],
+            column.get("type") or "string",
+            column.get("format") or "",
+            column.get("priority") or 0,
+            column.get("description") or "",
         )
-        for one in declared
+        for column in declared
     )
 
 

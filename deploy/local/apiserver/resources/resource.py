@@ -2,9 +2,9 @@
 
 Rules that hold here:
 
-- A resource is known by group, version and plural; its objects are stored once, under ``group`` and plural, whatever
-  the version in which they are asked for.
-- Everything that differs between resources is a field of ``ServedResource``; nothing branches on a plural.
+- A resource is known by group, version and plural; its objects are stored once, under group and plural, whatever
+  version clients use.
+- How resources are named and served is in the fields of ``ServedResource``; special rules are in ``strategies``.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class DiscoveryRoutes:
     def __init__(self, api: Api, authenticator: Authenticator) -> None:
         self._catalog = api.catalog
         self._authenticator = authenticator
-        self._openapi_index: tuple[int, JsonObject] = (-1, {})  # of a revision of the catalog: its hashes are costly
+        self._openapi_index: tuple[int, JsonObject] = (-1, {})  # cached for one catalog revision: hashing is costly
 
     def _check(self, request: Request) -> None:
         if self._authenticator.caller(request.headers.get("authorization", "")) is None:
@@ -35,7 +35,7 @@ class DiscoveryRoutes:
 
     def _root(self, request: Request, core: bool) -> Response:
         self._check(request)
-        # The order of the parameters is up to the client.
+        # Clients may send the parameters in any order, so they are looked for one by one.
         if "as=APIGroupDiscoveryList" in request.headers.get("accept", "") and "v=v2" in request.headers["accept"]:
             response = json_response(documents.aggregated(self._catalog, core))
             response.headers["Content-Type"] = documents.AGGREGATED
@@ -68,7 +68,7 @@ class DiscoveryRoutes:
     async def swagger(self, request: Request) -> Response:
         """``/openapi/v2``, as JSON or as protobuf."""
         self._check(request)
-        # Go clients ask for protobuf, and some take nothing else here.
+        # Go clients ask for protobuf, and some accept nothing else here.
         if openapi.V2_PROTOBUF in request.headers.get("accept", ""):
             return Response(openapi.V2_PROTOBUF_BODY, media_type=openapi.V2_PROTOBUF_ANSWER)
         return json_response(openapi.swagger())

@@ -1,4 +1,4 @@
-"""Rules for the options of lists and watches that go together."""
+"""Rules for which options of lists and watches can be combined."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ from deploy.local.apiserver.routes.requests import Body
 from deploy.local.apiserver.schema.shapes import check_metadata
 
 Change = Callable[[JsonObject], JsonObject]
-"""From what an object is to what it shall be."""
+"""Turns the current state of an object into the desired one."""
 
-# Merge keys are known for built-in kinds alone.
+# Merge keys are known only for built-in kinds.
 _CUSTOM_PATCHES: Final = tuple(kind for kind in PATCHES if kind != STRATEGIC_PATCH)
 
 
@@ -46,7 +46,7 @@ def applied(target: RequestTarget, body: Body, options: WriteOptions, now: str) 
     check_metadata(stated.get("metadata"))
     if not stated.get("apiVersion") or not stated.get("kind"):
         raise bad_request(f"invalid object type: {stated.get('apiVersion', '')}, Kind={stated.get('kind', '')}")
-    # Who owns what is for the server to say.
+    # Only the server decides who owns which field.
     if (stated.get("metadata") or {}).get("managedFields"):
         raise bad_request("metadata.managedFields must be nil")
     keys = partial(schema_list_keys, resource.schema.document) if resource.schema else builtin_list_keys

@@ -74,8 +74,8 @@ def form_of(accept: str) -> Form:
     """The first supported form of an ``Accept`` header. Raises a 406."""
     if not accept:
         return Form.PLAIN
-    for one in accept.split(","):
-        kind, *parameters = (part.strip() for part in one.split(";"))
+    for media_range in accept.split(","):
+        kind, *parameters = (part.strip() for part in media_range.split(";"))
         options = dict(part.partition("=")[::2] for part in parameters)
         if kind in {JSON, "*/*", "application/*"} and options.get("as", "") in _FORMS:
             return _FORMS[options.get("as", "")]
@@ -96,7 +96,7 @@ def check_timeout(query: Query) -> None:
         parse_duration(text)
     except DurationError as error:
         raise bad_request(f"timeout: {error}") from None
-    # Go's durations need a unit; only a zero may go without.
+    # Durations in Go need a unit; only zero can do without.
     if text.isdecimal() and int(text):
         raise bad_request(f"timeout: {text!r} has no unit")
 
@@ -161,7 +161,7 @@ def list_options(query: Query) -> ListOptions:
     return ListOptions(
         labels=query.get("labelSelector", ""),
         fields=query.get("fieldSelector", ""),
-        # A negative limit is none.
+        # A negative limit counts as no limit.
         limit=max(0, _number(query, "limit") or 0),
         token=query.get("continue", ""),
         resource_version=query.get("resourceVersion", ""),
@@ -190,7 +190,7 @@ def _yaml(raw: bytes) -> Any:
     if raw.lstrip()[:1] == b"{":
         return decode(raw)
     try:
-        # By way of JSON, which has no place for YAML's own types, such as dates.
+        # By way of JSON, which turns types that only YAML has, such as dates, into strings.
         return decode(encode(read_yaml(raw.decode())))
     except (UnicodeDecodeError, TypeError, ValueError, OverflowError) as error:
         raise NotJsonError(str(error)) from None

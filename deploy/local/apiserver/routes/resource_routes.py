@@ -1,6 +1,6 @@
-"""The routes of resources: a request becomes a call, a call a verb, its outcome an answer.
+"""The routes of resources: a request becomes the call of a verb, and its outcome the response.
 
-Nothing is decided here: a verb of ``api`` (or a subresource, a review) is called, and what it leaves is written.
+Nothing is decided here: a verb of ``api``, a subresource or a review does the work, and its outcome is returned.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ResourceRoutes:
 
     async def __call__(self, request: Request) -> Response:
         """Answers any request on a resource."""
-        # Comes first, so that strangers learn nothing about what is served.
+        # Checked first, so that strangers learn nothing about what is served.
         caller = self._authenticator.caller(request.headers.get("authorization", ""))
         if caller is None:
             raise unauthorized()
@@ -142,7 +142,7 @@ class ResourceRoutes:
     def _shown(self, call: Call, stored: StoredObject, code: int = 200, warnings: tuple[str, ...] = ()) -> Response:
         response = raw_response(self._view(call).object(stored), code)
         for warning in warnings:
-            # 299 is HTTP's code for a warning without a code of its own.
+            # 299 is HTTP's code for miscellaneous warnings.
             response.headers.append("Warning", f'299 - "{_quoted(warning)}"')
         return response
 
@@ -229,9 +229,9 @@ class ResourceRoutes:
         return self._scaled(call, call.body.object(SCALE))
 
     def _patch_scale(self, call: Call) -> Response:
-        # The patch is about the Scale that the client sees, not about the object behind it.
-        now = subresources.scale_of(call.target.resource, self._api.get(call.target))
-        changed = change_of(call.target, call.body)(now)
+        # The patch applies to the Scale that the client sees, not to the object behind it.
+        current = subresources.scale_of(call.target.resource, self._api.get(call.target))
+        changed = change_of(call.target, call.body)(current)
         check_shape(changed, SCALE)
         return self._scaled(call, changed)
 

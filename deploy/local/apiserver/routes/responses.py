@@ -85,7 +85,7 @@ class ClientView:
             return _table_shape(self._tables)
         if self.form is Form.PARTIAL:
             return lambda body: partial_metadata(in_version(resource, body))
-        # Such watchers share the text that is stored.
+        # These watchers share the stored text.
         if resource.api_version == resource.stored_api_version:
             return None
         return lambda body: in_version(resource, body)

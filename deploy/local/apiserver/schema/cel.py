@@ -107,7 +107,7 @@ def _environment(names: tuple[str, ...]) -> Any:
 
 
 _SHORT: Final = 128
-"""Characters of a text that is remembered with its answer."""
+"""Texts up to this many characters are cached with their answer."""
 
 
 # Definitions are written rarely and their rules evaluated with every object, so a text is compiled once.
@@ -138,13 +138,13 @@ def matches(pattern: str, text: str) -> bool:
 
     Raises ``EvaluationError`` for an invalid pattern.
     """
-    # Long texts rarely come again, and would fill the cache.
+    # Long texts rarely recur, and would fill the cache.
     return _found_recently(pattern, text) if len(text) <= _SHORT else _found(pattern, text)
 
 
 def _found(pattern: str, text: str) -> bool:
     try:
-        # Python's `re` can take exponential time, and knows other patterns than RE2.
+        # Python's `re` can take exponential time, and its syntax differs from RE2's.
         expression = compiled(f"self.matches({encode(pattern).decode()})")
     except UnknownExpressionError as error:
         raise EvaluationError(str(error)) from None

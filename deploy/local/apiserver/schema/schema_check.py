@@ -1,6 +1,6 @@
 """Requirements on a schema itself, so that applying it to any object can neither fail nor be ambiguous. Pure.
 
-A table says the type of every keyword that this server reads; a keyword that is not in it is kept and not looked at.
+``_KEYWORDS`` has the type of every keyword that this server reads; any other keyword is stored but not checked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from deploy.local.apiserver.apimachinery.errors import Cause
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.schema.cel import EvaluationError, matches
 
-# An empty type says as much as none.
+# An empty type counts as no type.
 _TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", ""})
 _RULE_TEXTS: Final = ("message", "fieldPath", "reason", "messageExpression")
 

@@ -1,8 +1,8 @@
 """The types of those fields of built-in kinds and requests that this server reads itself. Pure.
 
-Built-in kinds have no schema here. What the server, its controllers or its tables read must be of its type all the
-same, so that no object can break them: a wrong one is refused with a 400, as kube-apiserver refuses what it cannot
-decode. Everything else in an object stays as it is given.
+Built-in kinds have no schema here. Fields that the server, its controllers or its tables read must still have the right
+type, so that no object can break them: a wrong one is refused with a 400, as kube-apiserver refuses what it cannot
+decode. Everything else in an object is stored as given.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _object(**properties: JsonObject) -> JsonObject:
 
 
 def _map(of: JsonObject) -> JsonObject:
-    # The field may be null, which stands for its absence. A member may not: readers expect one of its type.
+    # The field may be null, which stands for its absence. A member must not: readers expect a value of its type.
     return {"type": "object", "nullable": True, "additionalProperties": {**of, "nullable": False}}
 
 

@@ -2,9 +2,9 @@
 
 Rules that hold here:
 
-- The order is Kubernetes': prune, then default, then validate. ``apiVersion``, ``kind`` and ``metadata`` of the object
-  itself are not the schema's business.
-- Values are never changed in place: a part that needs no change is the part that came in.
+- The order is Kubernetes': prune, then default, then validate. The schema does not apply to
+  ``apiVersion``, ``kind`` and ``metadata`` of the object itself.
+- Values are never changed in place; parts that need no change may be shared with the input.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _kept(value: JsonObject, schema: JsonObject, path: str, unknown: list[str]) 
             yield key, _prune(inner, properties[key], where, unknown)
         elif isinstance(additional, dict):
             yield key, _prune(inner, additional, where, unknown)
-        # What is preserved is not looked into either.
+        # Fields inside a preserved one are preserved as well.
         elif additional is True or schema.get(_PRESERVE):
             yield key, inner
         else:

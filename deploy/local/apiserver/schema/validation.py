@@ -1,7 +1,7 @@
 """Checks of a value against a schema, as tables of one small check for each keyword.
 
-The words of the messages are Kubernetes': clients and people look for them. As there since 1.30, a part that a write
-leaves as it was is not checked again: a definition that became stricter refuses what is changed, not what it finds.
+The words of the messages are Kubernetes': clients and people look for them. As in Kubernetes since 1.30, parts that a
+write does not change are not checked again: a stricter definition does not make unrelated updates fail.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _pattern(pattern: Any, value: Any, _: JsonObject) -> str | None:
     try:
         return None if matches(pattern, value) else f"should match '{pattern}'"
     except EvaluationError:
-        # A pattern that is no valid one can match nothing.
+        # An invalid pattern matches nothing.
         return f"cannot match '{pattern}'"
 
 
@@ -104,7 +104,7 @@ _BODY_CHECKS: Final[tuple[tuple[str, tuple[type, ...], Callable[[Any, Any, JsonO
     ("minProperties", (dict,), _min_properties),
     ("format", (str, int, float), _format),
 )
-"""Keyword, the types of value that it speaks about, and the check. Their messages read "<path> in body <message>"."""
+"""Keyword, the types of value that it applies to, and the check. Their messages read "<path> in body <message>"."""
 
 _LIMITS: Final = (
     ("maxLength", str, "FieldValueTooLong", "Too long: may not be more than {} bytes"),
@@ -158,7 +158,7 @@ def violations(value: Any, schema: JsonObject, path: str, before: Any = None) ->
         )
         # Nothing more can be said about a value of the wrong type.
         return
-    # Most parts of a schema have none of these keywords.
+    # A fast path: most parts of a schema have none of these keywords.
     if not _OWN.isdisjoint(schema):
         yield from _own_violations(value, schema, path)
     if not _COMBINED.isdisjoint(schema):

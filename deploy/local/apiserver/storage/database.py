@@ -39,7 +39,7 @@ class ObjectDatabase:
         self._database.execute("PRAGMA journal_mode = WAL")
         # A killed process loses nothing; a machine that loses power may lose the last moments.
         self._database.execute("PRAGMA synchronous = NORMAL")
-        # One server owns the file.
+        # Only one server uses the file, so it can stay locked.
         self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._database.executescript(_SETUP)
 
@@ -77,5 +77,5 @@ class ObjectDatabase:
             raise
 
     def close(self) -> None:
-        """Folds the log into the file and closes it. May be called again."""
+        """Writes the log back into the file and closes it. May be called again."""
         self._database.close()

@@ -87,7 +87,7 @@ class ChangeHistory:
         self._limit = limit
         self._dropped = 0
         self._waiting: dict[str, dict[str, set[asyncio.Future[int]]]] = {}
-        # The greatest revision about which something may have been dropped: everything after it is known.
+        # Changes up to this revision may have been dropped; all later ones are here.
         self.floor = floor
 
     @property
@@ -102,8 +102,8 @@ class ChangeHistory:
         if len(self._changes) > self._limit:
             self.floor = self._changes.popleft().revision
             self._dropped += 1
-        # A watcher that pins a field waits for changes with its value alone: a thousand watchers of an object each cost
-        # no more than one at a change.
+        # Only changes with the value that it pins wake a watcher: with a thousand watchers of one object each, a change
+        # wakes one.
         for path, by_value in self._waiting.items():
             for value in _values(change, path):
                 _resolve(by_value.get(value, ()), place)
@@ -152,7 +152,7 @@ class ChangeHistory:
             return future.result() if future.done() else None
         finally:
             by_value[value].discard(future)
-            # Pins are as many as objects ever watched; empty entries would pile up.
+            # Every object that is watched can have a pin of its own, so empty entries would pile up.
             if not by_value[value]:
                 del by_value[value]
 

@@ -79,7 +79,7 @@ class ObjectStore:
         return collection
 
     def observe(self, observer: Callable[[StoredChange], None]) -> None:
-        """``observer`` hears of every later change, at once and in order. It must not raise and not write."""
+        """Calls ``observer`` with every later change, synchronously and in order. It must not raise or write."""
         self._observers.append(observer)
 
     def history(self, resource: str) -> ChangeHistory:
@@ -134,7 +134,7 @@ class ObjectStore:
     def _write(self, key: Key, body: JsonObject, before: StoredObject | None) -> StoredObject:
         self._check(key, before)
         now = self._next(key, body)
-        # The database comes before memory, and both before watchers: nobody may hear of a change that is then lost.
+        # The database comes before memory, and both before watchers: nobody must see a change that is then lost.
         self._database.put(key, now.revision, now.raw)
         self.revision = now.revision
         self._collection(key.resource).put(now)

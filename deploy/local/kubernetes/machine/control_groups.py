@@ -1,4 +1,4 @@
-"""The control groups under which a cluster's pods are, with both versions of the kernel's interface.
+"""The control groups of a cluster's pods, with both versions of the kernel's interface.
 
 Version 1 has a hierarchy for each controller: the group is made in every one. Version 2 has one hierarchy, in which
 controllers are passed on to a group's children one level at a time.
@@ -85,7 +85,7 @@ def trial(root: Path = ROOT, sleep: Callable[[float], None] = time.sleep) -> str
 
 def _lacking(place: Path) -> str:
     """The reason why the group ``place`` lacks controllers; empty if it has all that are needed."""
-    # A group that has processes can pass nothing on, unless it is the machine's own root.
+    # A group with processes in it can pass no controllers on, unless it is the machine's own root.
     has = (place / "cgroup.controllers").read_text().split()
     lacks = [name for name in NEEDED if name not in has]
     if not lacks:
@@ -134,6 +134,6 @@ def _places(group: str, root: Path) -> Iterator[Path]:
 
 def _hierarchies(root: Path) -> list[Path]:
     """The hierarchies of version 1."""
-    there = root.iterdir() if root.is_dir() else ()
+    paths = root.iterdir() if root.is_dir() else ()
     # Links such as `cpu` lead to `cpu,cpuacct`; following them would make every group twice.
-    return sorted(path for path in there if path.is_dir() and not path.is_symlink())
+    return sorted(path for path in paths if path.is_dir() and not path.is_symlink())

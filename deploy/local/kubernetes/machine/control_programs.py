@@ -16,7 +16,7 @@ from protocol.units import Seconds
 API_SERVER: Final = "kube-apiserver"
 STORE: Final = "etcd"
 _PATIENCE: Final = Seconds(0.5)
-"""What they do in a longer time serves their clients and their store, which end with them."""
+"""Short, because a longer shutdown would only serve their clients and their store, which end with them."""
 
 
 @dataclass(frozen=True, slots=True)

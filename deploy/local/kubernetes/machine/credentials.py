@@ -45,20 +45,20 @@ class Pki:
     def make(cls, folder: Path, now: datetime) -> Pki:
         """The authority and all that the control plane needs."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = cls(folder, authority(folder, now), now)
-        made._write("api-server", made.signer, server_identity("kube-apiserver", (CONTROL_HOST, API_SERVICE)))
-        made._write("kubelet-client", made.signer, CertificateSubject("kube-apiserver-kubelet-client"))
-        # The API server trusts any user name that a client of this authority sends in its headers, so it is kept
-        # apart from the one that signs users.
+        pki = cls(folder, authority(folder, now), now)
+        pki._write("api-server", pki.signer, server_identity("kube-apiserver", (CONTROL_HOST, API_SERVICE)))
+        pki._write("kubelet-client", pki.signer, CertificateSubject("kube-apiserver-kubelet-client"))
+        # The API server trusts any user name that a client with a certificate of this authority sends in its headers,
+        # so it is not the authority that signs users.
         front = authority(folder / "front-proxy", now)
-        made._write("front-proxy-client", front, CertificateSubject("front-proxy-client"))
+        pki._write("front-proxy-client", front, CertificateSubject("front-proxy-client"))
         private, public = signing_key()
         write_private(folder / "service-accounts.key", private.decode())
         write_private(folder / "service-accounts.pub", public.decode())
-        write_private(folder / "tokens.csv", token_list(made.admin_token))
+        write_private(folder / "tokens.csv", token_list(pki.admin_token))
         for name, user in _CONTROL_PLANE.items():
-            write_private(folder / f"{name}.kubeconfig", made.kubeconfig_of(CertificateSubject(user)))
-        return made
+            write_private(folder / f"{name}.kubeconfig", pki.kubeconfig_of(CertificateSubject(user)))
+        return pki
 
     @property
     def admin_token(self) -> str:

@@ -22,8 +22,7 @@ class ExposedCluster:
 
     async def expose(self, target: str, port: int) -> int:
         """The port that leads to ``target:port``. Raises ``NetworkError``, and ``ValueError`` for no address."""
-        # A VM is reached at its own address, which stays with it when it moves; a way through its pod would end with
-        # the pod.
+        # A VM is reached at its own address, which it keeps when it moves; a way through its pod ends with the pod.
         if IPv4Address(target) not in VM_RANGE:
             return await self._network.expose(target, port)
         try:

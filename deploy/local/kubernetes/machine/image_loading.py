@@ -1,4 +1,4 @@
-"""Puts images on the nodes of a cluster that runs, for there is no registry."""
+"""Puts images on the nodes of a running cluster, because there is no registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts the autoscaler on a real cluster that runs, from the project's own manifests and images, as people would."""
+"""Puts the autoscaler on a running real cluster, from the project's own manifests and images, as people would."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def built_parts(minor: str, folder: Path, report: Callable[[str], None]) -
 async def apply_manifests(kubeconfig: Path, parts: InstallationParts) -> None:
     """Applies the manifests. Raises ``InstallationError`` with what kubectl says."""
     texts = [for_version((_PROJECT / manifest).read_text(), parts.version) for manifest in MANIFESTS]
-    # Whatever was applied by hand before, without --server-side, is now as these say.
+    # Takes over fields that somebody applied by hand without --server-side, instead of failing with a conflict.
     how = ("apply", "--server-side", "--force-conflicts", "--filename=-")
     await kubectl(kubeconfig, parts, *how, typed="\n---\n".join(texts))
 
@@ -57,9 +57,9 @@ async def rolled_out(client: ApiClient, clock: Clock, report: Callable[[str], No
 
 async def _left(client: ApiClient) -> list[str]:
     try:
-        # Looked for every time: a wait ends with the reason as soon as it cannot succeed any more.
-        if story := hopeless((await client.list(PODS, NAMESPACE)).objects):
-            raise InstallationError(story)
+        # Checked in every round, so that a wait that can no longer succeed ends at once, with the reason.
+        if reason := hopeless((await client.list(PODS, NAMESPACE)).objects):
+            raise InstallationError(reason)
         lists = [await client.list(kind, NAMESPACE) for kind in (DEPLOYMENTS, _DAEMON_SETS)]
     except (KubeApiError, ApiUnavailableError) as error:
         return [f"answer of the API server ({error})"]
@@ -79,7 +79,7 @@ async def kubectl(kubeconfig: Path, parts: InstallationParts, *arguments: str, t
     try:
         output, complaint = await process.communicate(typed.encode())
     finally:
-        # Reached without an exit code only when cancelled.
+        # Without an exit code only if this task was cancelled.
         if process.returncode is None:
             process.kill()
             await process.wait()

@@ -1,7 +1,7 @@
-"""One node: a place of its own on this machine, with containerd, a kubelet and kube-proxy in it.
+"""One node: namespaces of its own on this machine, with containerd, a kubelet and kube-proxy in them.
 
-The node's first process makes its view of the files and holds its processes; with it ends all that runs on the node,
-and all that was mounted there. The kernel ends it with this process.
+The node's first process sets up its view of the file system and holds its namespaces; when it ends, so do all processes
+and mounts of the node. The kernel ends it with this process.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class NodePlace:
 
 
 class Node:
-    """One node, which runs while ``run`` does."""
+    """One node, which lives as long as ``run``."""
 
     def __init__(self, plan: NodePlan, place: NodePlace, clock: Clock) -> None:
         self.plan = plan
@@ -94,8 +94,8 @@ class Node:
             try:
                 await self._lived(api_server)
             except NodeError as error:
-                # The first boot decides whether the cluster comes up at all; later failures cost no other node
-                # anything and are retried.
+                # The first boot decides whether the cluster comes up at all; later failures affect no other node and
+                # are retried.
                 if not self._came_up:
                     raise
                 pause = retries.failed(self._clock.jitter(), Seconds(self._clock.now() - began))
@@ -131,7 +131,7 @@ class Node:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-        # The first process is the last to go, after the kernel has ended all others in its namespace.
+        # The first process goes last, after the kernel has ended all others in its PID namespace.
         while self._first and _is_there(f"/proc/{self._first}"):
             await self._clock.sleep(_PAUSE)
         self._first = 0
@@ -177,7 +177,7 @@ class Node:
         # node's mounts from the machine.
         apart = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")
         programs = [f"{name}={folder}" for name, folder in self._place.programs.items()]
-        # Its network is entered first: those who clean up look for processes by their network.
+        # The network is entered first, because the clean-up finds processes by their network.
         boot = ("sh", str(_BOOT_SCRIPT), str(self._place.folder), str(self._place.images), *programs)
         return LocalProgram((*apart, "--", *boot), self._place.log("boot"), self._place.enter_network)
 

@@ -1,4 +1,4 @@
-"""Finds out what this machine has. Whatever it tries it undoes, and it changes nothing."""
+"""Finds out what this machine has. It undoes whatever it tries, so it changes nothing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def _without_overlay(state: Path) -> str:
 
 @contextmanager
 def _trial_folder(state: Path) -> Iterator[str]:
-    """A folder on the file system of ``state``, which may not be there yet."""
+    """A folder on the file system of ``state``, which need not exist yet."""
     # Overlayfs depends on the file system, so the trial is made on the one that will be used.
     place = next(path for path in (state, *state.parents) if path.is_dir())
     with tempfile.TemporaryDirectory(prefix=".overlay-", dir=place) as folder:
@@ -104,7 +104,7 @@ async def _complaint(*command: str, typed: str = "") -> str:
     _, complaint = await process.communicate(typed.encode())
     if not process.returncode:
         return ""
-    # The first sentence tells what is wrong; what follows are guesses.
+    # Only the first clause says what is wrong: `mount`, for one, continues with guesses.
     return (
         " ".join(complaint.decode(errors="replace").split()).partition(", ")[0]
         or f"{command[0]} ended with code {process.returncode}"

@@ -1,7 +1,7 @@
 """The command lines of the control plane and of a node's programs (pure).
 
-- Nothing listens outside of the cluster's namespaces; in the control plane's all but the API server is on its loopback.
-- Every program shows a certificate of its own, and has the rights of its user alone.
+- Nothing listens outside of the cluster's namespaces; in the control plane's, all but the API server is on loopback.
+- Every program shows a certificate of its own, and has only the rights of its own user.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def api_server(pki: str) -> list[str]:
         f"--kubelet-certificate-authority={pki}/ca.pem",
         f"--kubelet-client-certificate={pki}/kubelet-client.crt",
         f"--kubelet-client-key={pki}/kubelet-client.key",
-        # Host names of nodes are in no DNS.
+        # No DNS knows the host names of nodes.
         "--kubelet-preferred-address-types=InternalIP",
         f"--requestheader-client-ca-file={pki}/front-proxy/ca.pem",
         "--requestheader-allowed-names=front-proxy-client",
@@ -89,14 +89,14 @@ def controller_manager(pki: str) -> list[str]:
         f"--cluster-signing-key-file={pki}/ca.key",
         f"--cluster-cidr={POD_RANGE}",
         f"--service-cluster-ip-range={SERVICE_RANGE}",
-        # Subnets of pods are the plan's.
+        # The plan assigns the pod subnets.
         "--allocate-node-cidrs=false",
         "--controllers=*,-node-ipam-controller,-node-route-controller,-service-lb-controller",
         # There is only one instance, so an election would only delay its start.
         "--leader-elect=false",
-        # Four status updates of a kubelet, which reports every 5 s here.
+        # Four updates of the kubelet, which posts its status every 5 s here.
         "--node-monitor-grace-period=20s",
-        # As often as there are new figures of pods.
+        # Kubernetes' default is 15 s; with a shorter period people see an HPA act sooner.
         "--horizontal-pod-autoscaler-sync-period=5s",
         "--profiling=false",
     ]

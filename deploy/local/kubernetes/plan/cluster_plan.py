@@ -1,4 +1,4 @@
-"""The plan of a cluster: its nodes, its addresses, and where everything stands inside of them (pure).
+"""The plan of a cluster: its nodes, its addresses, and the paths inside of nodes (pure).
 
 - Addresses repeat in every cluster: each has network namespaces of its own.
 - A node sees its own files and the programs at fixed paths (``IN_NODE``), wherever the cluster's folder is.
@@ -29,9 +29,9 @@ ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 MOST_NODES: Final = 50
 
 VM_RANGE: Final = IPv4Network("10.111.0.0/16")
-"""The flat network of VMs, where it is applied as it ships (``--addresses`` of the controller)."""
+"""The flat network of VMs if its manifest is applied unchanged (``--addresses`` of the controller)."""
 VM_VISITOR: Final = "10.111.255.254"
-"""This machine's own address there, which no VM is given."""
+"""This machine's own address there, which no VM gets."""
 # Less than 1500 bytes, to leave room for the header of the tunnel between nodes.
 VM_RANGE_MTU: Final = 1450
 
@@ -56,7 +56,7 @@ class NodePlan:
     @property
     def address(self) -> str:
         """The node's own address."""
-        # The addresses before .11 are left to the control plane.
+        # Addresses below .11 are reserved for the control plane.
         return f"10.100.0.{10 + self.number}"
 
     @property
@@ -88,11 +88,11 @@ class ClusterPlan:
 
     @property
     def cgroup(self) -> str:
-        """The control group under which all of the cluster's pods are, in every hierarchy."""
+        """The control group of all of the cluster's pods, in every hierarchy."""
         return cgroup_of(self.name)
 
     def node_cgroup(self, node: NodePlan) -> str:
-        """The control group under which the pods of ``node`` are."""
+        """The control group of the pods of ``node``."""
         return f"{self.cgroup}/{node.name}"
 
 

@@ -1,6 +1,6 @@
 """Parts of an installation of the autoscaler on a cluster, and the tests of whether it is done or has failed (pure).
 
-The images are those of ``autoscale images build`` and the manifests those of people; nothing is made for this alone.
+The images are those of ``autoscale images build``, and people apply the same manifests; nothing exists only for this.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OWN_IMAGES: Final = (
     *("neonvm-runner", "postgres-vm"),
 )
 MANIFESTS: Final = (
-    # The controller reads the agents' part of a pod once, when it starts.
+    # Before the controller, which reads the agents' part of a pod only when it starts.
     "deploy/kubernetes/agent-sidecar.yaml",
     "deploy/kubernetes/neonvm-devices.yaml",
     "deploy/kubernetes/neonvm-network.yaml",
@@ -36,7 +36,7 @@ _KUBE_SCHEDULER: Final = "registry.k8s.io/kube-scheduler"
 _PULLS: Final = frozenset({"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
 _NEVER_STARTS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _PATIENT: Final = 3
-"""So often a container may end before it is given up: the first time what it needs may not be there yet."""
+"""Restarts of a crash-looping container that count as final: what it needs may come up later than it does."""
 
 
 def kube_scheduler_image(version: str) -> str:
@@ -63,14 +63,14 @@ def _is_rolled_out(workload: Json) -> bool:
         return False
     # Only a DaemonSet has this field.
     if "desiredNumberScheduled" in status:
-        # Zero wanted means that the nodes have not been counted yet.
+        # Zero desired pods mean that the controller has not counted the nodes yet.
         return 0 < whole(status, "desiredNumberScheduled") <= whole(status, "numberAvailable")
     return 0 < whole(workload, "spec", "replicas") <= whole(status, "availableReplicas")
 
 
 def hopeless(pods: Iterable[Json]) -> str:
-    """The reason why a pod can never start; empty if all may."""
-    return next((story for pod in pods if not is_leaving(pod) and (story := _why(pod))), "")
+    """The reason why a pod can never start; empty if all can."""
+    return next((reason for pod in pods if not is_leaving(pod) and (reason := _why(pod))), "")
 
 
 def _why(pod: Json) -> str:
@@ -79,14 +79,14 @@ def _why(pod: Json) -> str:
         of_pod = f"container {text(container, 'name')} of pod {name}"
         waiting = child(container, "state", "waiting")
         reason = text(waiting, "reason")
-        # There is no registry, so no pull can succeed later.
+        # Without a registry no pull can succeed later.
         if reason in _PULLS:
             return f"{of_pod} has no image {text(container, 'image')}, and there is no registry: {reason}"
         if reason in _NEVER_STARTS:
             return f"{of_pod} cannot start: {text(waiting, 'message') or reason}"
         if reason == "CrashLoopBackOff" and whole(container, "restartCount") >= _PATIENT:
             return f"{of_pod} has ended {whole(container, 'restartCount')} times: {_last_words(container)}"
-    # A VM's own end is not looked for here: what ran in its pod tells more.
+    # Not for VMs: their pods also fail when the guest ends, which says nothing about the installation.
     if text(pod, "status", "phase") == "Failed" and LABEL_VM_NAME not in labels_of(pod):
         return f"pod {name} has failed: {text(pod, 'status', 'message') or text(pod, 'status', 'reason')}"
     return ""

@@ -1,4 +1,4 @@
-"""Kubeconfigs, and who each program of the cluster is (pure)."""
+"""Kubeconfigs, and the users of a cluster's programs and people (pure)."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def kubeconfig(server: str, authority: bytes, user: str, login: Certified | Toke
 
 
 def node_user(node: NodePlan) -> str:
-    """The user that a node's kubelet is."""
-    # The prefix is fixed by the Node authorizer.
+    """The user name of a node's kubelet."""
+    # The Node authorizer requires this prefix.
     return f"system:node:{node.name}"
 
 

@@ -1,7 +1,7 @@
 """The Node objects with which a cluster begins (pure).
 
-They are made before the kubelets come, which find themselves in them: so subnets of pods, labels and taints are the
-plan's, and a label that NodeRestriction keeps a kubelet from setting can be asked for.
+They are created before the kubelets register, which adopt them: so pod subnets, labels and taints are the plan's, even
+labels that NodeRestriction keeps a kubelet from setting.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from protocol.kubernetes.objects import Json
 
 
 def node_object(node: NodePlan) -> Json:
-    """The node as it is registered. Kubernetes adds the taint of a node that is not ready, and takes it away."""
+    """The node as it is registered. Kubernetes itself adds and removes the taint of a node that is not ready."""
     labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", **node.labels}
     return {
         "apiVersion": "v1",

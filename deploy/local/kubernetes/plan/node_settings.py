@@ -39,7 +39,7 @@ def node_files(plan: ClusterPlan, node: NodePlan) -> dict[str, str]:
 
 
 def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
-    """The kubelet's. It offers the node's size by reserving the rest of what it is shown."""
+    """The kubelet's settings."""
     # A kubelet reports the whole machine as its capacity; reserving the rest is the only way to offer less.
     reserved = plan.shown_to(node).minus_or_zero(node.size)
     settings: Json = {
@@ -65,12 +65,12 @@ def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{plan.node_cgroup(node)}",
         "failCgroupV1": False,
-        # The machine's swap is not the cluster's to turn off.
+        # The cluster must not turn off the machine's swap.
         "failSwapOn": False,
         # The reservation is bookkeeping; no control group has to enforce it.
         "enforceNodeAllocatable": [],
         "systemReserved": {"cpu": reserved.cpu.quantity(), "memory": reserved.mem.quantity()},
-        # The machine's disk is not the node's: nothing is evicted and no image removed because it fills.
+        # The disk belongs to the machine, not to the node: a full one must not evict pods or remove images.
         "evictionHard": {},
         "imageGCHighThresholdPercent": 100,
         "localStorageCapacityIsolation": False,
@@ -82,8 +82,11 @@ def kubelet_settings(plan: ClusterPlan, node: NodePlan) -> str:
 
 
 def containerd_settings() -> str:
-    """Containerd's. Without the right to lower an OOM score a sandbox would not start, so it is restricted; a profile
-    of AppArmor would stay in the kernel after the cluster, so there is none. A device given to a pod is its user's.
+    """Containerd's settings.
+
+    ``restrict_oom_score_adj``: without the right to lower an OOM score, sandboxes start only with this.
+    ``disable_apparmor``: a profile would stay in the kernel after the cluster has ended.
+    ``device_ownership_from_security_context``: a pod's devices belong to the user that it runs as.
     """
     return f"""\
 version = 3
@@ -133,8 +136,8 @@ def cni_settings(node: NodePlan) -> str:
 
 
 def kube_proxy_settings(node: NodePlan) -> str:
-    """Kube-proxy's."""
-    # The limits of connection tracking are the machine's. Zero leaves each as it is.
+    """Kube-proxy's settings."""
+    # The limits of connection tracking belong to the machine. Zero leaves each as it is.
     untouched = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
     return _yaml(
         {

@@ -19,6 +19,6 @@ def unready(objects: list[Json], condition: str) -> list[str]:
 
 def missing_nodes(plan: ClusterPlan, nodes: list[Json]) -> list[str]:
     """The planned nodes that are not Ready, or do not exist."""
-    # A node that has not registered yet is missing from the list, so readiness alone does not tell.
+    # Compared with the plan, because a node that has not registered yet is missing from the list.
     ready = {name_of(node).name for node in nodes if holds(node, "Ready")}
     return [node.name for node in plan.nodes if node.name not in ready]

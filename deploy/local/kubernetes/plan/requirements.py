@@ -48,12 +48,12 @@ class MachineReport:
 
 def missing(machine: MachineReport, nodes: int = 1) -> list[str]:
     """Missing parts for that many ``nodes``, each as a clause of one line; empty if a cluster can run."""
-    # What only root can find out is not asked of others.
+    # Most other checks need root, so their findings would be incomplete.
     if not machine.root:
         return ["it needs root, for namespaces, mounts and control groups"]
     packages = sorted({package for program, package in PACKAGES.items() if program not in machine.programs})
     needed = _CONTROLLERS_OF_2 if machine.unified_cgroups else _CONTROLLERS_OF_1
-    controllers = [controller for controller in needed if controller not in machine.controllers]
+    lacking = [controller for controller in needed if controller not in machine.controllers]
     version = 2 if machine.unified_cgroups else 1
     clauses = (
         f"packages are missing: {INSTALLER} kubernetes (for {', '.join(packages)})" if packages else "",
@@ -62,8 +62,8 @@ def missing(machine: MachineReport, nodes: int = 1) -> list[str]:
         machine.without_overlay,
         # A missing package may be the reason, and is named already.
         machine.without_nftables if not packages else "",
-        f"control groups (version {version}) lack {', '.join(controllers)}" if controllers else "",
-        machine.without_groups if not controllers else "",
+        f"control groups (version {version}) lack {', '.join(lacking)}" if lacking else "",
+        machine.without_groups if not lacking else "",
         _few_watches(machine.inotify_instances, nodes),
         "" if machine.kmsg else "there is no /dev/kmsg, which kubelets read",
     )

@@ -1,7 +1,7 @@
 """``python -m deploy.local.kubernetes.programs [MINOR [ADD-ON …]]``: builds what a cluster of that minor version needs.
 
-The default is the newest version. It prints a line for each thing to know, and at last where each set is, as JSON. It
-is a process of its own so that all of a build ends with the one who asked for it.
+The default is the newest version. It prints progress, and last the folder of each set as JSON. It is a process of its
+own, so that the whole build ends with the process that asked for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         builder = Builder.usual(find_go())
         folders = {modules.name: str(builder.ensure(modules, report)) for modules in module_sets(minor, add_ons)}
-        # Images are made of the programs, so they come last.
+        # Images contain the programs, so they come last.
         images = image_set(builder, add_ons, report)
     except (BuildError, BuildFailedError, NoGoError, OSError) as error:
         print(error, file=sys.stderr)

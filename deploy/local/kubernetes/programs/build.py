@@ -17,7 +17,7 @@ from vm_image.store import Report, Store, cache_root
 
 MODULES: Final = Path(__file__).parents[1] / "modules"
 _RECIPE: Final = "1"
-"""Changes with the way of building, so that what was built in another way is not used."""
+"""To be changed with the way of building, so that programs built in the old way are not used."""
 
 _LAST_LINES: Final = 15
 
@@ -40,8 +40,7 @@ class Builder:
 
     def key(self, modules: ModuleSet) -> str:
         """The name of the folder of the set's programs: the set's name and a digest of all that it is built of."""
-        # What is built depends on the set's files, on Go's version and on nothing else; a change of any gives another
-        # folder.
+        # Everything that the programs depend on: a change of any part gives another folder.
         digest = hashlib.sha256(f"{_RECIPE} {self.toolchain.version} {platform.machine()}\n".encode())
         for path in sorted((MODULES / modules.name).iterdir()):
             # The length delimits the content, so that two files cannot hash like one.
@@ -71,8 +70,8 @@ class Builder:
         for packages, program in modules.builds:
             command = [str(self.toolchain.go), "build", "-v", *flags, linked, "-o", f"{work}/{program}", *packages]
             run_counted(command, folder, self.toolchain.environment(), counted)
-        # Go names a program after its package's last element. Packages listed in `renamed` were built under their
-        # final name already.
+        # Programs that `renamed` lists by package were built under their final names; only those that it lists by Go's
+        # name are left.
         for built, name in modules.renamed.items():
             if built not in modules.packages:
                 (work / built).rename(work / name)
@@ -83,7 +82,7 @@ class Builder:
                 shutil.copyfile(source / file, work / Path(file).name)
 
     def _go(self, folder: Path, *arguments: str) -> str:
-        result = subprocess.run(
+        completed = subprocess.run(
             [str(self.toolchain.go), *arguments],
             cwd=folder,
             env=self.toolchain.environment(),
@@ -91,9 +90,9 @@ class Builder:
             text=True,
             check=False,
         )
-        if result.returncode:
-            raise BuildFailedError(f"`go {arguments[0]}` failed in {folder}: {_end(result.stderr.splitlines())}")
-        return result.stdout
+        if completed.returncode:
+            raise BuildFailedError(f"`go {arguments[0]}` failed in {folder}: {_end(completed.stderr.splitlines())}")
+        return completed.stdout
 
 
 class Counted:

@@ -1,4 +1,4 @@
-"""Has the programs built by a process of its own, which ends with this one however that ends."""
+"""Has the programs built in a process of their own, which ends with this one however that ends."""
 
 from __future__ import annotations
 

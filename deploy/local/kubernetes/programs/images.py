@@ -54,7 +54,7 @@ class ProgramImage:
         return tree((directory("tmp", 0o1777), program, *links))
 
     def run_facts(self, architecture: str) -> oci.RunFacts:
-        """Run configuration of its containers: without privileges, unless it is a box of tools."""
+        """Run configuration of its containers: unprivileged, unless it is a set of tools."""
         facts = oci.RunFacts(architecture=architecture, environment={"PATH": "/bin"})
         return facts if self.links else replace(facts, entrypoint=(f"/bin/{self.program.name}",), user=_UNPRIVILEGED)
 
@@ -82,8 +82,8 @@ def write_image(image: ProgramImage, path: Path, report: Report) -> None:
     key = layer_key(f"{file.path} {file.mode} {file.target}\n".encode() + file.content for file in files.values())
     layer = stored_layer(key, lambda: files, report)
     configuration = oci.config(image.run_facts(platform.debian), [layer.facts])
-    described = oci.Descriptor.of(oci.CONFIG, configuration)
-    document = oci.manifest(described, [layer.facts], {})
+    descriptor = oci.Descriptor.of(oci.CONFIG, configuration)
+    document = oci.manifest(descriptor, [layer.facts], {})
     write_archive(path, Contents(platform.debian, configuration, document, (layer,)), image.name)
 
 
@@ -97,8 +97,7 @@ def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[Pr
     if VERTICAL_POD_AUTOSCALER.name in add_ons:
         recommender = builder.ensure(VERTICAL_POD_AUTOSCALER, report) / "vpa-recommender"
         images.append(ProgramImage(VPA_RECOMMENDER_IMAGE, recommender))
-    # The machine's own busybox; without one `Path('')` is the current folder, which stands alone no more than any
-    # folder.
+    # The machine's own busybox. Without one, `Path('')` is the current folder, which `stands_alone` rejects.
     busybox = Path(shutil.which("busybox") or "")
     if stands_alone(busybox):
         images.append(ProgramImage(BUSYBOX_IMAGE, busybox, APPLETS))

@@ -1,7 +1,7 @@
 """``python -m deploy.local.kubernetes.programs.own_images MINOR FOLDER``: the images that an installation needs.
 
-It prints a line for each thing to know, and at last what was built, as JSON. It is a process of its own so that all of
-a build ends with the one who asked for it; what was finished is kept.
+It prints progress, and last what it built, as JSON. It is a process of its own, so that the whole build ends with the
+process that asked for it; finished parts stay in the cache.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def build_parts(minor: str, folder: Path, report: Report) -> InstallationParts:
     folder.mkdir(parents=True, exist_ok=True)
     kubernetes = kubernetes_set(minor)
     programs = Builder.usual(find_go()).ensure(kubernetes, report)
-    # go.mod alone says which patch release belongs to the minor version.
+    # Only go.mod says which patch release belongs to the minor version.
     version = required_version((MODULES / kubernetes.name / "go.mod").read_text(), KUBERNETES)
     scheduler = folder / "kube-scheduler.tar"
     write_image(ProgramImage(kube_scheduler_image(version), programs / "kube-scheduler"), scheduler, report)

@@ -1,4 +1,4 @@
-"""The Go toolchain that builds the programs: where it is, and whether it will do."""
+"""The Go toolchain that builds the programs: where it is, and whether it is new enough."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REMEDY: Final = f"install Go {OLDEST[0]}.{OLDEST[1]} or newer, or its package fo
 _VERSION: Final = re.compile(r"\bgo(\d+)\.(\d+)\S*")
 
 
-# With these set, Go would build for another system, or with other features. Go's defaults are what is wanted.
+# Removed from the environment: they would make Go build for another system or with other features.
 _CHANGING: Final = frozenset({"GOOS", "GOARCH", "GOEXPERIMENT"})
 _OURS: Final = {
     # Programs without C need no compiler here and no libraries in their images.
@@ -27,7 +27,7 @@ _OURS: Final = {
     "GOAMD64": "v1",
     "GOARM64": "v8.0",
     "GOFIPS140": "off",
-    "GOFLAGS": "-mod=readonly",  # an empty one would be none, and leave those that `go env -w` has kept in force
+    "GOFLAGS": "-mod=readonly",  # empty, it would count as unset, and flags stored with `go env -w` would apply
     # Go fetches the version that a module asks for.
     "GOTOOLCHAIN": "auto",
     # A go.work above the project would replace the pinned modules.
@@ -63,11 +63,11 @@ def find_go() -> Toolchain:
     if go is None:
         raise NoGoError(f"Go is missing: {REMEDY}")
     # In the root folder no go.mod asks for another version.
-    result = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False, cwd="/")
-    version = result.stdout.strip()
+    completed = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False, cwd="/")
+    version = completed.stdout.strip()
     match = _VERSION.search(version)
     if match is None:
-        raise NoGoError(f"{go} does not tell its version ({result.stderr.strip() or version!r}): {REMEDY}")
+        raise NoGoError(f"{go} does not tell its version ({completed.stderr.strip() or version!r}): {REMEDY}")
     if (int(match[1]), int(match[2])) < OLDEST:
         raise NoGoError(f"{go} is {version}: {REMEDY}")
     return Toolchain(Path(go), version)

@@ -1,6 +1,6 @@
 """Programs, and the Go module from which each is built (pure).
 
-- Versions stand in the ``go.mod`` of each module set and nowhere else; checksums stand in its ``go.sum``.
+- Versions are in the ``go.mod`` of each module set and nowhere else; checksums are in its ``go.sum``.
 - Each set is a folder under ``modules`` and is built, kept and used on its own.
 - ``python -m scripts.pin_kubernetes`` writes the files of a minor version of Kubernetes.
 """
@@ -59,7 +59,7 @@ class ModuleSet:
         if not self.stamps:
             return "-s -w"
         values = _stamp_values(required_version(go_mod, self.module))
-        # The linker sets a variable by its full name; the last part of that says which of the values it takes.
+        # `-X` takes the full name of a variable; the last part of the name selects the value.
         stamped = [f"-X {stamp}={values[stamp.rpartition('.')[2]]}" for stamp in self.stamps]
         return " ".join(("-s -w", *stamped))
 
@@ -126,7 +126,7 @@ NEON: Final = ModuleSet(
         "neonvm-controller/role.yaml",
     ),
 )
-"""The programs beside which ours are tested: NeonVM's controller, and the agent and the scheduler made for it."""
+"""The programs with which ours are tested: NeonVM's controller, and the agent and the scheduler made for it."""
 
 _CERT_MANAGER: Final = "github.com/cert-manager/cert-manager"
 _CERT_MANAGER_KINDS: Final = ("certificaterequests", "certificates", "clusterissuers", "issuers")
@@ -135,10 +135,10 @@ CERT_MANAGER: Final = ModuleSet(
     _CERT_MANAGER,
     files=tuple(f"deploy/crds/cert-manager.io_{kind}.yaml" for kind in _CERT_MANAGER_KINDS),
 )
-"""Of its controllers those that the chart's authority needs: tests install the chart beside it."""
+"""Only the controllers that the chart's authority needs: tests install the chart with it."""
 
 ADD_ONS: Final = {VERTICAL_POD_AUTOSCALER.name: VERTICAL_POD_AUTOSCALER}
-"""What a cluster has only if asked, by name."""
+"""Module sets that a cluster has only on request, by name."""
 
 
 def module_sets(minor: str, add_ons: Sequence[str] = ()) -> tuple[ModuleSet, ...]:
@@ -147,13 +147,12 @@ def module_sets(minor: str, add_ons: Sequence[str] = ()) -> tuple[ModuleSet, ...
     Raises ``KeyError`` for an unknown minor version or add-on.
     """
     chosen = (ADD_ONS[name] for name in add_ons)
-    # Kubernetes takes longest by far, so it comes last.
     return (PAUSE, ETCD, CONTAINERD, METRICS_SERVER, COREDNS, *chosen, kubernetes_set(minor))
 
 
 def required_version(go_mod: str, module: str) -> str:
     """The version of ``module`` that the text of a ``go.mod`` requires. Raises ``LookupError``."""
-    # A requirement stands on a line of its own or, alone, behind the keyword.
+    # A requirement is a line of a `require` block, or follows the keyword on the same line.
     match = re.search(rf"^(?:require)?\s*{re.escape(module)} (v\S+)", go_mod, re.MULTILINE)
     if match is None:
         raise LookupError(f"the go.mod requires no {module}")
@@ -167,9 +166,9 @@ def go_mod_of_kubernetes(version: str, go: str, staging: tuple[str, ...]) -> str
     those published with the same release: v1.36.3 goes with v0.36.3.
     """
     tools = "\n".join(f"\t{KUBERNETES}/cmd/{program}" for program in _KUBERNETES_PROGRAMS)
-    beside = f"v0.{version.removeprefix('v1.')}"
+    published = f"v0.{version.removeprefix('v1.')}"
     # Kubernetes replaces these by folders of its repository, and Go ignores the replacements of a dependency.
-    replaced = "\n".join(f"\t{module} => {module} {beside}" for module in staging)
+    replaced = "\n".join(f"\t{module} => {module} {published}" for module in staging)
     return (
         f"module autoscale/kubernetes\n\ngo {go}\n\nrequire {KUBERNETES} {version}\n\n"
         f"tool (\n{tools}\n)\n\nreplace (\n{replaced}\n)\n"
