@@ -16,6 +16,6 @@ _UNLESS_ORPHANED: Final = ("sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"')
 
 def owned(command: Sequence[str], enter: Sequence[str] = ()) -> list[str]:
     """The command line of a child of this process; ``enter`` leads into its network and may fork on its way."""
-    # A program that forks on its way, such as nsenter, loses the signal, which is not inherited by its child.
+    # A child does not inherit the setting, so behind a program that forks, such as nsenter, it is made again.
     last = _DIE_WITH_PARENT if enter else ()
     return [*_DIE_WITH_PARENT, *_UNLESS_ORPHANED, str(os.getpid()), *enter, *last, *command]

@@ -2,7 +2,7 @@
 
 Rules that hold in this package:
 
-- It is pure: no clock, no randomness, no input or output, no logging, no framework.
+- Outside of ``runtime`` it is pure: no clock, no randomness, no input or output, no logging, no framework.
 - It imports neither service; ``units``, ``smoothing`` and ``ranking`` never see ``messages``.
 - CPU, memory, time and compute units cross function boundaries only as the types of ``units``.
 """
@@ -10,4 +10,4 @@ Rules that hold in this package:
 from typing import Final
 
 VERSION: Final = "0.3.0"
-"""Of every program, image and chart of a commit, by Semantic Versioning; the wire has ``versions`` of its own."""
+"""The version of every program, image and chart of a commit (Semantic Versioning); the wire has ``versions``."""

@@ -1,4 +1,4 @@
-"""Back-off: the wait before something that failed is tried again. The only one of this project."""
+"""Back-off: the wait before a retry. The only implementation of this project."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from protocol.units import Seconds
 
-_MOST_DOUBLINGS: Final = 64  # no cap in use is further away, and a float still holds the power
+_MOST_DOUBLINGS: Final = 64  # every cap in use is reached earlier, and the power still fits a float
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Backoff:
         """
         # Without the cap on the exponent, a long series of failures would overflow the float.
         grown = self.first * self.factor ** min(failures - 1, _MOST_DOUBLINGS)
-        # Jitter is added after the cap and only lengthens: clients that failed together must not come back together.
+        # Jitter is added after the cap, so that clients at the cap that failed together do not come back together.
         return Seconds(min(self.cap, grown) * (1.0 + self.spread * jitter))
 
 
@@ -54,7 +54,7 @@ class Retries:
 
     def failed(self, jitter: float, ran: Seconds = Seconds(0.0)) -> Seconds:
         """Counts a failure after ``ran`` seconds of running well; returns how long to wait, in seconds."""
-        # Something that ran well for long enough begins at the first wait again.
+        # After running well for long enough, waits start from the first again.
         self.failures = 1 if ran >= self.healthy else self.failures + 1
         return self.backoff.delay(self.failures, jitter)
 

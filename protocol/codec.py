@@ -92,7 +92,7 @@ def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: B
     # Up, so that the VM does not get less than the agent asks for.
     wire["resources"] = dialect.write_up(request.resources, slot_size)
     if dialect.last_permit:
-        # Down, as a permit was: asking for more than was granted would make a restarted scheduler over-commit.
+        # Down, like the permit itself: claiming more than was granted would make a restarted scheduler over-commit.
         wire["lastPermit"] = request.last_permit and dialect.write_down(request.last_permit, slot_size)
     if dialect.bytes_and_unit:
         if request.compute_unit is None:
@@ -110,7 +110,7 @@ def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: B
 def encode_response(version: ProtocolVersion, response: PluginResponse, slot_size: Bytes) -> bytes:
     """A scheduler's response as ``version`` writes it, the permit down to what that version can say.
 
-    The same few are written again and again, and are remembered.
+    Cached, since a scheduler writes the same few again and again.
 
     >>> unit = ComputeUnit.parse("250m", "1Gi")
     >>> encode_response(ProtocolVersion.V5_0, PluginResponse(Resources.parse(1, "2Gi"), unit), Bytes.parse("1Gi"))
@@ -137,7 +137,7 @@ def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> 
     dialect = DIALECTS[version]
     try:
         wire = _decoded(_RESPONSE, body)
-        # The versions disagree on the field's name.
+        # The seed says ``resourceUnit``, later versions ``computeUnit``.
         unit = (wire.computeUnit or wire.resourceUnit) if dialect.response_units else None
         if dialect.response_units and unit is None:
             raise ValueError(f"{dialect.response_units[0]}: expected a value, the field is missing")
@@ -232,8 +232,8 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 
 def _require_no_key_twice(body: bytes) -> None:
-    # Only the standard library's parser can report repeated keys, and it is slow.
-    # Two readers of one message must not see two messages, which JSON allows where a key is repeated.
+    # JSON allows a repeated key, and then two readers may see two different messages. Only the standard library's
+    # parser can report one, and it is slow, so it runs only if the colons outnumber the keys.
     if _keys(_ANY_OBJECT.decode(body)) < body.count(b":"):
         _NO_KEY_TWICE.decode(body.decode())
 

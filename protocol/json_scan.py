@@ -1,6 +1,6 @@
-"""Takes JSON text apart one level deep, however deep it is nested: for texts that a decoder refuses as a whole.
+"""Splits JSON text one level deep, however deeply it is nested: for texts that a decoder refuses as a whole.
 
-What is inside a part is not looked at: it may be anything. A text that does not close what it opens raises
+The inside of a part is not checked and may be anything. A text that does not close what it opens raises
 ``UnclosedError``.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-_STRING: Final = rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'  # an unclosed string reaches to the end: never tried again
+_STRING: Final = rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'  # an unclosed one extends to the end; no backtracking
 _TOKEN: Final = re.compile(_STRING + rb"|[{}\[\],]", re.DOTALL)
 _KEY: Final = re.compile(rb"\s*(" + _STRING + rb")\s*:", re.DOTALL)
 _OPEN: Final = frozenset(b"{[")
@@ -59,7 +59,7 @@ def members(text: bytes) -> dict[str, bytes]:
     values = {}
     for part in elements(text):
         key = _KEY.match(part)
-        # A part without a key cannot be in an object; the decoder has refused the text already.
+        # An element of an array, or malformed: the decoder has refused the text already.
         if key is not None:
             values[_name(key[1])] = part[key.end() :].strip()
     return values

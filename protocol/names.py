@@ -22,7 +22,7 @@ RUNNER_AUTHORITIES: Final = "RUNNER_AUTHORITIES"
 """In that container: the variable with the authorities whose clients its ports let in. A pod without it is open."""
 
 RUNNER_AUDIENCE: Final = "neonvm-runner"
-"""Of the token with which that container proves which pod it is; nothing but our controller accepts it."""
+"""The audience of the token with which that container proves which pod it is; only our controller accepts it."""
 
 AGENT_CONTAINER: Final = "autoscaler-agent"
 """In the pod of a VM: the container of its agent."""
@@ -58,7 +58,7 @@ ANNOTATION_PERMIT_WRITER: Final = "autoscaling.neon.tech/permit-writer"
 """On a VirtualMachine: which scheduler process wrote the permit; two at once are an error that must be seen."""
 
 LABEL_MAKE_ROOM: Final = "autoscaling.neon.tech/make-room"
-"""On a pod that runs no VM: ``true`` lets VMs move away where an in-place resize of it is Deferred (B.14)."""
+"""On a pod that runs no VM: ``true`` lets VMs move away if an in-place resize of it is Deferred (B.14)."""
 
 ANNOTATION_APPROVED: Final = "internal.autoscaling.neon.tech/resources-approved"
 """On a VirtualMachine: what the original's scheduler has granted its agent, written as our permits are."""
@@ -74,7 +74,7 @@ LABEL_ALWAYS_MIGRATE: Final = "autoscaling.neon.tech/testing-only-always-migrate
 
 AUTO_MIGRATION: Final = "autoscaling.neon.tech/auto-migration-enabled"
 """A label or annotation of a VirtualMachine: ``"false"`` keeps the scheduler from moving it by itself, ``"true"`` lets
-it where the settings ask VMs to opt in.
+it if the settings ask VMs to opt in.
 """
 
 BOOTING: Final = "Booting"
@@ -94,7 +94,7 @@ ANNOTATION_ROOM_FREED: Final = "autoscaling.neon.tech/room-freed"
 
 LABEL_MACHINE: Final = "node.kubernetes.io/instance-type"
 LABEL_MACHINE_OLD: Final = "beta.kubernetes.io/instance-type"
-"""On a Node: its instance type, and the name under which old clusters say it."""
+"""On a Node: its instance type, and the label that old clusters have for it."""
 
 LABEL_NODE_GROUP: Final = "autoscaling.neon.tech/node-group"
 """On a Node: the group that it belongs to, as a price table names it, if no label of its cloud says so."""
@@ -111,7 +111,7 @@ LABEL_GROUP: Final = "autoscaling.neon.tech/group"
 """On a VirtualMachine and its pod: the VirtualMachineGroup, in the same namespace, that it belongs to."""
 
 PASSWORD_SUFFIX: Final = ".postgres-password"  # noqa: S105 - a name
-"""A Secret called as the VM or its group, and this, has the password of the database in its entry ``PASSWORD_KEY``."""
+"""The Secret named after the VM or its group, plus this, has the database's password in its entry ``PASSWORD_KEY``."""
 PASSWORD_KEY: Final = "password"  # noqa: S105 - a name
 
 LABEL_ROLE: Final = "autoscaling.neon.tech/role"

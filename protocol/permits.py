@@ -1,4 +1,4 @@
-"""The permit as it is kept on a VirtualMachine, so that a restarted scheduler knows what it has granted.
+"""The permit as a VirtualMachine stores it, so that a restarted scheduler knows what it has granted.
 
 The annotation ``autoscaling.neon.tech/permit`` holds ``{"vCPUs": "750m", "mem": "3Gi"}``: absolute amounts, never
 slots. It is written before an increase is answered.
@@ -84,5 +84,5 @@ def decode_holders(text: str) -> tuple[str, ...]:
     (('pod', 'agent'), ())
     """
     holders = text.partition("/")[2].partition("/")[2]
-    # Split no further than needed: the annotation may come from anyone who may write the object.
+    # Split no further than needed: anyone who may write the object can write a long annotation.
     return tuple(holders.split(",", MOST_HOLDERS)[:MOST_HOLDERS]) if holders else ()

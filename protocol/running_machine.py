@@ -1,7 +1,8 @@
 """Limits of a running guest's machine, whatever the VM's spec says in the meantime (pure).
 
 A machine is started with a number of CPUs and with the smallest and largest memory of the spec of that moment; only a
-restart changes them. The controller reads them from the arguments of the VM's pod and says them in ``status.machine``.
+restart changes them. The controller reads them from the arguments of the VM's pod and reports them in
+``status.machine``.
 """
 
 from __future__ import annotations
@@ -72,14 +73,14 @@ def _quantity(fields: JsonObject, key: str) -> int | str:
     return value
 
 
-@lru_cache(1024)  # the VMs of a fleet have few machines
+@lru_cache(1024)  # the VMs of a fleet have few different machines
 def _machine(max_cpus: int | str, min_memory: int | str, max_memory: int | str) -> RunningMachine:
     machine = RunningMachine(
         cpu_from_wire("status.machine.maxCpus", max_cpus),
         mem_from_wire("status.machine.minMemory", min_memory),
         mem_from_wire("status.machine.maxMemory", max_memory),
     )
-    # A zero maximum or an inverted range would make ``clip`` answer with sizes that do not exist.
+    # A zero maximum or an inverted range would make ``clip`` return sizes that no machine has.
     if not (machine.cpu_max and machine.mem_max and machine.mem_min <= machine.mem_max):
         raise ValueError(f"status.machine: expected maxCpus > 0 and minMemory <= maxMemory > 0, got {machine}")
     return machine

@@ -20,12 +20,12 @@ class TokenBucket:
         self._at = now
 
     def take(self, tokens: float, now: Instant) -> bool:
-        """Take this many; return True if they were available. The rest is owed.
+        """Takes this many; returns True if they were available. The bucket may go into debt.
 
         >>> TokenBucket(2.0, 1.0, Instant(0.0)).take(3.0, Instant(1.0))
         False
         """
         grown = self._held + self._per_second * (now - self._at)
-        # May go below zero: a message that is too large is owed, and paid back before the next one.
+        # May go below zero: a refused message counts too, so whoever keeps sending stays refused.
         self._held, self._at = min(self._most, grown) - tokens, now
         return self._held >= 0.0

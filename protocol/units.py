@@ -2,8 +2,7 @@
 
 Rules that hold here:
 
-- Amounts are never negative. Subtraction that would go below zero raises ``NegativeAmountError``; where zero is the
-  wanted answer, say so with ``minus_or_zero``.
+- Amounts are never negative: subtraction below zero raises ``NegativeAmountError``, ``minus_or_zero`` stops at zero.
 - CPU and memory share one code path: both are an ``Amount``, and ``Resources`` does every operation once for both.
 - Amounts of different kinds do not mix: ``MilliCpu(1) + Bytes(1)`` is a type error and raises ``TypeError``.
 - They are msgspec's structs, which are made and compared three times as fast as frozen dataclasses.
@@ -53,14 +52,13 @@ _QUANTITY: Final = re.compile(
 _LONGEST: Final = 256  # characters of a text: more than any real amount needs, and few enough to be cheap
 _LARGEST_POWER: Final = 30  # of ten: beyond all suffixes together
 _NANO: Final = 6  # decimals of a thousandth of a vCPU: Kubernetes knows nothing finer
-_FEW_CORES: Final = 4096.0  # so few that a float tells nano-vCPUs apart: exact arithmetic would take 20 times as long
+_FEW_CORES: Final = 4096.0  # below this a float is exact to the nano-vCPU; exact arithmetic takes 20 times as long
 
 
 def parse_quantity(text: str | int | float) -> Fraction:
     """The exact value of a Kubernetes quantity such as ``"250m"``, ``"1.5Gi"``, ``"1e3"`` or a plain number.
 
-    Raises ``QuantityError`` for anything else, booleans, infinities, NaN and sizes beyond reason included. The work
-    is bounded, whatever is given.
+    Raises ``QuantityError``, in bounded time, for anything else: also for booleans, infinities, NaN and absurd sizes.
 
     >>> parse_quantity("250m"), parse_quantity("1.5Ki"), parse_quantity("-2e3")
     (Fraction(1, 4), Fraction(1536, 1), Fraction(-2000, 1))
@@ -88,7 +86,7 @@ def parse_quantity(text: str | int | float) -> Fraction:
 
 def _number(found: re.Match[str]) -> tuple[int, int]:
     """The digits as a whole number, and the power of ten that it counts."""
-    # Trailing zeros would make the numbers larger than they are.
+    # Trailing zeros would only make the integer larger.
     part = (found["part"] or found["only"] or "").rstrip("0")
     return int((found["whole"] or "") + part or "0"), int(found["exponent"] or "0") - len(part)
 
@@ -124,7 +122,7 @@ class Amount(msgspec.Struct, frozen=True, order=True, gc=False):
         return self.value != 0
 
     def minus_or_zero(self, other: Self) -> Self:
-        """The difference, or zero where ``other`` is the larger."""
+        """The difference, or zero if ``other`` is larger."""
         return type(self)(max(0, self.value - self._same(other)))
 
     def scaled(self, fraction: float | Fraction) -> Self:
@@ -162,7 +160,7 @@ class Amount(msgspec.Struct, frozen=True, order=True, gc=False):
 
     @classmethod
     def sum(cls, amounts: Iterable[Self]) -> Self:
-        """The total of ``amounts``; zero of this kind where there are none."""
+        """The total of ``amounts``; zero of this kind if there are none."""
         return cls(sum(amount.value for amount in amounts))
 
 
@@ -233,10 +231,7 @@ _BYTES: Final = {"": 1, **{f"{prefix}i": 1024**power for power, prefix in enumer
 
 
 def _amount(quantity: str | int | float, units: dict[str, int]) -> int:
-    """``quantity`` in the smallest unit, rounded up; ``units`` are the usual suffixes, read without fractions.
-
-    Raises ``QuantityError`` if it is no quantity or negative.
-    """
+    """``quantity`` in the smallest unit, rounded up; ``units`` are the usual suffixes. Raises ``QuantityError``."""
     # The common forms, without a fraction or an exponent, are read without the slow exact arithmetic.
     if type(quantity) is str and len(quantity) <= 20:
         digits = quantity.rstrip("mKMGTPEi")
@@ -249,7 +244,7 @@ def _amount(quantity: str | int | float, units: dict[str, int]) -> int:
 
 
 def _whole(exact: Fraction, source: object) -> int:
-    """``exact`` rounded up; raises ``QuantityError`` where it is negative."""
+    """``exact`` rounded up. Raises ``QuantityError`` if it is negative."""
     if exact < 0:
         raise QuantityError(f"expected a quantity of zero or more, got {shown(source)}")
     return -(-exact.numerator // exact.denominator)
@@ -261,7 +256,7 @@ T = TypeVar("T")
 class Resources(msgspec.Struct, frozen=True, gc=False):
     """An amount of CPU and an amount of memory. Every operation treats the two independently (S4.5).
 
-    Every request of every agent is a dozen comparisons: they look at the plain numbers and make nothing new.
+    Every request of an agent takes a dozen comparisons, so they use the plain numbers and create no objects.
     """
 
     cpu: MilliCpu
@@ -273,7 +268,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         return cls(MilliCpu.parse(cpu), Bytes.parse(mem))
 
     def __add__(self, other: Resources) -> Resources:
-        # Adding nothing needs no checks. A new object, since ``self`` may be a ``ComputeUnit``.
+        # A shortcut for a common case. A new object, since ``self`` may be a ``ComputeUnit``.
         if other is ZERO:
             return Resources(self.cpu, self.mem)
         return Resources(MilliCpu(self.cpu.value + other.cpu.value), Bytes(self.mem.value + other.mem.value))
@@ -287,7 +282,7 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         return Resources(self.cpu * times, self.mem * times)
 
     def minus_or_zero(self, other: Resources) -> Resources:
-        """Each difference, or zero where ``other`` has the larger amount."""
+        """Each difference, or zero if ``other`` has the larger amount."""
         if self.within(other):
             return ZERO
         return Resources(self.cpu.minus_or_zero(other.cpu), self.mem.minus_or_zero(other.mem))
@@ -347,10 +342,7 @@ ZERO: Final = Resources(MilliCpu(0), Bytes(0))
 
 
 class ComputeUnit(Resources, frozen=True, gc=False):
-    """The step in which a node's VMs are sized (S4.6); both amounts are above zero.
-
-    Raises ``QuantityError`` if one of them is zero.
-    """
+    """The step in which a node's VMs are sized (S4.6). Raises ``QuantityError`` if one of the amounts is zero."""
 
     def __post_init__(self) -> None:
         if not self.cpu or not self.mem:

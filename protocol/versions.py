@@ -1,7 +1,7 @@
 """Every published wire version of the agent protocol, by name, with what changed in it (B.1).
 
-Our agent speaks ``V2_1``: in it the scheduler owns the compute unit, as the seed asks (S4.6). It can be told to speak
-``V5_0``, with a compute unit of its own, to a scheduler that understands nothing older. The server accepts all.
+Our agent speaks ``V2_1``: in it the scheduler owns the compute unit, as the seed asks (S4.6). It can be configured to
+speak ``V5_0``, with a compute unit of its own, to a scheduler that understands nothing older. The server accepts all.
 """
 
 from __future__ import annotations

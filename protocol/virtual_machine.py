@@ -3,9 +3,11 @@
 Rules that hold here:
 
 - A slot of memory is a multiple of 8Mi; a VM has 1 to 512 slots; min <= use <= max for CPU and for memory.
+- For autoscaling, the annotation ``bounds`` replaces the spec's bounds as far as it lies within them, and a running
+  machine clips bounds and ``use`` to what it can take.
 - A spec that breaks a rule raises ``InvalidObjectError`` naming the path of the field; nothing is guessed.
-- Annotations, labels and the status never make a VM unreadable. Unreadable parts are listed in ``problems``,
-  and a reader must count it as its maximum.
+- Annotations, labels and the status never make a VM unreadable. ``problems`` lists the unreadable parts, and a reader
+  must count each of them as its maximum.
 """
 
 from __future__ import annotations
@@ -32,9 +34,7 @@ SLOT_GRANULE: Final = Bytes(8 * 1024**2)
 MOST_SLOTS: Final = 512
 
 REMEMBERED_GUESTS: Final = 1_024
-"""This many sizes of guests are read only once: thousands of VMs share a few, and most changes leave them as they
-are.
-"""
+"""How many sizes of guests are cached: thousands of VMs share a few, and most changes of a VM keep its size."""
 
 
 class InvalidObjectError(ValueError):
@@ -52,10 +52,11 @@ class Bounds:
 class VirtualMachine(msgspec.Struct, frozen=True):
     """The part of a VirtualMachine that this project uses.
 
-    ``problems`` says what beside the spec cannot be read, each beginning with the path of its field: then ``bounds``
-    are those of the spec (and ``has_bounds`` is False), ``permit`` is None although one may have been granted,
-    ``actual`` None although it is more; either may be as much as ``at_most``. That is the largest size of the running
-    machine, or of the spec if no machine is known, whatever the annotation says (None for an unreadable VM).
+    ``problems`` lists what outside of the spec cannot be read, each beginning with the path of its field. Then
+    ``bounds`` are those of the spec (and ``has_bounds`` is False), ``permit`` is None although one may have been
+    granted, ``actual`` is None although the guest has something; either may be as much as ``at_most``. That is the
+    largest size of the running machine, or of the spec if no machine is known, whatever the annotation says (None for
+    an unreadable VM).
 
     ``use`` is what the spec asks for, clipped to the running ``machine`` (None while none runs, and under a controller
     that does not say it); if that makes a difference, ``after_restart`` is what the spec asks for. ``actual`` is what
@@ -147,15 +148,13 @@ def parse_virtual_machine(obj: Mapping[str, object]) -> VirtualMachine:
 def use_patch(use: Resources, slot_size: Bytes, before: Resources | None = None) -> dict[str, object]:
     """The merge patch that asks for ``use``; memory that does not fill a slot is not asked for.
 
-    What is as ``before`` is left out: the spec may say another amount there, beyond the running machine. Clipped to
-    that, it may be outside of the spec's own bounds, and the API would refuse the whole patch.
+    An amount that equals that of ``before`` is left out: it may be clipped to the running machine, and then lie outside
+    of the spec's own bounds, for which the API would refuse the whole patch.
 
     >>> use_patch(Resources.parse("1500m", "2Gi"), Bytes.parse("1Gi"))
     {'spec': {'guest': {'cpus': {'use': '1500m'}, 'memorySlots': {'use': 2}}}}
     """
     guest: dict[str, object] = {}
-    # Left out where it is equal: the spec may say more than the running machine takes, and the API would refuse a patch
-    # that is outside of the spec's own bounds.
     if before is None or use.cpu != before.cpu:
         guest["cpus"] = {"use": cpu_to_wire(use.cpu)}
     if before is None or use.mem != before.mem:
@@ -167,10 +166,9 @@ def _virtual_machine(found: _Object, obj: JsonObject) -> VirtualMachine:
     meta, status = found.metadata, child(obj, "status")
     labels, annotations, problems = labels_of(obj), annotations_of(obj), list[str]()
     slot_size, spec_bounds, spec_use = _sizes(found.spec.guest)
-    # The annotation replaces the bounds of the spec for autoscaling, as far as it lies within them.
     bounds = _annotated(ANNOTATION_BOUNDS, annotations, partial(_bounds, spec_bounds, slot_size, problems), problems)
     machine = _read_or_problem(partial(read_machine, status), problems)
-    # While a guest runs, its machine is the limit; what the spec says beyond that holds after the next restart.
+    # What the spec says beyond the running machine applies after the next restart.
     limits, use = _clipped(bounds or spec_bounds, spec_use, machine, slot_size)
     return VirtualMachine(
         name=ObjectName(meta.namespace, meta.name),
@@ -280,15 +278,13 @@ def _bound(path: str, bound: _Bound, slot_size: Bytes) -> Resources:
 def _clipped(
     bounds: Bounds, use: Resources, machine: RunningMachine | None, slot_size: Bytes
 ) -> tuple[Bounds, Resources]:
-    """Bounds and use as far as the machine can take them, in whole slots; a machine in which no size is one stays as
-    it is.
-    """
+    """Bounds and use as far as the machine can take them, the bounds in whole slots."""
     if machine is None:
         return bounds, use
     low, high, use = machine.clip(bounds.min), machine.clip(bounds.max), machine.clip(use)
-    # The bounds must be whole slots; a machine's memory need not be.
+    # A machine's memory need not be whole slots.
     least, most = low.mem.up_to(slot_size), high.mem.down_to(slot_size)
-    # No size of whole slots fits into the machine, so the VM stays as it is.
+    # No size of whole slots fits into the machine, so the VM keeps its size.
     if least > most:
         least = most = use.mem
     return Bounds(Resources(low.cpu, least), Resources(high.cpu, most)), use

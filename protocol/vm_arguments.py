@@ -14,16 +14,16 @@ import msgspec
 from protocol.kubernetes.objects import Json
 
 SPEC_FLAG: Final = "-vmspec"
-"""Before the spec with which the VM's pod was made."""
+"""The flag in front of the spec with which the VM's pod was made."""
 
 MOST_BYTES: Final = 4 * 1024**2
-"""A specification is never larger than an object of the API may be."""
+"""No object of the API is larger than this, so no specification is."""
 
 _GZIP: Final = 31  # zlib's window of 2^15, plus 16 for a gzip header
 
 
 class ArgumentsError(Exception):
-    """The pod was told something that is malformed."""
+    """An argument of the pod is malformed."""
 
 
 def value_of(words: Sequence[str], flag: str) -> str:

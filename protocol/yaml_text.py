@@ -27,7 +27,7 @@ DEEPEST: Final = 64
 
 
 class YamlError(ValueError):
-    """The text is not a YAML that is accepted here."""
+    """The text is not YAML, or not accepted here."""
 
 
 def read_yaml(text: str, longest: int = LONGEST) -> object:
@@ -60,7 +60,7 @@ def read_documents(text: str, longest: int = LONGEST) -> list[object]:
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
         raise YamlError(f"no YAML: {place}{error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        # One of ours already has its message.
+        # Ours already has its message.
         if isinstance(error, YamlError):
             raise
         raise YamlError(f"no YAML: {' '.join(str(error).split())[:200]}") from None
@@ -71,10 +71,10 @@ _MOST_DIGITS: Final = 64
 
 
 class _Loader(_Parser):
-    """The safe loader, by libyaml where it is there, without integers that no program can use."""
+    """The safe loader, with libyaml if available, but without integers that no program can use."""
 
     def short_int(self, node: yaml.ScalarNode) -> int:
-        """YAML 1.1 has integers to the base of 60, whose digits multiply."""
+        """Also bounds integers of base 60 (``1:30`` in YAML 1.1), which Python's own limit of digits does not."""
         if len(node.value) > _MOST_DIGITS:
             raise YamlError(f"{_line(node)}: expected a number of at most {_MOST_DIGITS} digits")
         return int(self.construct_yaml_int(node))
@@ -108,7 +108,6 @@ def _check(text: str, most: int) -> None:
             if anchor not in anchors:
                 raise YamlError(f"{_line(event)}: expected an alias of an anchor before it, got *{anchor}")
             size = anchors[anchor]
-            # An alias counts as everything that it stands for, before anything is built.
             total += size.nodes
             _allow(event, len(open_) + size.height, total, most)
             _closed(size, None, anchors, open_)

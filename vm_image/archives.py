@@ -23,7 +23,7 @@ SYMLINK: Final = 0o120777
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of an archive; parent directories are added by themselves."""
+    """One file of an archive; its parent directories need no entries."""
 
     path: str
     content: bytes
@@ -59,12 +59,9 @@ def member(packed: tarfile.TarFile, *names: str) -> bytes:
 
 
 def initrd(entries: Iterable[Entry], directories: Iterable[str]) -> bytes:
-    """A gzipped newc cpio as the kernel unpacks it, with ``directories``, parents and ``/dev/console``.
-
-    Without that node the first program of the guest would have nothing to write its errors to.
-    """
+    """A gzipped newc cpio as the kernel unpacks it, with ``directories``, parents and ``/dev/console``."""
     files = list(entries)
-    # The first program of the guest would have nothing to write its errors to without /dev/console.
+    # Without /dev/console, the guest's first program would have nowhere to write its errors.
     wanted = {PurePosixPath(name) for name in ("dev", *directories)}
     parents = {parent for path in (*wanted, *(PurePosixPath(file.path) for file in files)) for parent in path.parents}
     folders = sorted(str(path) for path in (wanted | parents) - {PurePosixPath(".")})
@@ -79,7 +76,7 @@ def initrd(entries: Iterable[Entry], directories: Iterable[str]) -> bytes:
 
 
 def compressed(data: bytes, level: int) -> bytes:
-    """The bytes in gzip. ``gzip.compress`` names the operating system or not, as Python's version has it."""
+    """The bytes in gzip. ``gzip.compress`` is no use: whether it names the operating system depends on Python."""
     packed = io.BytesIO()
     # An empty name and time 0 keep the header equal in every run.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=level, fileobj=packed, mtime=0) as file:

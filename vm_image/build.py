@@ -16,7 +16,7 @@ from vm_image.origin import NEWEST, SUITE, Origin
 from vm_image.store import Report, Store, cache_root
 
 FIRST_LINE: Final = "autoscale: the first program runs"
-"""What the initrd says on the console before anything else: from here on the machine runs the guest."""
+"""The initrd's first line on the console: from here on the machine runs the guest."""
 
 DPKG_STATUS: Final = "var/lib/dpkg/status"
 """Dpkg's list of what it has installed."""
@@ -50,17 +50,16 @@ def image_store() -> Store:
 
 
 def cached_image() -> GuestImage | None:
-    """The image of the present recipe, where it has been built."""
+    """The image of the present recipe; None if it has not been built."""
     folder = image_store().kept(recipe.image_key())
     return None if folder is None else GuestImage.at(folder)
 
 
 def ensure_image(report: Report, origin: Origin = NEWEST) -> GuestImage:
-    """The image of the present recipe, built where it is missing (about a minute and a half the first time).
+    """The image of the present recipe, built if it is missing (about a minute and a half the first time).
 
     Safe to call from several processes at once. Raises ``BuildError``.
     """
-    # The key covers the recipe alone; packages of a fixed snapshot get a name of their own.
     name = _name(recipe.image_key(), origin)
     return GuestImage.at(image_store().get(name, lambda work: _make_image(work, origin, report), report))
 
@@ -73,12 +72,12 @@ def inputs_of(image: GuestImage) -> str:
 
 
 def busybox_of(image: GuestImage) -> bytes:
-    """The busybox that is in an image."""
+    """The busybox of an image."""
     return (image.disk.parent / _BUSYBOX).read_bytes()
 
 
 def packages_of(image: GuestImage) -> bytes:
-    """Packages that dpkg lists in an image."""
+    """dpkg's list of the packages in an image."""
     return (image.disk.parent / _PACKAGES).read_bytes()
 
 
@@ -95,7 +94,7 @@ def _layers() -> Store:
 
 
 def _name(key: str, origin: Origin) -> str:
-    """Under which name something of that key is kept: equal packages give equal images wherever they came from."""
+    """The name in a store for that key: a snapshot's packages are stored beside the newest."""
     return f"{key}-{origin.snapshot}" if origin.snapshot else key
 
 

@@ -1,7 +1,7 @@
 """Requirements of a build on the machine: a few Debian programs, and a way to act as root.
 
 As root, missing programs are installed with apt-get. Without root the same steps run in a user namespace, which needs
-``uidmap`` and a range in /etc/subuid; where that is missing the error says how to get it.
+``uidmap`` and a range in /etc/subuid; if that is missing, the error says how to get it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOOLS: Final[Mapping[str, str]] = {
 """Program → the Debian package that has it."""
 
 ROOTLESS_TOOLS: Final[Mapping[str, str]] = {"newuidmap": "uidmap", "unshare": "util-linux"}
-"""The same of what a build without root needs as well."""
+"""The same, for what a build without root needs in addition."""
 
 _GRACE_SECONDS: Final = 3
 _NOTHING: Final[Mapping[str, str]] = {}
@@ -46,9 +46,9 @@ def ensure_tools(report: Report, tools: Mapping[str, str] = TOOLS) -> None:
     if not is_root() or shutil.which("apt-get") is None:
         raise BuildError(f"this machine lacks {', '.join(missing)}; install them with: sudo {command}")
     report(f"installing {', '.join(missing)} with apt-get")
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for step in ("apt-get update", command):
-        done = subprocess.run(step.split(), env=quiet, capture_output=True, text=True, check=False)
+        done = subprocess.run(step.split(), env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BuildError(f"`{step}` failed: {done.stderr.strip()[-800:]}")
 
@@ -67,20 +67,20 @@ def as_root() -> Sequence[str]:
 def contained(work: Path) -> Sequence[str]:
     """The command prefix that lets no part of a program outlive this process: no child, no mount, no file elsewhere.
 
-    Root needs a namespace for that, whose end is the end of all in it. Without root mmdebstrap makes its own, and its
-    temporary files stay in /tmp, which the users of that namespace can reach.
+    For root that takes a namespace. Without root mmdebstrap makes its own, and keeps its temporary files in /tmp, which
+    the users of that namespace can reach.
     """
     # mmdebstrap cleans up on SIGTERM when it runs in a namespace of its own.
     with_parent = ("setpriv", "--pdeathsig")
     if not is_root():
         return (*with_parent, "TERM", "--")
-    # With a PID namespace, the end of its first process is the end of all. The mount namespace undoes all mounts.
+    # The end of a PID namespace's first process ends all others; the mount namespace undoes all mounts.
     namespace = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
     return (*with_parent, "KILL", "--", *namespace, "env", f"TMPDIR={work}")
 
 
 def check_rootless() -> None:
-    """Raises ``BuildError`` with the remedy where a user without root cannot have a user namespace."""
+    """Raises ``BuildError`` with the remedy if this user is not root and cannot have a user namespace."""
     if is_root():
         return
     trial = subprocess.run([*as_root(), "true"], capture_output=True, text=True, check=False)
@@ -95,7 +95,7 @@ def check_rootless() -> None:
 def run(command: Sequence[str], log: Path, report: Report, environment: Mapping[str, str] = _NOTHING) -> None:
     """Runs one step of the build; its output goes to ``log`` and lines that start with ``I:`` also to ``report``.
 
-    ``environment`` is added to that of this process. An interrupted step gets the time to clean up after itself.
+    ``environment`` is added to that of this process. An interrupted step gets some time to clean up.
     Raises ``BuildError`` with the end of the output.
     """
     with (
@@ -131,11 +131,11 @@ def tail(log: Path, lines: int = 15) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Ends a step and all of its programs: they are asked, and killed where they do not listen."""
+    """Ends a step and all of its programs: SIGTERM first, SIGKILL after a grace period."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            # Reads on while it waits, since a full pipe would keep the step from ending.
+            # ``communicate`` reads while it waits: a full pipe would keep the step from ending.
             process.communicate(timeout=_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)

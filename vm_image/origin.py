@@ -19,14 +19,14 @@ class Origin:
     snapshot: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ``ValueError`` for what is no time."""
+        """Raises ``ValueError`` if ``snapshot`` is no time."""
         if self.snapshot and not re.fullmatch(r"\d{8}T\d{6}Z", self.snapshot):
             raise ValueError(f"expected a time such as 20260102T030405Z, got {self.snapshot!r}")
 
     @property
     def sources(self) -> str:
         """apt's list of sources."""
-        # A snapshot's lists have expired long ago by their own Valid-Until.
+        # The Valid-Until of a snapshot's lists has long passed.
         options = f"signed-by={KEYRING}" + (" check-valid-until=no" if self.snapshot else "")
         # Security updates are in an archive of their own, in the mirror and in the snapshot.
         parts = (("debian", SUITE), ("debian", f"{SUITE}-updates"), ("debian-security", f"{SUITE}-security"))
@@ -37,4 +37,4 @@ class Origin:
 
 
 NEWEST: Final = Origin()
-"""What Debian 12 has now."""
+"""The current packages of Debian 12."""

@@ -1,4 +1,4 @@
-"""The parts of the guest image, and the name under which the result is kept.
+"""The parts of the guest image, and the name of the result in its store.
 
 The name of a layer is a hash of everything that goes into it: a changed input is built again, an unchanged one never.
 """
@@ -50,7 +50,7 @@ MODULE_ORDER: Final = (
 """The kernel modules of the initrd, each after those that it needs."""
 
 SOURCE_DATE_EPOCH: Final = 1767225600
-"""Seconds since 1970: the time of whatever is younger in an image, and of its database (2026-01-01)."""
+"""Seconds since 1970 (2026-01-01): the latest time of any file in an image, and the time of its database."""
 
 DISK_MIB: Final = 4096
 """Size of the root disk in MiB; the file is sparse and holds only what is used."""
@@ -58,7 +58,7 @@ DISK_MIB: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class GuestFile:
-    """One of our files in the guest: where it is kept here, where it goes, and its mode."""
+    """One of our files in the guest: its path here, its path in the guest, and its mode."""
 
     source: str
     target: str
@@ -88,7 +88,7 @@ GUEST_FILES: Final = (
 
 def base_key() -> str:
     """The name of the base layer."""
-    # The separators keep two lists apart that would concatenate to the same texts.
+    # The separators make the key change if an element moves from one list to the next.
     chosen = [SUITE, *PACKAGES, "|", *LEFT_OUT, "|", *MODULE_ORDER, "|", str(SOURCE_DATE_EPOCH)]
     # The base takes a minute, so only what goes into it is part of its key.
     return _digest(chosen, ["build.py", "rootfs/customize.sh", "rootfs/initdb.sh"])

@@ -17,7 +17,7 @@ from typing import Final
 _SIZES: Final = ".sizes"
 
 Report = Callable[[str], None]
-"""Takes one line that tells a person what is going on."""
+"""Takes one line of progress for a person."""
 
 
 def cache_root() -> Path:
@@ -37,12 +37,12 @@ class Store:
         return self._root / key
 
     def kept(self, key: str) -> Path | None:
-        """The folder of ``key``, where it has been made."""
+        """The folder of ``key``; None if it is missing or damaged."""
         final = self.path(key)
         return final if _is_whole(final) else None
 
     def get(self, key: str, make: Callable[[Path], None], report: Report) -> Path:
-        """The folder of ``key``; where it is missing, ``make`` fills an empty one that then takes its place."""
+        """The folder of ``key``; if it is missing, ``make`` fills an empty one that then takes its place."""
         final = self.path(key)
         if _is_whole(final):
             return final
@@ -50,14 +50,14 @@ class Store:
         # Checked again under the lock: another process may have built it while this one waited.
         with self._alone(key, report):
             if not _is_whole(final):
-                # Its files have other sizes than they were written with.
+                # It exists, but some files are missing or have another size than when they were written.
                 if final.is_dir():
                     report(f"{final} is damaged; building it again")
                     shutil.rmtree(final)
                 with self._workspace(key) as work:
                     make(work)
                     _seal(work)
-                    # Renamed last, after the files have reached the disk.
+                    # Last, after the files have reached the disk: a folder under its final name is complete.
                     work.rename(final)
         return final
 
@@ -72,7 +72,7 @@ class Store:
         """Holds the name. The kernel releases the lock when its holder dies, however that happens."""
         with (self._root / f".{key}.lock").open("w") as lock:
             try:
-                # Tried without waiting first, only to be able to say that it waits.
+                # Tried without waiting first, only to report that it waits.
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 report("another build of the same is running; waiting for it")
@@ -94,7 +94,7 @@ class Store:
 
 
 def _seal(folder: Path) -> None:
-    """Has the files of ``folder`` on the disk, and their sizes among them."""
+    """Adds a list of sizes to the files of ``folder``, and syncs them all to the disk."""
     sizes = "".join(f"{size} {name}\n" for name, size in _sizes(folder).items())
     (folder / _SIZES).write_text(sizes)
     for path in folder.rglob("*"):
@@ -105,13 +105,13 @@ def _seal(folder: Path) -> None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Return True if ``folder`` is there with all that was written into it. One without a list is older than lists."""
+    """Return True if ``folder`` has all that was written into it. A folder without a list predates the lists."""
     try:
         listed = (folder / _SIZES).read_text().splitlines()
     except FileNotFoundError:
         return folder.is_dir()
     sizes = _sizes(folder)
-    # An empty list means that the crash hit the list itself.
+    # An empty list means that a crash hit the list itself.
     return bool(listed) and all(
         sizes.get(name) == int(size) for size, _, name in (line.partition(" ") for line in listed)
     )

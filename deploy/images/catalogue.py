@@ -1,6 +1,6 @@
 """The images, and the layers that each is made of (pure).
 
-A layer is written once and shared: a node that has one service's image fetches only what another one adds.
+Images share layers: a node that has one service's image fetches only what another one adds.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 GUEST: Final = "linux/amd64"
-"""The platform that a guest is built for: it is such a machine wherever its node is another one."""
+"""The platform that a guest is built for, even if its node has another one."""
 
 NON_ROOT: Final = "65532:65532"
 """The user and group of services, as numbers: Kubernetes cannot tell whether a name is root."""
 
 ROOT: Final = "0:0"
-"""The user of what acts on a node's network or speaks to its kubelet; its pod takes all other rights from it."""
+"""The user of programs that change a node's network or speak to its kubelet; their pods drop all other rights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Packages:
 
 @dataclass(frozen=True, slots=True)
 class Wheels:
-    """A layer of the locked wheels that the project needs with ``extras`` and the layers below lack."""
+    """A layer of the locked wheels that the project needs with ``extras``, without those of the layers below."""
 
     name: str
     extras: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ Layer = Packages | Wheels | ImageSources | GuestDisk | GuestKernel
 class Image:
     """One image. ``starts`` is ``module:function``, as in pyproject.toml; the program has the image's name.
 
-    ``allowed`` are names of programs that services do without and this image needs.
+    ``allowed`` are names of programs that are forbidden in other images and needed in this one.
     """
 
     name: str
@@ -104,15 +104,15 @@ PYTHON: Final = Packages(
     ),
 )
 _WHEELS: Final = Wheels("wheels")
-# The agent and the runner do without these: they stay small, since they run beside each VM.
+# Not in the images of the agent and the runner, which stay small because they run beside each VM.
 _SERVICE_WHEELS: Final = Wheels("service-wheels", ("scheduler",))
 _PROTOCOL: Final = ImageSources("protocol", ("protocol",))
 _SERVICES: Final = (PYTHON, _WHEELS, _SERVICE_WHEELS, _PROTOCOL, ImageSources("services", ("scheduler_plugin",)))
 
 _QEMU: Final = Packages(
     "qemu",
-    # QEMU here runs headless with virtio only: no sound, screens, other machines' firmware or tracing.
     ("qemu-system-x86", "qemu-utils"),
+    # QEMU runs headless with virtio only: no sound, screens, other machines' firmware or tracing.
     left_out=(
         *("usr/libexec/*", "usr/lib/qemu/*", "usr/lib/ipxe/*", "usr/share/ipxe/*", "usr/sbin/*"),
         *(f"usr/bin/{name}" for name in ("kvm", "qemu-io", "qemu-nbd", "qemu-pr-helper", "qemu-storage-daemon")),
@@ -138,7 +138,7 @@ _NFT: Final = Packages("nftables", ("nftables",), left_out=("etc/*", "lib/system
 _VM_WHEELS: Final = Wheels("vm-wheels", ("runner",))
 _VMS: Final = ImageSources("vms", ("deploy.kube", "deploy.neonvm", "deploy.owned_process", "vm_image"))
 
-# The packages come last: of their libraries a layer keeps those that a layer below needs.
+# The packages come last: a layer keeps only those of its libraries that it or a layer below needs.
 _GRPC: Final = (Wheels("expander-wheels", ("expander",)), Packages("c++", ("libstdc++6",)))
 
 _VM_SERVICES: Final = (*_SERVICES[:3], _VM_WHEELS, *_SERVICES[3:], _VMS)

@@ -19,7 +19,7 @@ class ProxiedTransport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """The answer. Raises ``ProxyError`` if the proxy cannot be used."""
         proxy = proxy_for(str(request.url), self._environment)
-        # An empty proxy is the direct connection, and has a transport like any other.
+        # Empty for a direct connection, which has a transport like any other.
         if proxy not in self._transports:
             self._transports[proxy] = httpx.HTTPTransport(proxy=proxy or None)
         return self._transports[proxy].handle_request(request)

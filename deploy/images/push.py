@@ -34,7 +34,7 @@ class PushError(Exception):
 
 
 class _SendAgainError(Exception):
-    """The token ended while something was streamed, of which nothing is left. There is another one now."""
+    """The token expired while a stream was sent, which is used up. A new token is in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,9 @@ class PushTarget:
 
 
 class _Auth(httpx.Auth):
-    """Answers challenges of the registry, each request's once, and gives the last answer with all later requests.
+    """Answers the registry's challenges, once for each request, and sends the last answer with all later requests.
 
-    A registry names the rights that the refused request needs, which for the first one are those to read; a token is
-    asked for with those to write as well. No other host is shown anything.
+    No other host gets a login or a token.
     """
 
     requires_response_body = True
@@ -86,12 +85,12 @@ class _Auth(httpx.Auth):
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         if request.url.netloc != self._registry.netloc or request.url.scheme != self._registry.scheme:
-            # A redirect to blob storage must not be shown the login.
+            # A redirect to blob storage must not get the login.
             yield request
             return
         if self._header:
             request.headers["Authorization"] = self._header
-        # The stream of a file is used up by the refused request; the caller has to open it again.
+        # The refused request uses up the stream of a file; the caller has to open it again.
         is_streamed = not isinstance(request.stream, httpx.ByteStream)
         answer = yield request
         if answer.status_code != httpx.codes.UNAUTHORIZED:
@@ -99,8 +98,8 @@ class _Auth(httpx.Auth):
         challenge = read_challenge(answer.headers.get("WWW-Authenticate", ""))
         header = self._login.header
         if challenge.scheme != "basic":
-            # A registry names the rights that the refused request needs, and the first one only reads. The token is
-            # requested with the rights to write as well.
+            # A registry names the rights that the refused request needs, and the first request only reads. So the
+            # token is requested with the right to write as well.
             header = f"Bearer {token_of((yield from self._granted(challenge)))}"
         # The same header again would be refused again.
         if not header or header == self._header:

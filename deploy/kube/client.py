@@ -40,7 +40,7 @@ from scheduler_plugin.connections import ConnectionPool
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
-# Reading a large list may take a while; a server that does not even accept the connection is away.
+# Reading a large list may take a while, but a server that does not even accept the connection is down.
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 _FORWARD: Final = Seconds(10.0)
 _CONNECTIONS: Final = 64
@@ -49,7 +49,7 @@ _WATCH_CONNECT: Final = 10.0
 
 
 class KubeApiError(Exception):
-    """The API server refused; ``refusal`` says what it said."""
+    """The API server refused; ``refusal`` has its answer."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"{refusal.message or refusal.reason or refusal.kind.value} ({refusal.status})")
@@ -62,8 +62,8 @@ class KubeApiError(Exception):
 
 
 class ApiUnavailableError(Exception):
-    """No usable answer came from the API server; the request may have been carried out. ``retry_after`` is what it asks
-    one to wait, in seconds.
+    """No usable answer came from the API server; the request may have been carried out. ``retry_after`` is the wait
+    that it asks for, in seconds.
     """
 
     def __init__(self, message: str, retry_after: Seconds | None = None) -> None:
@@ -96,8 +96,8 @@ class ApiClient:
         return await self._page(kind.path(namespace), {name: value for name, value in selectors.items() if value})
 
     async def pages(self, kind: Resource, most: int) -> AsyncIterator[Page]:
-        """All objects of a kind, in pages of ``most``: for those who keep little of many."""
-        # The server may return fewer than the limit, and names where to go on in any case.
+        """All objects of a kind, in pages of ``most``: for callers that keep little of many objects."""
+        # ``rest`` decides: even before the last page, the server may return fewer than the limit.
         query = {"limit": str(most)}
         while True:
             page = await self._page(kind.path(), query)
@@ -107,7 +107,7 @@ class ApiClient:
             query["continue"] = page.rest
 
     async def revision(self, kind: Resource) -> str:
-        """The version that the store has reached, as a list of the kind would say it."""
+        """The version that the store has reached, as a list of the kind would report it."""
         # A list of one object is the cheapest request whose answer carries the store's version.
         return (await self._page(kind.path(), {"limit": "1"})).version
 
@@ -123,7 +123,7 @@ class ApiClient:
         return await self._call("POST", kind.path(namespace), body)
 
     async def try_create(self, kind: Resource, namespace: str, body: Json) -> Json:
-        """Returns the object as creating it would store it (a dry run), webhooks included; raises what that raises."""
+        """Returns the object as ``create`` would store it (a dry run), webhooks included; raises what that raises."""
         return await self._call("POST", kind.path(namespace), body, query={"dryRun": "All"})
 
     async def merge_patch(self, kind: Resource, name: ObjectName, body: Json, subresource: str = "") -> Json:
@@ -137,9 +137,9 @@ class ApiClient:
     async def delete(
         self, kind: Resource, name: ObjectName, uid: str = "", grace: int | None = None, version: str = ""
     ) -> None:
-        """Deletes the object, with ``uid`` only where it is still that one, and with ``version`` as it was then.
+        """Deletes the object; with ``uid`` only if it is still that one, with ``version`` too only if it is unchanged.
 
-        ``grace`` in seconds, 0 removes it now.
+        ``grace`` is in seconds; 0 removes it at once.
         """
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid:
@@ -156,10 +156,10 @@ class ApiClient:
     async def pod_get(self, pod: ObjectName, port: int, path: str) -> bytes:
         """A pod's response to a GET from its own loopback, by port-forward.
 
-        Without a way to forward ports it comes by the proxy of pods, to which programs of ours explain nothing.
+        Without port-forward it comes through the pod proxy, to which our programs explain nothing.
         """
         if self._forward is None:
-            # The proxy of pods connects from the API server and passes no identity on.
+            # The pod proxy connects from the API server and passes no identity on.
             return await self.raw_get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy{path}")
         try:
             status, body = await self._forward.get(pod, port, path, _FORWARD)
@@ -167,7 +167,7 @@ class ApiClient:
             raise _error(error.refusal) from None
         except (NoForwardError, CredentialsError) as error:
             raise ApiUnavailableError(f"port-forward to {pod}:{port}: {error}") from error
-        if 200 <= status < 300:  # any 2xx
+        if 200 <= status < 300:
             return body
         raise _error(read_refusal(status, body))
 
@@ -177,8 +177,8 @@ class ApiClient:
         return response.content, response.headers
 
     async def watch(self, kind: Resource, version: str, times: WatchTimes) -> AsyncIterator[WatchEvent]:
-        """Changes after ``version``, until the server ends the watch. Raises ``KubeApiError`` of kind ``GONE`` when
-        that is too long ago.
+        """Changes after ``version``, until the server ends the watch. Raises ``KubeApiError`` of kind ``GONE`` if that
+        is too long ago.
         """
         # A watch may be silent for its whole span; only a longer silence means that the connection is dead.
         timeout = httpx.Timeout(_WATCH_CONNECT, read=times.silence)
@@ -189,7 +189,6 @@ class ApiClient:
                 if not response.is_success:
                     raise _refused(response, await response.aread())
                 async for chunk in response.aiter_bytes():
-                    # A chunk may end in the middle of a line, and one line may span several chunks.
                     for line in lines.feed(chunk):
                         yield _event(line)
         except (httpx.HTTPError, UnreadableAnswerError) as error:
@@ -220,7 +219,7 @@ class ApiClient:
         content_type: str = "",
     ) -> httpx.Response:
         content = msgspec.json.encode(body) if body is not None else None
-        # A server answers 415 to a patch without the right type.
+        # The API server answers 415 to a patch without the right type.
         headers = {"Content-Type": content_type} if content is not None else {}
         try:
             response = await self._http.request(method, path, params=query, content=content, headers=headers)
@@ -257,8 +256,8 @@ def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
 
 
 def client_of(credentials: Credentials, *, is_busy: bool = False) -> ApiClient:
-    """A client for one API server; one that ``is_busy`` takes less CPU, and keeps no headers of answers."""
-    # Connections of our own cost a third of the CPU of httpx's, at the price of the headers.
+    """A client for one API server; one that ``is_busy`` takes less CPU, and drops the headers of answers."""
+    # Connections of our own take a third of the CPU of httpx's, at the price of the headers.
     direct = DirectTransport(ConnectionPool(credentials, _CONNECTIONS)) if is_busy else None
     return ApiClient(
         httpx.AsyncClient(
@@ -267,14 +266,14 @@ def client_of(credentials: Credentials, *, is_busy: bool = False) -> ApiClient:
             headers=encoded_headers(credentials),
             transport=direct or probed_transport(credentials.tls, _LIMITS, credentials.proxy),
             timeout=_TIMEOUT,
-            trust_env=False,
-        ),  # proxies are resolved from the kubeconfig, not by httpx
+            trust_env=False,  # ``credentials`` names the proxy already
+        ),
         PortForward(credentials.server, credentials.tls, credentials.token, credentials.headers, credentials.proxy),
     )
 
 
 class BearerAuth(httpx.Auth):
-    """Shows the token as it is now: tokens in files are replaced."""
+    """Sends the current token with each request."""
 
     def __init__(self, credentials: Credentials) -> None:
         self._token = credentials.token
@@ -282,6 +281,6 @@ class BearerAuth(httpx.Auth):
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         """Adds the token to one request. Raises ``CredentialsError`` if there is none any more."""
         if (token := self._token()) is not None:
-            # Asked on every request: bound tokens expire and are rotated in their file.
+            # Read for every request: bound tokens expire and are rotated in their file.
             request.headers["Authorization"] = f"Bearer {token}"
         yield request

@@ -1,4 +1,4 @@
-"""httpx2 over connections of our own: a call costs a third of what it costs over httpx2's.
+"""httpx2 over connections of our own: a call takes a third of the CPU that it takes over httpx2's.
 
 Rules that hold here:
 
@@ -19,7 +19,7 @@ import httpx2 as httpx
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection
 from scheduler_plugin.connections import ConnectionPool
 
-# Answers lose their headers here, so a compressed body could not be recognized.
+# Answers lose their headers here, so a compressed body could not be recognized; HTTP/1.1 keeps connections by default.
 _LEFT_OUT: Final = frozenset({b"accept-encoding", b"connection"})
 
 
@@ -34,18 +34,17 @@ class DirectTransport(httpx.AsyncBaseTransport):
         patience = request.extensions["timeout"]
         now = asyncio.get_running_loop().time
         with _as_httpx(request, httpx.ConnectTimeout, httpx.ConnectError):
-            # Without a limit: the next ones are on their way when a thousand pods report at once. The deadlines begin
-            # once there is a connection.
+            # Waits without a limit, since a thousand pods may report at once. The deadline starts once there is a
+            # connection.
             connection = await self._pool.lend(inf)
         try:
             with _as_httpx(request, httpx.ReadTimeout, httpx.ReadError):
                 answer = await connection.ask(_written(request, await request.aread()), now() + patience["read"])
         except BaseException:
-            # BaseException: a cancelled request must return its connection too, which the pool closes as it is mid-
-            # answer.
+            # Cancellation too: the connection goes back to the pool, which closes it because its answer is incomplete.
             self._pool.take_back(connection)
             raise
-        # Parsing all headers would cost more than the rest of a call, and clients only look at this one.
+        # Parsing all headers would cost more than the rest of a call, and clients need only this one.
         headers = {"Retry-After": answer.retry_after} if answer.retry_after else {}
         body = _Body(request, connection, self._pool, patience["read"])
         return httpx.Response(answer.status, headers=headers, stream=body, request=request)

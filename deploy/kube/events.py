@@ -1,6 +1,6 @@
-"""Events on objects: the runtime's way to say what happened where ``kubectl describe`` shows it.
+"""Events on objects, which ``kubectl describe`` shows.
 
-An event that cannot be written is dropped (``record``): the facts are in the object's status.
+``record`` drops an event that cannot be written: the facts are in the object's status.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from protocol.runtime.clock import Clock
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
 REMEMBERED: Final = 512
-"""This many objects' last events are known; one of an object that is not known is written again instead of counted."""
+"""How many objects' last events are cached; a repetition for any other object is written again instead of counted."""
 
 _Last = tuple[tuple[str, str], str, int]
-"""Reason and message of an object's last event, the event's name, and how often it was said."""
+"""Reason and message of an object's last event, the event's name, and its count."""
 
 
 class EventRecorder:
@@ -30,7 +30,7 @@ class EventRecorder:
         self._client = client
         self._component = component
         self._clock = clock
-        self._last: dict[str, _Last] = {}  # the object that was spoken of last comes last
+        self._last: dict[str, _Last] = {}  # least recently used first
 
     async def record(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
         """Writes that ``reason`` (one CamelCase word) happened to the object ``about``."""
@@ -52,8 +52,8 @@ class EventRecorder:
         except KubeApiError:
             # The event may have expired on the server; the next repetition writes a new one.
             self._last.pop(uid, None)
-        # The patch may have been applied or not, so the count is unknown.
         except ApiUnavailableError:
+            # The write may have happened or not, so the count is unknown.
             self._last.pop(uid, None)
             raise
 

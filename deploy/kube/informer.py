@@ -1,6 +1,7 @@
-"""A cache of all objects of one kind, kept by list and watch; tells its listeners of every difference.
+"""A cache of all objects of one kind, filled by list and watch; calls its listeners with every difference.
 
-Listeners only take notes (mark a key as dirty); work happens elsewhere. They are called in order, never concurrently.
+Listeners only take notes (mark a key as dirty); work happens elsewhere. They run in order, never concurrently. An
+unreadable object keeps its last readable state until it is deleted or readable again.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _log = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(Seconds(0.2), Seconds(5.0))
 _HEALTHY: Final = Seconds(15.0)
 _WATCH_SPAN: Final = Seconds(20.0)
-"""A watch is asked to end after this long, or up to twice as long, so that a dead connection is noticed soon."""
+"""The server is asked to end a watch after this long, or up to twice as long, so that a dead connection shows soon."""
 _FAILURES_UNTIL_LISTED: Final = 3
-"""A watch that fails so often in a row may stumble over what it is resumed from: the next one begins with a list."""
+"""After this many failures in a row, the version to resume from may be the cause: the next watch begins with a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Informer:
     def __init__(
         self, client: ApiClient, kind: Resource, clock: Clock, part_of: Callable[[Json], Json] | None = None
     ) -> None:
-        """``part_of`` says what is kept of each object, for those who need little of many."""
+        """``part_of`` returns the part of each object to cache, for callers that need little of many."""
         self._part_of = part_of
         self._client = client
         self._kind = kind
@@ -64,12 +65,12 @@ class Informer:
 
     @property
     def objects(self) -> Mapping[ObjectName, Json]:
-        """The objects in the cache. Do not change it."""
+        """The objects in the cache. Do not change them."""
         return self._objects
 
     @property
     def unreadable(self) -> Mapping[ObjectName, Unreadable]:
-        """The objects whose present state cannot be read."""
+        """The objects whose current state cannot be read."""
         return self._unreadable
 
     def get(self, name: ObjectName) -> Json | None:
@@ -85,7 +86,7 @@ class Informer:
         self._is_doubted = True
 
     async def run(self) -> None:
-        """Lists and watches until cancelled; an API server that is away is waited for."""
+        """Lists and watches until cancelled; retries while the API server is unavailable."""
         retries = Retries(_BACKOFF, _HEALTHY)
         while True:
             began, retry_after = self._clock.now(), Seconds(0.0)
@@ -98,14 +99,13 @@ class Informer:
                 retry_after = heeded(error.retry_after)
                 _log.info("the watch is resumed", extra={"resource": self._kind.plural, "reason": str(error)})
             pause = retries.failed(self._clock.jitter(), ran=Seconds(self._clock.now() - began))
-            # The cursor itself may be what fails, for example a version that the server cannot serve.
             if retries.failures >= _FAILURES_UNTIL_LISTED:
                 self._cursor = Cursor()
             await self._clock.sleep(Seconds(pause + retry_after))
 
     async def _list_and_watch(self) -> None:
-        # A restored store is at an older version; a watch from a version that it has not reached would stay silent. If
-        # it has passed that version again, only ``doubt`` tells.
+        # A restored store is at an older version, and a watch from a version that it has not reached stays silent. Once
+        # it has passed that version again, only ``doubt`` can tell.
         if self._cursor.must_list or self._is_doubted or await self._is_restored():
             await self.refresh()
         times = WatchTimes.spread(self._clock.jitter(), _WATCH_SPAN)
@@ -123,12 +123,11 @@ class Informer:
         page = await self._client.list(self._kind)
         listed = {name_of(obj): obj for obj in page.objects}
         unreadable = {bad.name: bad for bad in page.unreadable}
-        # Deletions that a broken watch missed.
+        # Deletions that no watch has seen.
         for gone in (self._objects.keys() | self._unreadable.keys()) - listed.keys() - unreadable.keys():
             self._store(gone, None)
         for name, obj in listed.items():
             self._store(name, obj)
-        # Never treated as deleted: the last state that could be read stays in the cache.
         for bad in unreadable.values():
             self._leave_out(bad)
         self._cursor.listed(page.version)
@@ -148,7 +147,7 @@ class Informer:
     def _leave_out(self, bad: Unreadable) -> None:
         before = self._unreadable.get(bad.name)
         self._unreadable[bad.name] = bad
-        # Logged once for each version: a re-list meets the same object again every time.
+        # Logged once for each version: every re-list meets the same object again.
         if before is None or before.version != bad.version:
             fields = {"resource": self._kind.plural, "object": str(bad.name), "uid": bad.uid, "reason": bad.reason}
             _log.warning("an object cannot be read and is left as it was", extra=fields)
@@ -156,7 +155,7 @@ class Informer:
     def _store(self, name: ObjectName, new: Json | None) -> None:
         self._unreadable.pop(name, None)
         old = self._objects.get(name)
-        # Reduced before the comparison, so that listeners do not hear of changes in fields that are not kept.
+        # Before the comparison, so that changes in fields that are not cached reach no listener.
         if new is not None and self._part_of is not None:
             new = self._part_of(new)
         if new is None:

@@ -1,7 +1,7 @@
 """One HTTP request to a port of a pod, through the API server's port-forward: it comes from the pod's own loopback.
 
-The API server asks for the right to that (``pods/portforward``), whoever a person is to it; and a program in the pod
-knows by the address that it has. The proxy of pods asks too, and then comes in nobody's name.
+The API server checks the right to that (``pods/portforward``), so a program in the pod can trust the loopback address.
+A request through the pod proxy needs a right too, but reaches the pod without an identity.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NoForwardError(Exception):
 
 
 class ForwardRefusedError(Exception):
-    """The API server does not lead there; ``refusal`` says why."""
+    """The API server refuses to forward; ``refusal`` says why."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -42,7 +42,7 @@ class ForwardRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PortForward:
-    """The API server at ``server`` (a URL), the proxy that leads there (empty: none), and who we are to it."""
+    """The API server at ``server`` (a URL), the proxy that leads there (empty: none), and our credentials."""
 
     server: str
     tls: ssl.SSLContext | bool
@@ -65,7 +65,7 @@ class PortForward:
                     additional_headers=[*self.headers, *([("Authorization", f"Bearer {token}")] if token else ())],
                     proxy=self.proxy or None,
                     max_size=LONGEST,
-                    # A short answer, within one connection: compression and pings would only add work.
+                    # For one answer, compression and pings would only add work.
                     compression=None,
                     ping_interval=None,
                     close_timeout=1,
@@ -82,7 +82,7 @@ class PortForward:
 async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
     answer = _PodResponse()
     parser = httptools.HttpResponseParser(answer)
-    # Without compression and keep-alive, the answer ends with the connection at the latest.
+    # Without keep-alive, the answer ends with the connection at the latest; nothing here decompresses.
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: identity\r\nConnection: close\r\n\r\n"
     await connection.send(bytes([_CONNECTION]) + request.encode())
     begun = set[int]()
@@ -116,7 +116,7 @@ class _PodResponse:
 
     @property
     def ends_with_connection(self) -> bool:
-        """Return True if the head is there, and nothing in it says where the body ends."""
+        """True if the head has arrived, and nothing in it says where the body ends."""
         return self._has_head and not self._is_framed
 
     def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002 - where the body ends is the parser's
@@ -135,5 +135,5 @@ class _PodResponse:
         self.pieces.append(body)
 
     def on_message_complete(self) -> None:
-        """It is whole."""
+        """The answer is whole."""
         self.is_whole = True

@@ -1,5 +1,5 @@
-"""Makes the files of a release of images that are built: chart, lists of what is inside, provenance, checksums.
+"""Makes the files of a release from built images: chart, bills of materials, provenance, checksums.
 
 - Every file depends on its inputs alone: equal images and an equal commit give equal files.
-- What is said of an image is read from its archive, not from what the build meant to put there.
+- Facts about an image are read from its archive, not from what the build meant to put there.
 """

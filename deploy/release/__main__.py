@@ -15,7 +15,7 @@ from vm_image.host import BuildError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the release; 0 then, 2 where something is missing."""
+    """Writes the release. Returns 0, or 2 after an error."""
     parser = argparse.ArgumentParser(prog="python -m deploy.release", description="Makes a release of built images.")
     parser.add_argument("archives", nargs="*", type=Path, metavar="ARCHIVE", help="image archives")
     parser.add_argument("--output", type=Path, default=Path("build/release"), help="default: %(default)s")

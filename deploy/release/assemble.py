@@ -3,7 +3,8 @@
 autoscale-VERSION.tgz   autoscale-VERSION-airgapped.tar   NAME-ARCH.cdx.json   release.json   CHANGES.md
 provenance.intoto.json   SHA256SUMS, of these   images/NAME-ARCH.tar
 
-People download the files, and nodes the images from a registry. The archive has all of them, and sums of its own.
+People download the files, and nodes pull the images from a registry. The air-gapped archive has all of them, and sums
+of its own.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Release:
 def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: str = "", registry: str = "") -> Release:
     """Writes the release into ``folder``, in place of an earlier one. Raises ``ArchiveError`` and ``BuildError``.
 
-    ``uri`` is where the repository is, as the provenance names it, and ``registry`` where the images will be.
+    ``uri`` is the address of the repository for the provenance, ``registry`` the future place of the images.
     """
     source = ReleaseSource(checkout.version, checkout.revision, checkout.created, uri, registry)
     with replaced(folder) as new:
@@ -61,7 +62,7 @@ def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: st
         (new / SUMMARY).write_bytes(encoded(summary(images, source)))
         (new / "CHANGES.md").write_text(_changes(checkout))
         files = {str(path.relative_to(new)): path for path in new.rglob("*") if path.is_file()}
-        # The provenance cannot name itself; nor the archive, which contains the provenance.
+        # The provenance can name neither itself nor the archive that contains it.
         statement = provenance(
             _digests(files), source, (component for image in images for component in image.components)
         )
@@ -73,10 +74,10 @@ def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: st
 
 
 def _write_images(archives: Iterable[Path], folder: Path, source: ReleaseSource) -> tuple[ReleasedImage, ...]:
-    """The archives, and a list of what is inside each."""
+    """Writes the archives, and a bill of materials for each."""
     (folder / IMAGES).mkdir()
     for path in archives:
-        # Copied first, so that the lists describe the files that are released.
+        # Copied first, so that the bills of materials describe the files that are released.
         shutil.copyfile(path, folder / IMAGES / path.name)
     images = tuple(read_image(path) for path in sorted((folder / IMAGES).glob("*.tar")))
     for image in images:
@@ -93,7 +94,7 @@ def _changes(checkout: Checkout) -> str:
 
 
 def _write_chart(checkout: Checkout, images: Iterable[ReleasedImage], folder: Path, source: ReleaseSource) -> None:
-    """The chart names its images by tag and digest."""
+    """Writes the chart, which names its images by tag and digest."""
     root = checkout.root / CHART
     files = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
     # The tag is for people; the digest decides what a node runs.
@@ -133,7 +134,7 @@ def _pack(path: Path, files: Mapping[str, Path]) -> Path:
 
 
 def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes], mode: int = 0o644) -> None:
-    """A file without its time and owner: equal releases are equal to the byte."""
+    """Adds a file without its time and owner, so that equal releases are equal to the byte."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, mode
     archive.addfile(info, content)

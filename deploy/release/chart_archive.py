@@ -8,15 +8,13 @@ from dataclasses import dataclass
 
 from deploy.images.formats.tree import File, compressed, tar_of, tree
 
-# Only images with an empty digest match: one that is pinned in the chart stays.
+# Only an empty digest matches: an image that the chart pins keeps its own.
 _IMAGE = re.compile(r'image: \{(?P<before>[^}\n]*)repository: (?P<name>[\w-]+)(?P<between>[^}\n]*)digest: ""\}')
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Location of a release's images: the registry, which is as in the chart if it is empty, the tag and
-    digests by their names.
-    """
+    """Location of a release's images: the registry (empty: that of the chart), the tag, and digests by image name."""
 
     registry: str
     tag: str
@@ -57,7 +55,7 @@ def with_digests(values: str, digests: Mapping[str, str]) -> str:
 
 
 def with_registry(values: str, registry: str) -> str:
-    """``values.yaml`` with the registry of the images; as it is without one.
+    """``values.yaml`` with the registry of the images; unchanged if that is empty.
 
     >>> with_registry("image:\\n  registry: localhost:5001\\n", "ghcr.io/team")
     'image:\\n  registry: ghcr.io/team\\n'

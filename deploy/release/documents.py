@@ -17,7 +17,7 @@ Document = dict[str, object]
 BUILDER: Final = "urn:autoscale:release-script"
 BUILD_TYPE: Final = "urn:autoscale:release-script:v1"
 _NAMES: Final = uuid.UUID("6f4f2d3e-7a31-5d1c-9b2b-0a7c8f5d3e21")
-"""Serial numbers are derived from digests below this one, so that equal images have equal lists."""
+"""The namespace of serial numbers: derived from digests, so that equal images have equal bills of materials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ReleasedImage:
 
     @property
     def digest(self) -> str:
-        """That of its manifest, with ``sha256:``."""
+        """The manifest's digest, with ``sha256:``."""
         return self.manifest.digest
 
 
@@ -51,7 +51,7 @@ class ReleaseSource:
 
 
 def encoded(document: Mapping[str, object]) -> bytes:
-    """A document as bytes: equal ones are equal."""
+    """A document as bytes; equal documents give equal bytes."""
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
@@ -92,7 +92,7 @@ def bill_of_materials(image: ReleasedImage, source: ReleaseSource) -> Document:
 def provenance(subjects: Mapping[str, str], source: ReleaseSource, materials: Iterable[Component]) -> Document:
     """An in-toto statement with SLSA's predicate. ``subjects`` are SHA-256 digests, without a prefix, by name.
 
-    It is not signed here: who publishes a release signs it.
+    It is not signed here: whoever publishes a release signs it.
     """
     repository = {"uri": f"git+{source.uri}" if source.uri else "git", "digest": {"gitCommit": source.revision}}
     return {

@@ -1,4 +1,4 @@
-"""Reading what is inside an image archive: its digest, and the files that say which packages it has."""
+"""Reads an image archive: its digest, and the files that list its packages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_image(path: Path) -> ReleasedImage:
         manifest = json.loads(_content(archive, blob_path(entry["digest"])))
         files: dict[str, bytes] = {}
         for layer in manifest["layers"]:
-            # A file of a higher layer replaces that of a lower one.
+            # A file in a higher layer replaces the one in a lower layer.
             files |= _listed(_content(archive, blob_path(layer["digest"])))
     name = manifest.get("annotations", {}).get("org.opencontainers.image.title", path.stem)
     try:

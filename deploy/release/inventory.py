@@ -42,12 +42,12 @@ class Component:
 
 
 def is_listed(path: str) -> bool:
-    """Return True if a file of an image says what a package is."""
+    """Return True if a file of an image describes packages."""
     return path == WHOLE_STATUS or path.startswith(STATUS) or path.endswith(METADATA)
 
 
 def components(files: Mapping[str, bytes]) -> list[Component]:
-    """The packages that these files, by their paths, speak of, sorted. Raises ``ValueError`` if one is unnamed."""
+    """The packages that these files (by path) describe, sorted. Raises ``ValueError`` if one has no name or version."""
     listed = ((path, text) for path, content in files.items() if is_listed(path) for text in _texts(path, content))
     return sorted({_component(path, text) for path, text in listed})
 
@@ -57,12 +57,12 @@ def _texts(path: str, content: bytes) -> list[str]:
     text = content.decode(errors="replace")
     if path != WHOLE_STATUS:
         return [text]
-    # dpkg's list also has packages that were removed and left configuration behind.
+    # dpkg also lists removed packages that left configuration behind.
     return [paragraph for paragraph in text.split("\n\n") if INSTALLED in paragraph.splitlines()]
 
 
 def _component(path: str, text: str) -> Component:
-    # The head of METADATA ends at the first empty line; the description below may have lines that look like fields.
+    # METADATA's fields end at the first empty line; the description below may have lines that look like fields.
     head = text.partition("\n\n")[0] if path.endswith(METADATA) else text
     fields = _first(_FIELD.findall(head))
     name, version = fields.get("Package") or fields.get("Name"), fields.get("Version")
@@ -75,5 +75,5 @@ def _component(path: str, text: str) -> Component:
 
 
 def _first(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Of several fields with one name the first counts."""
+    """The fields by name; of several with the same name the first counts."""
     return {name: value.strip() for name, value in reversed(list(pairs))}

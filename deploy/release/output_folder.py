@@ -1,4 +1,4 @@
-"""The folder that a release is written into: it gets a release that is whole, and loses nothing but an earlier one."""
+"""The folder that a release is written into: it gets a complete release, and loses nothing but an earlier one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ SUMS: Final = "SHA256SUMS"
 
 
 def check_output(folder: Path) -> None:
-    """Raises ``BuildError`` if ``folder`` has something that is no part of an earlier release."""
+    """Raises ``BuildError`` if ``folder`` has anything that is no part of an earlier release."""
     foreign = sorted(_foreign(folder)) if folder.exists() else []
     if foreign:
-        named = ", ".join(
-            [*foreign[:3], *(["…"] if len(foreign) > 3 else [])]
-        )  # three names are enough to recognize the folder
+        # Three names are enough to recognize the folder.
+        named = ", ".join([*foreign[:3], *(["…"] if len(foreign) > 3 else [])])
         raise BuildError(f"{folder} is left as it is, since it has what is no release ({named}): give another --output")
 
 
@@ -44,7 +43,7 @@ def replaced(folder: Path) -> Iterator[Path]:
 
 
 def _foreign(folder: Path) -> Iterator[str]:
-    """Entries that belong to no release: files that its sums do not name, other than image archives."""
+    """Entries that belong to no release: all that its sums do not name, except for image archives."""
     released = _files_of_a_release(folder)
     for path in folder.iterdir():
         if path.name == IMAGES and released and path.is_dir():
@@ -54,7 +53,7 @@ def _foreign(folder: Path) -> Iterator[str]:
 
 
 def _files_of_a_release(folder: Path) -> set[str]:
-    """The names of the files of the release that is there; none if there is none."""
+    """The names of the files of the release in ``folder``; empty if there is none."""
     with suppress(OSError, ValueError, AttributeError):
         summary = json.loads((folder / SUMMARY).read_text())
         names = {line.partition("  ")[2] for line in (folder / SUMS).read_text().splitlines()}

@@ -24,14 +24,14 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirection to the caller: followed, it would take the login along, and make a GET of a HEAD."""
+    """Leaves redirects to the caller: following one would send the login along, and make a GET of a HEAD."""
 
     def redirect_request(self, *_: Any) -> None:
-        """None: the answer is raised as it is."""
+        """Returns None, so that the redirect is raised as an ``HTTPError``."""
 
 
 class Registry:
-    """A registry, and a path in it. Those on loopback speak plain HTTP, others where REGISTRY_PLAIN_HTTP=1."""
+    """A registry, and a path in it. Those on loopback speak plain HTTP, others if REGISTRY_PLAIN_HTTP=1."""
 
     def __init__(self, place: str) -> None:
         host, _, path = place.partition("/")
@@ -42,16 +42,13 @@ class Registry:
         self._opener = urllib.request.build_opener(NoRedirects)
 
     def call(self, method: str, url: str, body: Any = None, **headers: str) -> Any:
-        """One request; the answer. Raises ``HTTPError``, and ``ValueError`` for an address that is not of the web.
-
-        ``url`` may be the registry's word and lead elsewhere: no other server than the registry is shown the login.
-        """
+        """Sends a request; returns the answer. Raises ``HTTPError``, and ``ValueError`` for a URL that is not HTTP."""
         target = urllib.parse.urljoin(self._base, url)
         if not target.startswith(("http://", "https://")):
             raise ValueError(f"the registry names an address that is not of the web: {target}")
-        # Keyword arguments cannot have a hyphen.
+        # Python's keyword arguments cannot have a hyphen.
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        # The URL may come from the registry and lead to another server, which must not see the login.
+        # The registry may have chosen the URL; another server must not get the login.
         if self._login and _server(target) == _server(self._base):
             sent["Authorization"] = self._login
         request = urllib.request.Request(target, data=body, headers=sent, method=method)  # noqa: S310 - checked above
@@ -119,7 +116,7 @@ def push(registry: Registry, images: list[PushedImage], tag: str) -> str:
 
 
 def index(entries: list[dict[str, Any]]) -> bytes:
-    """The index over an image's manifests, equal to the byte to the one whose digest the release's chart names."""
+    """The index over an image's manifests; its bytes must equal those whose digest the release's chart names."""
     # Annotations of the archive's entry do not belong in the index.
     parts = [{name: entry[name] for name in ("mediaType", "digest", "size", "platform")} for entry in entries]
     parts.sort(key=lambda part: part["platform"]["architecture"])
@@ -148,7 +145,7 @@ def ending_with(about: str) -> Iterator[None]:
 
 
 def main(words: list[str]) -> int:
-    """Pushes every archive in the folder ``images``; 2 where it is asked for something else, 1 where it fails."""
+    """Pushes every archive in the folder. Returns 0, or 2 for wrong arguments; exits with 1 if a push fails."""
     if words[:1] in (["-h"], ["--help"]):
         print(__doc__)
         return 0

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - The agent speaks first and says which versions it knows; the monitor picks one. Version 1 is NeonVM's v1.0.
 - An agent's numbers are even, a monitor's odd; an answer has the number of its question.
-- Whatever a monitor sends, the only error is ``MalformedMonitorMessageError``; a type that is not known is no error.
+- Whatever a monitor sends, the only error is ``MalformedMonitorMessageError``; an unknown type is no error.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def read_from_monitor(text: str | bytes) -> FromMonitor:
     """
     try:
         head = _READ_ANY.decode(text)
-        # A newer monitor may send types that this agent does not know; those are no errors.
+        # A newer monitor may send types that this agent does not know.
         return msgspec.convert(_flat(msgspec.json.decode(text)), _KNOWN) if head.type in _TYPES else head
     except (ValueError, RecursionError) as error:
         raise MalformedMonitorMessageError(field_message(error)) from None
@@ -173,7 +173,7 @@ def _flat(found: dict[str, object]) -> dict[str, object]:
     # NeonVM's monitor writes fields beside ``type``; others put them below ``content``.
     below = found.pop("content", None)
     fields = {**below, **found} if isinstance(below, dict) else found
-    # NeonVM's agent accepts any capitalization, so there are monitors with either.
+    # NeonVM's agent accepts any capitalization, so some monitors write these in lower case.
     return {_SPELLED.get(name, name): value for name, value in fields.items()}
 
 
@@ -222,7 +222,7 @@ _READ_GREETED: Final = msgspec.json.Decoder(_Greeted)
 
 
 def read_greeting(text: str | bytes) -> int:
-    """The version that a monitor picked. Raises ``MalformedMonitorMessageError``, also where it refuses.
+    """The version that a monitor picked. Raises ``MalformedMonitorMessageError``, also if the monitor refuses.
 
     >>> read_greeting('{"version":1}')
     1

@@ -42,7 +42,7 @@ def user_in(review: JsonObject, audience: str = "") -> JsonObject | None:
     status = child(review, "status")
     user = child(status, "user")
     named = status.get("audiences")
-    # An API server that does not know audiences leaves the field out, and accepts any token of its own.
+    # An API server that does not know audiences leaves the field out, having checked none.
     accepts = not audience or (isinstance(named, list) and audience in named)
     return user if flag(status, "authenticated") and accepts and text(user, "username") else None
 
@@ -62,7 +62,7 @@ def may_list_vms(user: JsonObject, namespace: str) -> JsonObject:
     spec: Json = {
         "user": text(user, "username"),
         "uid": text(user, "uid"),
-        # The API wants a list even where the user is in no group.
+        # The API wants a list even if the user is in no group.
         "groups": user.get("groups") or [],
         "extra": child(user, "extra"),
         "resourceAttributes": resource,
@@ -80,7 +80,7 @@ def is_allowed(review: JsonObject) -> bool:
 
 
 def names_audience(token: str, audience: str) -> bool:
-    """Return True if a JSON Web Token says that it is for ``audience``. This spares questions; it proves nothing.
+    """Return True if a JSON Web Token says that it is for ``audience``. This saves reviews; it proves nothing.
 
     >>> names_audience("no token", "autoscale-scheduler")
     False

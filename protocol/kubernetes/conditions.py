@@ -8,7 +8,7 @@ from protocol.kubernetes.objects import Json, JsonObject, items, text
 def condition(about: JsonObject, kind: str, value: str, reason: str, message: str) -> Json:
     """The condition ``kind`` of ``about`` with ``value`` (True, False or Unknown).
 
-    Its time of transition is kept while its value stays, and left to ``stamped`` where it turns.
+    It keeps its time of transition while its value stays; if that changes, ``stamped`` sets a new one.
 
     >>> condition({}, "Ready", "True", "Running", "it runs")
     {'type': 'Ready', 'status': 'True', 'reason': 'Running', 'message': 'it runs'}
@@ -21,7 +21,7 @@ def condition(about: JsonObject, kind: str, value: str, reason: str, message: st
 
 
 def stamped(status: Json, now: str) -> Json:
-    """The same status, where conditions that have turned are given the time ``now``.
+    """The same status, with the time ``now`` in the conditions that have changed.
 
     >>> stamped({"conditions": [{"type": "Ready"}]}, "2026-01-01T00:00:00Z")
     {'conditions': [{'lastTransitionTime': '2026-01-01T00:00:00Z', 'type': 'Ready'}]}

@@ -1,6 +1,6 @@
 """Position of a list-and-watch: the resourceVersion to resume from, and the need to list again.
 
-Every event moves the cursor, bookmarks included: a quiet kind is resumed from where it is.
+Every event moves the cursor. Bookmarks do too, so that the version of a kind that rarely changes does not expire.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from protocol.kubernetes.refusals import Refusal, RefusalKind
 from protocol.units import Seconds
 
 WATCH_SPAN: Final = Seconds(240.0)
-"""How long the server is asked to keep a watch; up to as much again is added by jitter, so that few end together."""
+"""How long the server is asked to keep a watch open; jitter adds up to as much again, so that few end together."""
 
 SILENCE_BEYOND: Final = Seconds(10.0)
-"""A server that stays silent for so long after a watch should have ended is gone, or the connection is."""
+"""If the server stays silent for this long after a watch should have ended, it or the connection is gone."""
 
 
 @dataclass(slots=True)
@@ -40,16 +40,16 @@ class Cursor:
         return self.version is None
 
     def listed(self, version: str) -> None:
-        """A whole list was taken in; it was the state at ``version``."""
+        """A whole list has been applied; it was the state at ``version``."""
         self.version = version
 
     def take(self, event: WatchEvent) -> None:
-        """An event was taken in; one without a version, or an error, leaves the cursor where it is."""
+        """An event has been applied; one without a version, or an error, leaves the cursor where it is."""
         if event.type != "ERROR":
             self.reach(event.version)
 
     def reach(self, version: str) -> None:
-        """All up to this version was taken in; an empty one leaves the cursor where it is.
+        """Everything up to this version has been applied; an empty one leaves the cursor where it is.
 
         >>> cursor = Cursor("41")
         >>> cursor.reach("43")
@@ -90,12 +90,12 @@ class WatchTimes:
         WatchTimes(asked=360, silence=370.0)
         """
         duration = int(span * (1.0 + jitter))
-        # The server ends the watch first, so that a silence of the client's limit is always a fault.
+        # Longer than the watch, so that reaching this limit always means a fault.
         return cls(duration, Seconds(duration + SILENCE_BEYOND))
 
 
 def watch_query(version: str, times: WatchTimes) -> dict[str, str]:
-    """The query of a watch from ``version`` on; empty: from the state as it is, which comes as ADDED events first.
+    """The query of a watch from ``version`` on; if that is empty, the current state comes first, as ADDED events.
 
     >>> watch_query("41", WatchTimes(240, Seconds(250.0)))["timeoutSeconds"]
     '240'

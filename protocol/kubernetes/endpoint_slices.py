@@ -23,6 +23,6 @@ def ready_addresses(found: JsonObject) -> list[tuple[str, int]]:
 def _addresses(endpoints: Iterable[Json]) -> Iterable[str]:
     for endpoint in endpoints:
         addresses = endpoint.get("addresses")
-        # ``ready`` may be missing or null, which the API calls unknown.
+        # A missing or null ``ready`` means unknown, and does not count as ready here.
         if child(endpoint, "conditions").get("ready") is True and isinstance(addresses, list):
             yield from (str(address) for address in addresses)

@@ -1,4 +1,4 @@
-"""Credential plug-ins: what a kubeconfig says of one, what it is asked, and what it prints (``ExecCredential``)."""
+"""Credential plug-ins: their settings in a kubeconfig, their input, and their output (``ExecCredential``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALWAYS: Final = "Always"
 
 
 class ExecCredentialError(ValueError):
-    """The plug-in cannot be asked, or what it printed proves nothing."""
+    """The plug-in cannot be run, or its output has no credential."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ExecPlugin:
         """
         spec: Json = {"interactive": is_interactive}
         if self.cluster is not None:
-            # ``data`` of a cluster's authority is base64 of PEM, as in a kubeconfig.
+            # Base64 of PEM, as in a kubeconfig.
             data = base64.b64encode(authority.encode()).decode()
             spec["cluster"] = {**self.cluster, **({"certificate-authority-data": data} if data else {})}
         request = {"kind": "ExecCredential", "apiVersion": self.api_version, "spec": spec}

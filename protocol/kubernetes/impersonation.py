@@ -13,7 +13,7 @@ _HEADER_SAFE: Final = "!#$&'*+.^_`|~-"
 
 @dataclass(frozen=True, slots=True)
 class Impersonation:
-    """The user that requests are made as; an empty ``user`` is nobody else. ``extra`` are keys with their values."""
+    """The user that requests are made as; an empty ``user`` is ourselves. ``extra`` are keys with their values."""
 
     user: str = ""
     groups: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Impersonation:
         return bool(self.user or self.groups or self.uid or self.extra)
 
     def over(self, other: Impersonation) -> Impersonation:
-        """This one, completed by ``other``: flags go before a kubeconfig, field by field.
+        """This one, completed by ``other`` field by field, as flags override a kubeconfig.
 
         >>> Impersonation("eve").over(Impersonation("bob", ("ops",)))
         Impersonation(user='eve', groups=('ops',), uid='', extra=())

@@ -1,6 +1,6 @@
 """One context of kubeconfigs: the server, its authority, and our credentials. Reads text, opens no files.
 
-Only the chosen context, cluster and user are read: what other entries hold is no concern of ours.
+Only the chosen context, cluster and user are checked: other entries may hold anything.
 """
 
 from __future__ import annotations
@@ -215,8 +215,7 @@ class _Chosen(Generic[T]):
         return f"{_prefix([self.file])}{self.kind} {self.name}"
 
     def path(self, given: str | None) -> str:
-        """A path of this entry, from its file's folder."""
-        # Paths are relative to the file that names them.
+        """A path of this entry, which is relative to its file's folder."""
         return str(PurePosixPath(self.file.folder) / given) if given else ""
 
     def pem(self, name: str, data: str | None, path: str | None) -> Pem:
@@ -273,7 +272,7 @@ def _login(namespace: str, cluster: _Chosen[_Cluster], user: _Chosen[_User]) -> 
     except ProxyError as error:
         raise KubeconfigError(f"{cluster.title}: {error}") from None
     certificate = user.pem("client-certificate-data", identity.certificate_data, identity.certificate)
-    # As in kubectl, a plug-in is run only where the user has nothing else to show.
+    # As in kubectl, a plug-in runs only if the user has no other credential.
     shows = bool(identity.token or identity.token_file or identity.username or certificate)
     return Login(
         server=_server(cluster),
@@ -297,7 +296,6 @@ def _login(namespace: str, cluster: _Chosen[_Cluster], user: _Chosen[_User]) -> 
 def _server(cluster: _Chosen[_Cluster]) -> str:
     """The server's URL; without a scheme it is HOST:PORT without TLS, as in kubectl."""
     server = cluster.held.server.strip().rstrip("/")
-    # Without a scheme it is HOST:PORT without TLS, as in kubectl.
     if "://" not in server:
         server = f"http://{server}"
     if not server.startswith(_SCHEMES) or server in _SCHEMES:
@@ -310,7 +308,7 @@ def _impersonation(user: _Chosen[_User]) -> Impersonation:
     identity = user.held
     extra = tuple((key, tuple(values)) for key, values in (identity.extra or {}).items())
     impersonation = Impersonation(identity.impersonate or "", tuple(identity.groups or ()), identity.uid or "", extra)
-    # The API server ignores groups without a user, so the request would run with our own rights.
+    # The API server rejects groups without a user, but with an internal error that names no file.
     if impersonation and not impersonation.user:
         raise KubeconfigError(f"{user.title}: as-groups, as-uid and as-user-extra need the user's name in as")
     return impersonation
@@ -325,7 +323,6 @@ def _plugin(given: _Exec, user: _Chosen[_User], cluster: _Cluster) -> ExecPlugin
         given.api_version,
         given.hint or "",
         given.interactive or "IfAvailable",
-        # Passed only where the kubeconfig has ``provideClusterInfo``.
         dict(_told(cluster)) if given.cluster else None,
     )
 

@@ -1,6 +1,6 @@
 """``metadata.managedFields``: which client wrote which requests and limits of a container through ``pods/resize`` last.
 
-The API server keeps it: a client's entry loses a field once another client has changed that field.
+The API server maintains it: a client's entry loses a field once another client changes that field.
 """
 
 from __future__ import annotations

@@ -31,14 +31,13 @@ def child(source: JsonObject, *path: str) -> Json:
     {}
     """
     value = _leaf(source, path)
-    # ``type(...) is dict`` first: it is the common case, and the check of an abstract type is slow.
+    # ``type(...) is dict`` first: almost all are, and ``isinstance`` with an abstract type is ten times as slow.
     return dict(value) if type(value) is dict or isinstance(value, Mapping) else {}
 
 
 def _leaf(source: JsonObject, path: tuple[str, ...]) -> object:
     value: object = source
     for step in path:
-        # Almost all are plain, and asking for an abstract type takes ten times as long.
         value = value.get(step) if type(value) is dict or isinstance(value, Mapping) else None
     return value
 
@@ -54,7 +53,7 @@ def text(source: JsonObject, *path: str) -> str:
 
 
 def shortened(found: str, most: int = 300) -> str:
-    """At most this many characters of a text: a field of an object may have a million, and each is shown to everyone.
+    """At most this many characters of a text: a field of an object may have a million.
 
     >>> shortened("phase", 5), shortened("phases", 5)
     ('phase', 'phas…')
@@ -144,7 +143,7 @@ def number(version: object) -> int:
         digits = version
     else:
         digits = str(version) if isinstance(version, (str, int)) and not isinstance(version, bool) else ""
-    # A version is opaque by the API's contract. The length is checked first: int() of a very long text is slow.
+    # A version is opaque by the API's contract. The length is checked first, since int() of a very long text is slow.
     return int(digits) if len(digits) <= _LONGEST_VERSION and digits.isascii() and digits.isdigit() else 0
 
 

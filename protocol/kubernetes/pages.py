@@ -1,6 +1,6 @@
-"""Lists and watch lines decoded object by object, so that one object that cannot be read spoils no other.
+"""Lists and watch lines decoded object by object, so that one unreadable object does not spoil the others.
 
-What is no page, or no event, raises ``UnreadableAnswerError``.
+Anything that is no page, or no event, raises ``UnreadableAnswerError``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Page:
 class WatchEvent:
     """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR.
 
-    ``object`` is empty and ``unreadable`` set where the object cannot be decoded.
+    ``object`` is empty and ``unreadable`` set if the object cannot be decoded.
     """
 
     type: str
@@ -78,7 +78,7 @@ class WatchEvent:
 
 @dataclass(slots=True)
 class LineSplitter:
-    """Makes whole lines of the pieces that a socket delivers. A last line without its end is incomplete: never given.
+    """Makes whole lines of the pieces that a socket delivers. A last line without its end is incomplete, and dropped.
 
     >>> lines = LineSplitter()
     >>> lines.feed(b'{"a":1}\\n{"b"'), lines.feed(b':2}\\n')
@@ -97,7 +97,7 @@ class LineSplitter:
         lines = []
         self._add(first)
         for following in others:
-            # Pieces are joined once per line: adding them to a growing text would take quadratic time.
+            # Joined once per line: appending to a growing text would take quadratic time.
             lines.append(b"".join(self._pieces))
             self._pieces, self._size = [], 0
             self._add(following)
@@ -134,7 +134,7 @@ def read_page(body: bytes) -> Page:
     """
     try:
         whole = _PAGE.decode(body)
-    # One bad object makes the whole page fail, so it is taken apart and each object is decoded by itself.
+    # One bad object fails the whole page, so each object is decoded by itself.
     except (ValueError, RecursionError):
         return _by_parts(body)
     head = {"metadata": whole.metadata or {}}
@@ -181,7 +181,7 @@ def _by_parts(body: bytes) -> Page:
         raw_items = None
     if raw_items is None:
         raise UnreadableAnswerError("items: expected an array of objects")
-    # Without readable metadata the version is empty, and a watch from it begins with the present state.
+    # Without readable metadata the version is empty, and a watch from it starts with the present state.
     nothing: Json = {}
     metadata = {"metadata": _or(_decoded, parts.get("metadata", b""), nothing)}
     page = Page(version_of(metadata), text(metadata, "metadata", "continue"), [], [])

@@ -106,7 +106,7 @@ KUBERNETES: Final[Mapping[str, Fields]] = {
         ("uid", 4, "string"),
     ),
 }
-"""The messages of Kubernetes that programs of this project read, by a name of our own where Kubernetes has several."""
+"""The Kubernetes messages that this project reads, by a name of our own if Kubernetes has several of one name."""
 
 _F = descriptor_pb2.FieldDescriptorProto
 _TYPES: Final = {
@@ -130,7 +130,7 @@ def only(message: str, *fields: str) -> Fields:
 def message_classes(
     package: str, messages: Mapping[str, Fields], syntax: Literal["proto2", "proto3"]
 ) -> dict[str, type[Message]]:
-    """The classes of ``messages`` by name. In proto2, which Kubernetes speaks, a field that is set to zero is set.
+    """The classes of ``messages`` by name. In proto2, which Kubernetes uses, a field set to zero still counts as set.
 
     >>> classes = message_classes("example", {"Quantity": KUBERNETES["Quantity"]}, "proto3")
     >>> classes["Quantity"](string="1Gi").SerializeToString()
@@ -152,11 +152,11 @@ def _add_field(message: descriptor_pb2.DescriptorProto, name: str, number: int, 
     # In protobuf a map is a repeated nested message with the fields ``key`` and ``value``.
     field = message.field.add(name=name, number=number, label=_F.LABEL_REPEATED if form else _F.LABEL_OPTIONAL)
     if form == "map":
+        # The name that protobuf's compiler would derive.
         entry = message.nested_type.add(name=f"{name[0].upper()}{name[1:]}Entry")
         entry.options.map_entry = True
         _add_field(entry, "key", 1, "string", package)
         _add_field(entry, "value", 2, element, package)
-        # The nested message's name as protobuf's compiler derives it.
         element = f"{message.name}.{entry.name}"
     if element in _TYPES:
         field.type = _TYPES[element]

@@ -1,6 +1,6 @@
 """Proxies by kubectl's rule (Go's ``httpproxy``): which one leads to a URL.
 
-``HTTPS_PROXY`` or ``HTTP_PROXY`` by the URL's scheme, unless ``NO_PROXY`` names the host.
+``HTTPS_PROXY`` or ``HTTP_PROXY`` by the URL's scheme, in upper case first, unless ``NO_PROXY`` names the host.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> str:
 
 
 def checked_proxy(proxy: str, setting: str) -> str:
-    """The URL of a proxy, if it can be used; ``setting`` is where it stands. Raises ``ProxyError``.
+    """The URL of a proxy, if it can be used; ``setting`` is what messages call it. Raises ``ProxyError``.
 
     >>> checked_proxy("socks5://127.0.0.1:1080", "proxy-url")
     Traceback (most recent call last):
@@ -59,7 +59,7 @@ or reach the API server by kubectl proxy
             hint = "use an HTTP proxy, or reach the API server by kubectl proxy"
             raise ProxyError(f"{setting}: SOCKS proxies are not supported; {hint}")
     if not is_usable:
-        raise ProxyError(f"{setting}: expected a proxy as http://HOST:PORT")  # it may hold a password: not repeated
+        raise ProxyError(f"{setting}: expected a proxy as http://HOST:PORT")  # not shown: it may hold a password
     return proxy
 
 
@@ -71,7 +71,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _covers(entry: str, host: str, port: int) -> bool:
-    """Return True if one entry of ``NO_PROXY`` (a host, domain, address or network, perhaps with a port) is meant."""
+    """Return True if an entry of ``NO_PROXY`` (host, domain, address or network, maybe with a port) covers the host."""
     entry, host = entry.strip().lower(), host.lower()
     if entry == "*":
         return True

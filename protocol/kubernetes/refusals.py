@@ -17,13 +17,13 @@ from protocol.kubernetes.objects import JsonObject, child, text, whole
 from protocol.units import Seconds
 
 SHOWN: Final = 300
-"""At most this many characters of a server's complaint are kept."""
+"""Characters to which a server's message is cut."""
 
 LONGEST_HEEDED: Final = Seconds(10.0)
-"""A watch waits no longer than this because a server asks it to: what it knows grows old meanwhile."""
+"""A watch waits no longer than this at a server's request, since its state goes stale meanwhile."""
 
 LONGEST_WAIT: Final = 3600
-"""A ``Retry-After`` of more seconds than this is not believed."""
+"""A ``Retry-After`` of more seconds than this is ignored."""
 
 # The words with which apimachinery's ``NewInvalid`` begins.
 _INVALID: Final = re.compile(r'[\w.]+ "[^"]*" is invalid: ')
@@ -86,7 +86,7 @@ class Refusal:
     def is_by_validation(self) -> bool:
         """True if the server's own rules for such objects forbid it, and no policy, webhook or quota of this cluster.
 
-        Policies and webhooks may answer with the same status and reason; the server says before that who it was.
+        Policies and webhooks may answer with the same status and reason, but the message begins differently.
 
         >>> Refusal(RefusalKind.INVALID, 422, 'Pod "db" is invalid: spec: Forbidden: no').is_by_validation
         True
@@ -154,7 +154,7 @@ def refusal_in(status: JsonObject) -> Refusal:
     <RefusalKind.GONE: 'gone'>
     """
     code = whole(status, "code")
-    # A code outside of HTTP's range is treated as a failure of the server, after which the outcome is unknown.
+    # A code outside of HTTP's range counts as a failure of the server, which leaves the outcome unknown.
     plain = classify(code if 100 <= code < 600 else 500, text(status, "reason")[:SHOWN])
     wait = whole(child(status, "details"), "retryAfterSeconds")
     return Refusal(plain.kind, plain.status, text(status, "message")[:SHOWN], plain.reason, _seconds(str(wait or "")))
@@ -169,7 +169,7 @@ _STATUS: Final = msgspec.json.Decoder(_Status)
 
 
 def _seconds(header: str) -> Seconds | None:
-    """The header's seconds; a date, or more than is believed, is not heeded."""
+    """The header's seconds; a date, or more than ``LONGEST_WAIT``, is ignored."""
     # RFC 9110 also allows a date, which would need this machine's clock to be right.
     if not (header.isascii() and header.isdecimal() and len(header) <= 6):
         return None

@@ -1,4 +1,4 @@
-"""Kinds of objects and where their API lives. The only maker of API paths in this project."""
+"""Kinds of objects, and the paths of their API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from protocol.names import (
 
 
 def escaped(part: str) -> str:
-    """One part of a path, as a URL writes it. Clients resolve ``.`` and ``..``, so that these are escaped too.
+    """One part of a path, as a URL writes it. Clients resolve ``.`` and ``..``, so these are escaped too.
 
     >>> escaped("a/b"), escaped(".."), escaped("db.1")
     ('a%2Fb', '%2E%2E', 'db.1')
@@ -113,4 +113,4 @@ CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(
 )
 
 VERSION_PATH: Final = "/version"
-"""What the API server says of itself."""
+"""Where the API server reports its version."""

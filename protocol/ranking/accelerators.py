@@ -23,7 +23,7 @@ _ORDINARY: Final = frozenset(
 def is_accelerator(resource: str) -> bool:
     """Return True for an extended resource (``domain/name``), unless ordinary nodes offer it too.
 
-    >>> [is_accelerator(each) for each in ("nvidia.com/mig-1g.5gb", "google.com/tpu", "hugepages-2Mi", "memory")]
+    >>> [is_accelerator(name) for name in ("nvidia.com/mig-1g.5gb", "google.com/tpu", "hugepages-2Mi", "memory")]
     [True, True, False, False]
     """
     domain, slash, _ = resource.partition("/")

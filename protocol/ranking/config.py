@@ -56,9 +56,7 @@ class Damper(RankingSection, frozen=True):
 
 
 class PreferredSize(RankingSection, frozen=True):
-    """In clusters of at most this many nodes, nodes of this many vCPUs; without ``nodes`` for all larger ones
-    (S2.6).
-    """
+    """The preferred vCPUs of a node in clusters of at most ``nodes``; without ``nodes``, in all larger ones (S2.6)."""
 
     vcpus: float = msgspec.field(name="vCPUs")
     nodes: int | None = None

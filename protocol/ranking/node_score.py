@@ -34,7 +34,6 @@ def fraction(used: int, watermark: int, total: int, curve: ScoreCurve) -> float:
     if total <= 0 or used > total:
         return 0.0
     peak, part = watermark / total, used / total
-    # The score never peaks above the watermark.
     peak = min(peak, curve.peak)
     if part < peak:
         return curve.empty + (1 - curve.empty) * part / peak
@@ -59,7 +58,7 @@ def extender_score(score: int) -> int:
     >>> extender_score(75), extender_score(1), extender_score(0)
     (8, 1, 0)
     """
-    # Rounded, but never down to 0, which only full nodes have.
+    # Rounded, but never down to 0, which means that the node is full.
     return max(1, (score + 5) // 10) if score > 0 else 0
 
 

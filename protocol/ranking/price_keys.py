@@ -37,7 +37,7 @@ SPOT_LABELS: Final[Mapping[str, str]] = {
 """Labels of nodes that the cloud may take back, with their values in lower case."""
 
 SPOT_SUFFIX: Final = "/spot"
-"""After an instance type: its price as a spot instance. No instance type has a slash."""
+"""Follows an instance type in the key of its spot price. No instance type has a slash."""
 
 PRICE_LABELS: Final = (*NODE_GROUP_LABELS, *SPOT_LABELS, LABEL_MACHINE, LABEL_MACHINE_OLD)
 """All labels that ``price_keys`` reads."""

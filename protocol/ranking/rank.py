@@ -1,7 +1,7 @@
 """The rank of an expansion: price paid over price of a perfect fit, weighed by how well the node suits the cluster.
 
-``rank = suppress(unfitness, count) * (C + X) / (T + X)``: lowest wins, ties are kept, and an option whose rank is no
-number or whose price is missing is left out (S2.3-S2.7).
+``rank = suppress(unfitness, count) * (C + X) / (T + X)``, with the price C paid, T of a perfect fit and X of the
+damper: lowest wins, ties stay, and an option whose rank is no number or whose price is missing is left out (S2.3-S2.7).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def preferred_vcpus(cluster_nodes: int, config: RankingConfig) -> float:
     >>> preferred_vcpus(2, RankingConfig()), preferred_vcpus(1000, RankingConfig())
     (1, 32)
     """
-    # There is always one: the configuration checks that the last size is for all larger clusters.
+    # Never exhausted: the configuration checks that the last size is for all larger clusters.
     return next(
         size.vcpus for size in config.preferred_sizes if cluster_nodes <= (inf if size.nodes is None else size.nodes)
     )
@@ -78,8 +78,8 @@ def rank(paid: float, perfect: float, damper: float, unfit: float) -> float | No
     # ``not … > 0`` also catches NaN.
     if not perfect + damper > 0:
         return None
-    value = unfit * (paid + damper) / (perfect + damper)
-    return value if isfinite(value) else None
+    weighed = unfit * (paid + damper) / (perfect + damper)
+    return weighed if isfinite(weighed) else None
 
 
 def rank_options(options: Sequence[Option], cluster_nodes: int | None, config: RankingConfig) -> list[Ranked]:
@@ -113,11 +113,11 @@ def _rank_one(
         return None
     # Without a preferred size, the ratio is 1 and unfitness does not matter.
     unfit = suppress(unfitness(preferred or cores, cores), option.count, config.suppress_over)
-    # Nodes with GPUs are kept for pods that need them.
+    # Nodes with GPUs are reserved for pods that need them.
     if option.node.gpus and not any(pod.gpus for pod in option.pods):
         unfit = config.unwanted_gpu_unfitness
     paid = option.price * option.count
-    value = rank(paid, perfect, damper, unfit)
-    if value is None:
+    base = rank(paid, perfect, damper, unfit)
+    if base is None:
         return None
-    return Ranked(option, value if option.exists else value * config.new_group_factor, unfit, paid, perfect)
+    return Ranked(option, base if option.exists else base * config.new_group_factor, unfit, paid, perfect)

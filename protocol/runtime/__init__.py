@@ -2,6 +2,6 @@
 
 Rules that hold here:
 
-- What decides stays in pure modules of ``protocol``; here it meets the clock and the disk.
-- Nothing heavy is imported: the agent stands beside every VM.
+- Decisions stay in the pure modules of ``protocol``; these modules add the clock, the disk and the network.
+- Nothing heavy is imported: the agent runs beside every VM.
 """

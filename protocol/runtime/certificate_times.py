@@ -1,6 +1,6 @@
 """Validity of certificates, read from their PEM without a library: the agent has none that reads them.
 
-Only the validity is read. Whether a certificate is good is for OpenSSL to say, which has taken it before this asks.
+Only the validity is read. Whether a certificate is good is up to OpenSSL, which loads it first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def validities(pem: bytes) -> list[Validity]:
 def _validity(der: bytes) -> Validity:
     certificate = _inside(der, 0, _SEQUENCE)
     at = _inside(der, certificate, _SEQUENCE)
-    # The version is optional in X.509, and only marked by its context tag.
+    # The version is optional in X.509; its context tag marks it.
     if der[at] == _VERSION:
         at = _after(der, at)
     for _ in range(_BEFORE_VALIDITY):

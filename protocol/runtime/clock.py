@@ -1,4 +1,4 @@
-"""Time and chance as a port, and the machine's own. Only this file and the event loop know that real time passes."""
+"""Time and randomness as a port, and the machine's own. Only this file and the event loop read real time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.units import Instant, Seconds
 
 
 class Clock(Protocol):
-    """A program's source of time and chance; tests bring ``tests.fake_clock.FakeClock``."""
+    """A program's source of time and randomness; tests use ``tests.fake_clock.FakeClock``."""
 
     def now(self) -> Instant:
         """The present on a clock that never goes back."""
@@ -30,7 +30,7 @@ class Clock(Protocol):
         """Returns when ``event`` is set, or at ``until`` at the latest (None: only the event helps)."""
 
     def jitter(self) -> float:
-        """A number from 0 up to, not including, 1: it spreads what many do at once and guards nothing."""
+        """A random number in [0, 1) that spreads simultaneous work; not for secrets."""
 
 
 class SystemClock:

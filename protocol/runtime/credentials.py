@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- Authorities and certificates in files are looked at for each new connection.
-- Credential plug-ins, proxies and impersonation are for a command that a person started (``for_person``). A service
+- Authorities and certificates in files are checked for changes at each new connection.
+- Credential plug-ins, proxies and impersonation are for commands that a person starts (``for_person``). A service
   refuses them by name: its client is light, and starts no programs.
 """
 
@@ -36,7 +36,7 @@ TOKEN_AGE: Final = Seconds(60.0)
 PLUGIN_DEADLINE: Final = Seconds(60.0)
 
 EARLY: Final = Seconds(30.0)
-"""A plug-in is asked again so long before its token expires."""
+"""How long before its token expires a plug-in is asked for a new one."""
 
 
 NOBODY_ELSE: Final = Impersonation()
@@ -48,9 +48,9 @@ class CredentialsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A server's URL, how to trust it, and the token to show (None: none; a client certificate may be in ``tls``).
+    """A server's URL, how to trust it, and the token to send (None: none; a client certificate may be in ``tls``).
 
-    ``headers`` go with each request; ``proxy`` is the URL of the proxy that leads to the server, empty if none does.
+    ``headers`` go with each request; ``proxy`` is the URL of the proxy to the server, empty for a direct connection.
     """
 
     server: str
@@ -102,7 +102,7 @@ def for_person(
     """
     # Flags go before the kubeconfig, as in kubectl.
     whom = impersonation.over(login.impersonation)
-    # The API server ignores groups without a user.
+    # The API server rejects groups without a user, but with an internal error that names no flag.
     if whom and not whom.user:
         raise CredentialsError("--as-group needs --as: groups alone are nobody")
     headers = list(whom.headers())
@@ -135,7 +135,7 @@ def login_of(paths: Sequence[Path], context: str = "") -> Login:
 
 
 class FileToken:
-    """A token in a file, read again once it is ``TOKEN_AGE`` old. Raises ``CredentialsError`` if it never was there."""
+    """A token in a file, read again once it is ``TOKEN_AGE`` old. Raises ``CredentialsError`` if it was never read."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
@@ -144,7 +144,7 @@ class FileToken:
         self._read_at = Instant(float("-inf"))
 
     def __call__(self) -> str:
-        """The token; the last one where the file cannot be read just now."""
+        """The token; the last one if the file cannot be read just now."""
         # Projected tokens are rotated on disk; a minute is well within their overlap.
         if self._token is None or self._clock.now() - self._read_at >= TOKEN_AGE:
             try:
@@ -161,7 +161,7 @@ class FileToken:
 
 
 class FileOverToken:
-    """The token in a file; another one until that file can be read, as in kubectl."""
+    """The token in a file, or a fixed one as long as that file has never been readable, as in kubectl."""
 
     def __init__(self, file: FileToken, token: str) -> None:
         self._file, self._token = file, token
@@ -211,7 +211,7 @@ def run_plugin(plugin: ExecPlugin, authority: str = "") -> ExecCredential:
 
 
 def _credentials(login: Login, folder: Path, clock: Clock) -> Credentials:
-    token: Callable[[], str | None] = lambda: login.token or None  # noqa: E731 - one expression of many that give one
+    token: Callable[[], str | None] = lambda: login.token or None  # noqa: E731 - one of several callables
     if (plugin := login.plugin) is not None:
         authority = _read(login.authority, folder) if plugin.cluster is not None else ""
         credential = run_plugin(plugin, authority)
@@ -265,7 +265,7 @@ def _read_context(login: Login, folder: Path) -> ssl.SSLContext:
 
 
 class _NamedServer(ssl.SSLContext):
-    """Asks for the certificate of ``server_name``, whatever the URL says, and expects it (``tls-server-name``).
+    """Requests and verifies the certificate of ``server_name``, whatever the URL says (``tls-server-name``).
 
     Clients over asyncio make their connections with ``wrap_bio``.
     """
@@ -280,7 +280,6 @@ class _NamedServer(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        # ``server_name`` goes before the name in the URL.
         del server_hostname
         return super().wrap_bio(incoming, outgoing, server_side, self.server_name, session)
 
@@ -313,7 +312,8 @@ def _read(pem: Pem, folder: Path) -> str:
 
 
 def _show_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # mode 0600; OpenSSL reads from files only
+    # Mode 0600. Python's ssl loads a key only from a file.
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(f"{certificate}\n{key}")
         file.flush()
         try:

@@ -1,6 +1,6 @@
-"""One file of settings: read at the start, looked at every few seconds, taken in when its content has changed.
+"""One file of settings: read at the start, checked every few seconds, applied when its content has changed.
 
-A content that is refused changes nothing: what was in force stays, and the refusal is logged once.
+Refused content changes nothing: the last good one stays in force, and the refusal is reported once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 INTERVAL: Final = Seconds(2.0)
-"""How often the file is looked at."""
+"""How often the file is checked."""
 
 LARGEST: Final = 4 * 1024 * 1024
 """Bytes. A ConfigMap holds 1 MiB."""
@@ -32,15 +32,15 @@ class Follower(Protocol[T_contra]):
     """Receiver of the file's content."""
 
     def accept(self, value: T_contra, generation: int) -> None:
-        """A new content is in force. ``generation`` counts those that were accepted, from 1."""
+        """New content is in force. ``generation`` counts the accepted ones, from 1."""
 
     def refuse(self, error: FileRefusedError) -> None:
-        """A new content was refused; what was in force stays. ``error.__cause__`` is what ``read`` raised."""
+        """New content was refused; the last good one stays in force. ``error.__cause__`` is what ``read`` raised."""
 
 
 @dataclass(slots=True, eq=False)
 class FollowedFile(Generic[T]):
-    """The file at ``path``; ``read`` makes a value of its text and raises ``ValueError`` where it cannot."""
+    """The file at ``path``; ``read`` makes a value of its text, or raises ``ValueError``."""
 
     path: Path
     read: Callable[[str], T]
@@ -77,10 +77,11 @@ class FollowedFile(Generic[T]):
     def _news(self) -> list[T]:
         """The file's content if it is new, else nothing. Raises ``FileRefusedError``, once per content."""
         content = self._content_now()
-        # The content decides, not the time: Kubernetes swaps a symbolic link when a ConfigMap changes, editors rename.
+        # The content decides, not the file's times: Kubernetes swaps a symbolic link when a ConfigMap changes, and
+        # editors rename.
         if content == self._content:
             return []
-        # Kept before it is parsed, so that a bad content is refused only once.
+        # Stored before it is parsed, so that bad content is refused only once.
         self._content = content
         return [self._parsed(content)]
 
@@ -100,7 +101,7 @@ class FollowedFile(Generic[T]):
         """The file's bytes, or why they cannot be read."""
         try:
             with self.path.open("rb") as file:
-                # One byte more than allowed tells a file that is too long from one that just fits.
+                # One more byte than allowed, to tell a file that is too long from one that just fits.
                 content = file.read(LARGEST + 1)
         except OSError as error:
             return error.strerror or type(error).__name__
@@ -108,7 +109,7 @@ class FollowedFile(Generic[T]):
 
 
 class SettingsError(ValueError):
-    """The settings are refused; each of ``problems`` begins with the path, or variable, of a bad field."""
+    """Settings that cannot be used; each of ``problems`` begins with the path, or variable, of a bad field."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
@@ -119,10 +120,10 @@ class SettingsReport(Protocol):
     """Receiver of reload outcomes."""
 
     def settings_accepted(self, generation: int) -> None:
-        """New settings are in force; ``generation`` counts those that were accepted, from 1."""
+        """New settings are in force; ``generation`` counts the accepted ones, from 1."""
 
     def settings_refused(self, reason: str) -> None:
-        """A new content was refused; the old settings stay."""
+        """New settings were refused; the old ones stay in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,5 +139,5 @@ class SettingsFollower(Generic[T]):
         self.report.settings_accepted(generation)
 
     def refuse(self, error: FileRefusedError) -> None:
-        """Reports a refusal; what was in force stays."""
+        """Reports a refusal; the old settings stay in force."""
         self.report.settings_refused(str(error))

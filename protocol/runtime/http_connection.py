@@ -17,33 +17,33 @@ from typing import Final, cast
 
 import httptools
 
-# In bytes, but for the headers. A peer that sends faster than we read is held up beyond ``MOST_UNREAD``.
+# Bytes. Beyond this we stop reading, which holds up a peer that sends faster than we consume.
 MOST_UNREAD: Final = 1024 * 1024
-# Heads and trailers are kept by the parser, so they need a limit of their own.
+# Bytes outside of a body: the parser buffers heads and trailers, so they need a limit of their own.
 MOST_BESIDE: Final = 64 * 1024
 MOST_HEADERS: Final = 200
-# A whole answer may have ``FEW_PIECES``, and beyond these only pieces of ``LEAST_PIECE`` bytes on average: each piece
-# takes time of its own.
+# An answer that is read as a whole may come in ``FEW_PIECES``, and one more for every ``LEAST_PIECE`` bytes that it is
+# allowed to have: each piece costs time.
 LEAST_PIECE: Final = 64
 FEW_PIECES: Final = 64
 _RETRY_AFTER: Final = b"retry-after"
 FRAMES: Final = frozenset({b"content-length", b"transfer-encoding"})
-"""The headers that say where a body ends, in lower case; without one it ends with the connection."""
+"""The headers that say where a body ends, in lower case; without them it ends with the connection."""
 _LENGTHS_OF_FRAMES: Final = frozenset(map(len, FRAMES))
 _UNASKED: Final = "the server said something that was not asked for"
 
 
 class BrokenConnectionError(Exception):
-    """The connection ended, or what came over it is not a HTTP; the request may have been carried out."""
+    """The connection ended, or what came over it is not HTTP; the request may have been carried out."""
 
 
 class LongAnswerError(Exception):
-    """The answer has more bytes than are wanted."""
+    """The answer has more bytes than the caller allows."""
 
 
 @dataclass(slots=True)
 class ResponseHead:
-    """The head of an answer; ``status`` is 0 until it has arrived. ``wanted``: what the header that is wanted says."""
+    """The head of an answer; ``status`` is 0 until it has arrived. ``wanted`` is the value of the wanted header."""
 
     status: int = 0
     retry_after: str = ""
@@ -89,7 +89,7 @@ class HttpConnection(asyncio.Protocol):
         return socket
 
     async def whole(self, request: bytes, deadline: float, longest: int) -> tuple[ResponseHead, bytes]:
-        """Sends a request; its whole answer, once it is there.
+        """Sends a request; returns its whole answer.
 
         ``deadline`` is an instant of the event loop, ``longest`` is in bytes. Raises ``BrokenConnectionError``,
         ``LongAnswerError`` and ``TimeoutError``.
@@ -110,7 +110,7 @@ class HttpConnection(asyncio.Protocol):
             await self._progress(deadline)
 
     async def ask(self, request: bytes, deadline: float) -> ResponseHead:
-        """Sends a request; the head of its answer, whose body comes in pieces. Raises as ``whole``."""
+        """Sends a request; returns the head of its answer, whose body ``piece`` gives. Raises as ``whole``."""
         self._send(request, -1)
         while not self._answer.status:
             await self._progress(deadline)
@@ -127,7 +127,7 @@ class HttpConnection(asyncio.Protocol):
         return piece
 
     def close(self) -> None:
-        """Ends the connection. What was asked and not answered is withdrawn, as far as it has not been sent."""
+        """Ends the connection. An unanswered request is dropped, as far as it has not been sent."""
         if self._transport is None:
             return
         if self._is_whole:
@@ -147,7 +147,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(request)
 
     async def _progress(self, deadline: float) -> None:
-        """Something that is waited for has come. A timer alone costs less than ``asyncio.timeout``."""
+        """Waits until the answer has progressed. A bare timer costs less than ``asyncio.timeout``."""
         if self._broken:
             raise BrokenConnectionError(self._broken)
         loop = asyncio.get_running_loop()
@@ -180,7 +180,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
-    # What the event loop tells ------------------------------------------------------------------------------------
+    # Callbacks of the event loop ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is open."""
@@ -192,7 +192,7 @@ class HttpConnection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         """The server has sent everything: the body of an answer without a length is whole."""
-        # A length or chunks that end early are broken, not whole.
+        # A framed body that ends early is broken, not whole: ``connection_lost`` follows.
         if self._answer.status and not self._is_whole and not self._is_framed and not self._broken:
             self._is_whole = True
             self._wake()
@@ -213,10 +213,10 @@ class HttpConnection(asyncio.Protocol):
         if self._unread > self._wakes_beyond:
             self._wake()
 
-    # What the parser finds ----------------------------------------------------------------------------------------
+    # Callbacks of the parser --------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """An answer begins; one that was not asked for ends the trust in the connection."""
+        """An answer begins; one that was not asked for breaks the connection."""
         if self._is_whole:
             self._break(_UNASKED)
 

@@ -5,7 +5,7 @@ Rules that hold here:
 - ``ts`` (RFC 3339, UTC, milliseconds), ``level``, ``logger`` and ``msg`` are in every line; ``error`` has the traceback
   and ``stack`` the stack if there is one. Whatever else a line says comes from ``extra=`` and keeps its name:
   ``vm``, ``node``, ``pod`` …
-- A line is one line and always valid JSON, whatever it is given to say.
+- A record is one line and always valid JSON, whatever it contains.
 - What looks like a token or a private key is left out of every line.
 """
 
@@ -20,7 +20,7 @@ from typing import Final, TextIO
 import msgspec
 
 QUIET: Final = ("httpx2", "httpcore2", "uvicorn", "asyncio")
-"""Libraries that say more than an operator wants: only their warnings are written."""
+"""Libraries that log more than an operator wants: only their warnings are written."""
 
 # ``taskName`` is an attribute of records from Python 3.12 on.
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -30,10 +30,10 @@ _SECRETS: Final = re.compile(
     r"(?<=Bearer )[\w.~+/=-]+"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|(?=\"|$))"
 )
-"""In an encoded line: what follows ``Bearer``, and keys in PEM. None holds a quotation mark."""
+"""In an encoded line: what follows ``Bearer``, and keys in PEM. No match contains a quotation mark."""
 
 _RUNS: Final = re.compile(r"[\w.-]{20,}+")
-"""In which a JSON Web Token may be: each character is looked at once, whatever a stranger has put into a line."""
+"""Runs that may hold a JSON Web Token. Possessive, so that a stranger's text cannot make the search backtrack."""
 
 _TOKEN: Final = re.compile(r"eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]++")
 
@@ -76,14 +76,14 @@ def without_secrets(line: str) -> str:
 
 
 def _without_token(run: str) -> str:
-    """A token begins at the first ``eyJ`` of a segment or not in it: a later one has less after it."""
+    """``run`` without its tokens. If the first ``eyJ`` of a segment begins none, no later one does: less follows it."""
     parts, done, at = list[str](), 0, run.find("eyJ")
     while at >= 0:
         if token := _TOKEN.match(run, at):
             parts += (run[done:at], "<secret>")
             done = next_at = token.end()
         else:
-            # A token needs three segments, so the next candidate starts after the next dot at the earliest.
+            # No later ``eyJ`` of this segment can begin a token, so go on after the next dot.
             next_at = run.find(".", at) + 1 or len(run)
         at = run.find("eyJ", next_at)
     return "".join((*parts, run[done:]))

@@ -1,4 +1,4 @@
-"""Connections that end when their other end is gone, also where it could not say so."""
+"""Connections that end when their other end is gone, even if it could not say so."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 
 import httpx2 as httpx
 
-# A watch only listens: a server whose machine vanished is noticed by nothing but the kernel's probes.
+# A watch only listens, so only the kernel's probes notice that the server's machine has vanished.
 KEEPALIVE: Final[Sequence[tuple[int, int, int]]] = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 )
-"""After 10 s of silence three probes, 5 s apart, as options of a socket."""
+"""Socket options: after 10 s of silence three probes, 5 s apart."""
 
 
 def probed_transport(verify: ssl.SSLContext | bool, limits: httpx.Limits, proxy: str = "") -> httpx.AsyncHTTPTransport:
-    """Connections to an API server, through the proxy at that URL if one is given; the environment names none."""
+    """Connections to an API server, through the proxy at that URL if given; proxies in the environment are ignored."""
     return httpx.AsyncHTTPTransport(
         verify=verify, limits=limits, trust_env=False, proxy=proxy or None, socket_options=list(KEEPALIVE)
     )

@@ -1,4 +1,4 @@
-"""uvicorn's server, which ends as soon when asked to and its clients are answered.
+"""uvicorn's server, which ends as soon as it is asked to and its clients are answered.
 
 Signals belong to the program.
 """
@@ -17,12 +17,12 @@ import uvicorn
 LOG: Final = logging.getLogger("autoscale.serving")
 
 SECOND: Final = 1.0
-"""As often uvicorn renews the date in its answers."""
+"""How often uvicorn renews the date in its answers, in seconds."""
 LOOK: Final = 0.005
-"""Seconds between two looks whether all clients have gone, once the server ends."""
+"""Seconds between two checks whether all clients have gone, once the server ends."""
 
 TURNS: Final = 10
-"""Of the event loop, in which an accepted socket becomes a connection or a closed one is given back."""
+"""Turns of the event loop, enough for an accepted socket to become a connection and for a closed one to end."""
 
 
 class PromptServer(uvicorn.Server):
@@ -43,8 +43,9 @@ class PromptServer(uvicorn.Server):
         yield
 
     async def main_loop(self) -> None:
-        """Return when the server has to stop."""
-        # uvicorn looks ten times a second whether it has to end; this loop is woken, and only ticks to renew the date.
+        """Returns when the server has to stop."""
+        # uvicorn checks ten times a second whether it has to end; ``end`` wakes this loop, which only ticks to renew
+        # the date.
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 async with asyncio.timeout(SECOND):
@@ -68,7 +69,7 @@ class PromptServer(uvicorn.Server):
                 task.cancel()
 
     def _no_further_requests(self, told: set[Any]) -> set[Any]:
-        """Has connections end with the answer that is under way; returns those that have been notified now."""
+        """Has connections, except those in ``told``, end after the current answer; returns those notified now."""
         fresh = self.server_state.connections - told
         for connection in fresh:
             connection.shutdown()
@@ -81,7 +82,7 @@ class PromptServer(uvicorn.Server):
 
 
 async def _some_turns() -> None:
-    """Lets what was accepted become a connection, and what is closed end: each takes the loop a few turns."""
+    """Lets accepted sockets become connections, and closed ones end: each takes the loop a few turns."""
     await asyncio.sleep(LOOK)
     for _ in range(TURNS):
         await asyncio.sleep(0)

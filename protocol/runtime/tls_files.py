@@ -1,10 +1,10 @@
-"""TLS from files that change: certificates, keys and authorities, taken in for the next connection (B.4).
+"""TLS from files that change: certificates, keys and authorities, reloaded for the next connection (B.4).
 
 Rules that hold here:
 
-- Files that cannot be used, or do not belong together, change nothing: what was in force stays. Nothing of a key is
-  ever logged.
-- What is shown and what is trusted are replaced together, as a whole: an authority that has gone is trusted no more.
+- Files that cannot be used, or do not belong together, change nothing: the last good ones stay in force. Nothing of a
+  key is ever logged.
+- The certificate and the authorities are replaced together: an authority that was removed is no longer trusted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from protocol.runtime.trust import trusting
 LOG: Final = logging.getLogger("autoscale.tls")
 
 _READS: Final = 3
-"""Files that are replaced while they are read are read again."""
+"""Attempts: files that are replaced while they are read are read again."""
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class TlsFilesError(ssl.SSLError):
 
 @dataclass(frozen=True, slots=True)
 class TlsParts:
-    """The PEM files of one TLS end, where it has them: a certificate chain with its key, and whom it trusts."""
+    """The PEM files of one TLS end, each optional: a certificate chain with its key, and the authorities it trusts."""
 
     certificate: Path | None = None
     key: Path | None = None
@@ -47,7 +47,7 @@ class TlsParts:
 
     @property
     def paths(self) -> Sequence[Path]:
-        """Those that there are."""
+        """The files that are set."""
         return [path for path in (self.certificate, self.key, self.authority) if path is not None]
 
 
@@ -71,10 +71,10 @@ class FollowedTls(Generic[T]):
         self._lock = threading.Lock()
 
     def value(self) -> T:
-        """The newest that can be used. Raises ``TlsFilesError`` if nothing could be used yet."""
+        """The result for the newest usable files. Raises ``TlsFilesError`` if there were none yet."""
         with self._lock:
-            # Looked at for each new connection and each scrape: no task, no delay. Open connections keep what they
-            # began with.
+            # Checked at each new connection and each scrape, which needs no task and has no delay. Open connections
+            # keep what they began with.
             if self._stamped() != self._stamp:
                 self._renew()
             if self._made is None:
@@ -103,7 +103,7 @@ class FollowedTls(Generic[T]):
                 made = self._make(self.parts)
             except (OSError, ssl.SSLError) as error:
                 problem = _said(error, self.parts)
-                # Only files that did not change meanwhile are really bad; otherwise they are read again.
+                # Files that changed meanwhile may only be half replaced, so they are read again.
                 if self._stamped() == self._stamp:
                     self._refuse(problem)
                     return
@@ -111,7 +111,7 @@ class FollowedTls(Generic[T]):
                 if self._stamped() == self._stamp:
                     self._accept(made)
                     return
-        self._stamp = None  # they are being replaced just now: the next connection looks again
+        self._stamp = None  # they are being replaced right now: the next connection tries again
 
     def _accept(self, made: T) -> None:
         # The first content is no reload.
@@ -145,7 +145,7 @@ class FollowingContext(ssl.SSLContext):
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
         """See ``ssl.SSLContext``. Raises ``TlsFilesError``."""
-        # The hook that asyncio calls for each new connection.
+        # asyncio calls this for each new connection.
         return self.followed.value().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
     def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
@@ -163,7 +163,7 @@ def following(followed: FollowedTls[ssl.SSLContext], protocol: int) -> Following
 def server_tls(
     name: str, certificate: Path, key: Path, client_authority: Path | None = None
 ) -> FollowedTls[ssl.SSLContext]:
-    """TLS context of a listener; with ``client_authority`` it admits only clients that it signed."""
+    """TLS context of a listener; with ``client_authority`` it admits only clients with a certificate signed by it."""
     return FollowedTls(name, TlsParts(certificate, key, client_authority), server_context)
 
 
@@ -193,8 +193,7 @@ def server_context(parts: TlsParts) -> ssl.SSLContext:
     if parts.authority is not None:
         context.load_verify_locations(parts.authority)
         context.verify_mode = ssl.CERT_REQUIRED
-        # A resumed session would not show its certificate again, which may have been signed by an authority that is
-        # trusted no more.
+        # A resumed session skips the client's certificate, whose authority may no longer be trusted.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
     return context
@@ -210,7 +209,7 @@ def client_context(parts: TlsParts) -> ssl.SSLContext:
 
 def _show(context: ssl.SSLContext, parts: TlsParts) -> None:
     if parts.certificate is not None:
-        # An empty password: a key that has one is refused, without a question at the terminal.
+        # With an empty password, OpenSSL refuses an encrypted key instead of asking at the terminal.
         context.load_cert_chain(parts.certificate, parts.key, password="")
 
 

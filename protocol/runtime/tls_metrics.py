@@ -20,24 +20,24 @@ class TlsMetrics(Collector):
         self._watched = list(watched)
 
     def collect(self) -> Iterator[Metric]:
-        """``certificate`` is whose files they are, ``part`` the certificate or, of the authorities, the last to end."""
-        end, whole = (
+        """``certificate`` names the owner of the files; the ``part`` ``authority`` is the one that ends last."""
+        end, lifetime = (
             GaugeMetricFamily(f"autoscale_certificate_{name}", text, labels=("certificate", "part"))
             for name, text in (
                 ("expiry_timestamp_seconds", "When a certificate ends, in seconds since 1970"),
                 ("lifetime_seconds", "From a certificate's begin to its end"),
             )
         )
-        taken = CounterMetricFamily(
+        reloads = CounterMetricFamily(
             "autoscale_certificate_reloads", "New files, by outcome", labels=("certificate", "outcome")
         )
         for files in self._watched:
             for part, valid in files.shown().items():
                 end.add_metric((files.name, part), valid.end)
-                whole.add_metric((files.name, part), valid.end - valid.begin)
-            taken.add_metric((files.name, "accepted"), files.reloads)
-            taken.add_metric((files.name, "refused"), files.refusals)
-        yield from (end, whole, taken)
+                lifetime.add_metric((files.name, part), valid.end - valid.begin)
+            reloads.add_metric((files.name, "accepted"), files.reloads)
+            reloads.add_metric((files.name, "refused"), files.refusals)
+        yield from (end, lifetime, reloads)
 
 
 def watch_tls(registry: CollectorRegistry, watched: Iterable[FollowedTls[Any]]) -> None:

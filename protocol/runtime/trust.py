@@ -16,7 +16,7 @@ def trusting(authorities: str | None = None, *, file: Path | str | None = None) 
 
 def verifying_like_kubectl(context: ssl.SSLContext) -> ssl.SSLContext:
     """The same context, as strict as Go's libraries, no more and no less."""
-    # Go takes certificates without key identifiers, which older EKS clusters have and Python refuses from 3.13 on. Go
-    # also trusts an intermediate authority without its root, which Python refuses before 3.13.
+    # Go accepts certificates without key identifiers, which older EKS clusters have and Python rejects from 3.13 on.
+    # Go also trusts an intermediate authority without its root, which Python rejects before 3.13.
     context.verify_flags = (context.verify_flags & ~ssl.VERIFY_X509_STRICT) | ssl.VERIFY_X509_PARTIAL_CHAIN
     return context

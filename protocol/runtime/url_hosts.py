@@ -1,4 +1,4 @@
-"""Addresses that others say, on their way into a URL, and URLs that people give. Pure."""
+"""Checks of addresses from other parties before they go into a URL, and of URLs from people. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def url_host(address: str) -> str:
 
 
 def server_url(given: str) -> str:
-    """A URL of a server, as it was given. Raises ``ValueError`` for what no client could ask.
+    """A server's URL, unchanged. Raises ``ValueError`` if no client could use it.
 
     >>> server_url("http://127.0.0.1:9090")
     'http://127.0.0.1:9090'

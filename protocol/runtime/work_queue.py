@@ -1,6 +1,7 @@
 """Names of objects that need to be reconciled, each once however often it was added, and again later after a failure.
 
-One object is the unit of failure: an unexpected error is logged with its object, and the others go on.
+A name in work is not handed out a second time; added meanwhile, it comes back afterwards. One object is the unit of
+failure: an unexpected error is logged with its object, and the others go on.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
-# A failed name is repeated after 0.25 s, doubled each time, at most 10 s.
+# A failed name is retried after 0.25 s, doubled each time, up to 10 s, plus jitter.
 BACKOFF: Final = Backoff(Seconds(0.25), Seconds(10.0))
 _AT_ONCE: Final = Seconds(0.0)
 
 Reconcile = Callable[[ObjectName], Awaitable[None]]
-"""Brings one object to where it should be. Whatever it raises makes the queue repeat it."""
+"""Brings one object to its desired state. Whatever it raises makes the queue retry it."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,9 +33,10 @@ class WorkQueue:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Outdated entries stay in the heap until they come up, so that adding a name needs no search.
         self._due: dict[ObjectName, Instant] = {}
-        self._heap: list[tuple[Instant, int, ObjectName]] = []  # an entry counts while ``_due`` says the same
+        # An entry counts only while ``_due`` has the same instant; outdated ones stay until they come up, so that
+        # adding a name needs no search.
+        self._heap: list[tuple[Instant, int, ObjectName]] = []
         self._order = count()
         self._working: set[ObjectName] = set()
         self._held: set[ObjectName] = set()
@@ -53,7 +55,7 @@ class WorkQueue:
 
     async def take(self) -> ObjectName:
         """The next name to reconcile; waits for one. Call ``done`` or ``failed`` afterwards."""
-        async with self._turn:  # one worker waits for news, or each piece of news would wake all of them
+        async with self._turn:  # one worker waits at a time, or each added name would wake all of them
             while True:
                 # Cleared before looking, so that a name that is added meanwhile wakes the wait below.
                 self._stir.clear()
@@ -114,5 +116,5 @@ class WorkQueue:
         self._working.discard(name)
         if name in self._held:
             self._held.discard(name)
-            # Added while it was in work, so it is due again.
+            # It came up while it was in work, so it is queued again.
             heappush(self._heap, (self._due[name], next(self._order), name))

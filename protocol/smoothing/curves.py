@@ -17,7 +17,7 @@ from protocol.smoothing.stage import Curve
 
 # Summing the sizes of many nodes leaves noise in an input; outputs get no such slack, see ``quantize``.
 INPUT_SLACK: Final = 1e-3
-"""The part of a segment's step by which an input may exceed a multiple and still be that multiple."""
+"""The part of a segment's step by which an input may exceed a multiple and still count as that multiple."""
 
 
 class CurveModel(Curve):
@@ -55,19 +55,17 @@ class Segments(Curve):
         self._steps = [every for _, every in ordered]
 
     def noise(self, value: float, every: float) -> float:  # noqa: ARG002 - that of an output depends on the value
-        """By how much ``value`` may exceed a multiple of ``every`` and still be that multiple."""
+        """By how much ``value`` may exceed a multiple of ``every`` and still count as that multiple."""
         return INPUT_SLACK * every
 
     def at(self, value: float) -> float:
         """The input rounded up as its segment says."""
         index = bisect_right(self._starts, value) - 1
         if index < 0:
-            # Below the first segment there is no step to round to.
             return value
         every = self._steps[index]
         rounded = ceil((value - self.noise(value, every)) / every) * every
         following = self._starts[index + 1] if index + 1 < len(self._starts) else inf
-        # A coarse segment never rounds past the start of the next, so that a finer one cannot make the result fall.
         return min(rounded, max(following, value))
 
     def explain(self) -> str:

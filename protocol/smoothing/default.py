@@ -33,10 +33,10 @@ DEFAULT_MEMORY_STAGES: Final[tuple[dict[str, object], ...]] = (
     {"hold": {"window": "5m"}},
     {"hysteresis": {"ratio": 0.1, "patience": "30m"}},
 )
-"""Memory in bytes: what is needed at once, and back only after five minutes without a greater need."""
+"""Memory in bytes: grows at once, and shrinks only after five minutes without a greater need."""
 
 DEFAULT_CPU: Final[SmoothingPolicy] = parse_policy(DEFAULT_CPU_STAGES, "cpu")
-"""The policy for CPU where none is configured."""
+"""The policy for CPU if none is configured."""
 
 DEFAULT_MEMORY: Final[SmoothingPolicy] = parse_policy(DEFAULT_MEMORY_STAGES, "memory")
-"""The policy for memory where none is configured."""
+"""The policy for memory if none is configured."""

@@ -2,10 +2,10 @@
 
 Rules that hold here:
 
-- ``sustain`` weighs a need by how long it stood: after ``over`` seconds about two thirds of a rise have counted, and
-  all of it after three times that. It is the one stage by which a policy may choose to delay the growth of CPU.
-- ``surge`` answers a need above the present size with more than the need, for a short time: a rise that
-  outran the allocation has seldom ended.
+- ``sustain`` weighs a need by how long it has lasted: after ``over`` seconds about two thirds of a rise count, and
+  nearly all of it after three times that. It delays growth, so only a policy for CPU may use it.
+- ``surge`` answers a need above the present size with more than the need, for a short time: a rise that has outrun the
+  allocation usually goes on.
 """
 
 from __future__ import annotations
@@ -34,14 +34,12 @@ class Sustain(Stage):
     def step(self, now: Instant, value: float, sample: Sample) -> float:  # noqa: ARG002 - the past decides
         """The weighed level; the value counts as having stood since the sample before it."""
         if self._at is None:
-            # The first value counts in full: there is no past to weigh it against.
             self._level = value
         else:
             pause = now - self._at
             # Samples mostly come at regular intervals, so the exponential is seldom computed.
             if pause != self._pause:
                 self._pause, self._keep = pause, exp(-pause / self._over)
-            # The value counts as having stood since the sample before it.
             self._level = value + (self._level - value) * self._keep
         self._at = now
         return self._level
@@ -65,7 +63,7 @@ class Surge(Stage):
     def step(self, now: Instant, value: float, sample: Sample) -> float:
         """The greater of the value and the last surge that still stands."""
         short = sample.current is not None and value > sample.current
-        # Zeros are added too: they let the window pass on, so that a surge ends.
+        # Zeros are added too: only an ``add`` drops old values, so without them a surge would never end.
         self._window.add(value * self._factor if short else 0.0, now)
         surge = self._window.max() or 0.0
         self._surging = surge > value

@@ -1,4 +1,4 @@
-"""A decaying histogram: what was enough for most of the recent past, for days, in a few hundred numbers.
+"""A decaying histogram: a size that was enough most of the time over the last days, from a few hundred numbers.
 
 Rules that hold here:
 
@@ -24,8 +24,9 @@ BUCKETS: Final = 512
 _LOG_GROWTH: Final = log(GROWTH)
 _RENORMALISE: Final = 1e100
 _FORGOTTEN: Final = 200.0
-"""Half-lives after which nothing counts any more; a power of two with many more is no float."""
+"""Half-lives after which nothing counts any more; 2 to the power of many more would overflow a float."""
 
+# Above zero, so that a share of 0 is only reached in a bucket that holds something.
 _LEAST: Final = sys.float_info.min
 
 LONGEST_GAP: Final = 60.0
@@ -45,10 +46,10 @@ class DecayingHistogram:
         self._unit = 1.0
 
     def age(self, seconds: float) -> None:
-        """Lets everything seen so far count less. New weights grow instead; rarely all are scaled back."""
-        # Instead of shrinking all old weights, new ones grow; percentiles only depend on the ratio.
+        """Makes everything seen so far count less."""
+        # Instead of shrinking all old weights, new ones grow: percentiles depend only on the ratio.
         self._unit *= exp2(min(seconds / self._half_life, _FORGOTTEN))
-        # Long before the weights leave the range of a float.
+        # Long before the weights could overflow a float.
         if self._unit > _RENORMALISE:
             self._scale_back()
 
@@ -77,7 +78,7 @@ class DecayingHistogram:
     def percentile(self, fraction: float) -> float:
         """The upper end of the bucket in which this share (0..1) of the weight is reached; 0 if empty.
 
-        A part of 0 is reached in the first bucket that holds anything.
+        A share of 0 is reached in the first bucket that holds anything.
         """
         if self._total <= 0:
             return 0.0
@@ -111,7 +112,8 @@ class HistogramStage(Stage):
         if self._at is not None and now > self._at:
             passed = now - self._at
             self._histogram.age(passed)
-            # The last value stood until now. A gap without samples, such as a restart, must not count in full.
+            # The last value was in force until now, but a gap without samples, such as a restart, must not count in
+            # full.
             self._histogram.add(self._last, min(passed, LONGEST_GAP))
         self._at, self._last = now, value
         self._level = self._histogram.percentile(self._fraction) * self._margin

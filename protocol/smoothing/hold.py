@@ -13,10 +13,11 @@ from protocol.units import Instant, Seconds
 
 
 class Hold(Stage):
-    """Passes on ``keep`` (0..1) of the maximum over ``span`` seconds and ``extra``, where that is more than the value,
-    but for its sake no more than the present size.
+    """Passes on ``keep`` (0..1) of the maximum over ``span`` seconds plus ``extra`` if that is more than the value, but
+    never grows beyond the present size for it.
 
-    Several in a row fade: all of it for a short window, a part for a longer one.
+    After a shrink, the next waits until more than ``pause`` seconds have passed. Several holds in a row fade: all of
+    the maximum for a short window, a part for a longer one.
     """
 
     __slots__ = ("_extra", "_fell", "_keep", "_last", "_pause", "_reason", "_span", "_window")
@@ -32,7 +33,7 @@ class Hold(Stage):
     def step(self, now: Instant, value: float, sample: Sample) -> float:
         """The window's maximum; the present size if that is larger and a shrink is not proven or not yet due."""
         current = sample.current
-        # The size is changed from outside, so a fall is seen by comparing it with the last sample.
+        # The size changes elsewhere, so a shrink only shows in comparison with the last sample.
         if current != self._last:
             if current is not None and self._last is not None and current < self._last:
                 self._fell = now
@@ -41,11 +42,10 @@ class Hold(Stage):
         most = max(value, self._keep * (self._window.max() or 0.0) + self._extra)
         if current is None or most >= current:
             self._reason = "the most of the window"
-            # What was needed earlier and never granted is no reason to grow.
+            # An earlier need that was never granted is no reason to grow.
             return most if current is None else max(value, current)
         if not self._window.is_full(now):
-            # Before a whole window has been seen, there is no proof that less is enough. A restart without a snapshot
-            # begins like this too.
+            # Only a whole window proves that less is enough; a restart without a snapshot begins without one.
             self._reason = "no whole window seen yet"
             return current
         if self._pause and self._fell is not None and now - self._fell <= self._pause:

@@ -32,7 +32,7 @@ class Hysteresis(Stage):
     def by_inputs(cls, curve: Callable[[float], float], inputs: float, patience: Seconds | None = None) -> Hysteresis:
         """Delays shrinking by this many units of the input of ``curve``."""
         rule = f"shrinks only from above the value for {inputs:g} more of input"
-        # Shrinks only where the present size is above f(input + inputs), and then to f(input).
+        # Shrinks only if the present size is above f(input + inputs), and then to f(input).
         return cls(lambda raw, _: curve(raw + inputs), rule, patience)
 
     @classmethod
@@ -42,18 +42,18 @@ class Hysteresis(Stage):
         """
         saves = [f"more than {outputs:g}"] * bool(outputs) + [f"at least {ratio:.0%} of what there is"] * bool(ratio)
         rule = f"shrinks only where that saves {' and '.join(saves) or 'anything'}"
-        # Shrinks only where the value is below (1 - ratio) of the present size, and by more than ``outputs``.
+        # Shrinks only if the value is below (1 - ratio) of the present size, and by more than ``outputs``.
         return cls(lambda _, value: max(value + outputs, value / (1 - ratio)), rule, patience)
 
     def step(self, now: Instant, value: float, sample: Sample) -> float:
         """The value if it grows or is well below; otherwise the present size, until patience ends."""
         current = sample.current
-        # Asked on every step, since the window must see every value.
+        # On every step, since the window must see every value.
         most = self._most(now, value)
         self._waited = False
         if current is None or value >= current or current > self._shifted(sample.value, value):
             return value
-        # By itself the offset would keep a little too much for ever; patience ends it.
+        # The offset alone would keep a little too much forever; patience ends that.
         self._waited = most is not None and most < current
         return most if most is not None and self._waited else current
 

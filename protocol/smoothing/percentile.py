@@ -67,7 +67,7 @@ class Percentile(Stage):
         current = sample.current
         if len(self._ascending) < self._enough:
             self._reason = f"{len(self._ascending)} samples are too few"
-            # With nothing to hold, the first value is adopted.
+            # Without a present size there is nothing to hold.
             return value if current is None else current
         low, high = self._value_at(self._thresholds.low), self._value_at(self._thresholds.high)
         if current is not None and low <= current <= high:
@@ -83,7 +83,8 @@ class Percentile(Stage):
         oldest = now - self._span
         while self._samples and self._samples[0][0] < oldest:
             self._drop(self._samples.popleft()[1])
-        # Of samples closer together than the grain, the greatest is kept: the window holds at most ``MAX_SAMPLES``.
+        # Of samples closer together than the grain only the greatest counts, so that the window holds at most
+        # ``MAX_SAMPLES``.
         if len(self._samples) > 1 and now - self._samples[-2][0] < self._grain:
             last = self._samples.pop()[1]
             self._drop(last)

@@ -3,7 +3,9 @@
 Rules that hold here:
 
 - A policy is refused as a whole, with the path of the bad value, before anything of it takes effect.
-- A pipeline is asked with the time and a sample; the same questions get the same answers.
+- Memory grows at once: a policy for memory must not have stages that delay growth, and its pipeline never returns less
+  than the need.
+- A pipeline is deterministic: the same times and samples give the same targets.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class Pipeline:
         for index, step in enumerate(self._steps):
             values[index] = value = min(LARGEST, step(now, value, sample))
         self._last = sample
-        # Memory that is needed is given at once, whatever the stages say.
+        # For memory, a need is met at once, whatever the stages say.
         return max(value, sample.value) if self._at_once else value
 
     def update(self, now: Instant, sample: Sample) -> SmoothingDecision:
@@ -79,7 +81,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class SmoothingPolicy:
-    """Stages as written, checked. ``start`` as many pipelines from it as there are VMs."""
+    """Stages as written, checked. ``start`` one pipeline for each VM."""
 
     resource: Resource
     stages: tuple[tuple[str, StageSpec], ...]
@@ -92,8 +94,8 @@ class SmoothingPolicy:
 def parse_policy(document: object, resource: Resource = "cpu", path: str = "") -> SmoothingPolicy:
     """Reads a policy: a list of stages, each a mapping of one name to its fields, or a mapping with ``stages``.
 
-    A mapping may say ``resource: cpu`` or ``memory`` itself; otherwise it is ``resource``. ``path`` is where the
-    document stands in a larger one. Raises ``SmoothingPolicyError``.
+    A mapping may say ``resource: cpu`` or ``memory`` itself, which overrides ``resource``. ``path`` is the document's
+    place in a larger one. Raises ``SmoothingPolicyError``.
 
     >>> parse_policy([{"hold": {"window": "5m"}}]).resource
     'cpu'

@@ -1,10 +1,8 @@
-"""Output quantization (S0.6): values that people can read, always rounded up.
+"""Output quantization (S0.6): values that people can read, always rounded up, except for float noise.
 
 A ladder has rungs ``base``, ``base + step``, then steps that grow by ``ratio`` up to ``largest``; below ``base`` there
 is nothing. Each step that grew is cut to whole units, so that rungs are amounts that a VM can have. The same may be
 written as segments ``{at, every}``, as for inputs. A base alone is also the step.
-
-Always rounded up, but for noise.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ MAX_RUNGS: Final = 512
 """How many growing steps a ladder lists; from there on its last step repeats."""
 
 NOISE: Final = 1e-12
-"""The relative error of sums of floats: a value so little above a rung is that rung."""
+"""The relative error of sums of floats: a value this little above a rung counts as that rung."""
 
 
 def without_noise(value: float) -> float:
-    """``value`` less what is noise: always less than a whole unit.
+    """``value`` less what may be float noise, at most half a unit.
 
     >>> without_noise(2.0**40 + 1) > 2.0**40
     True
@@ -36,7 +34,7 @@ MILLI: Final = 0.001
 """The unit of an amount in vCPUs."""
 
 SMALLEST_MEMORY: Final = 1024
-"""A ladder that begins with at least so much is one of bytes: nobody has this many vCPUs."""
+"""A ladder that begins with at least this much is one of bytes: nobody has that many vCPUs."""
 
 
 class Quantize(Curve):
@@ -57,7 +55,6 @@ class Quantize(Curve):
         *,
         unit: float | None = None,
     ) -> None:
-        # A base alone is also the step.
         first = step or base or 0.0
         self._base = base or 0.0
         unit = unit or (1.0 if max(first, self._base) >= SMALLEST_MEMORY else MILLI)
@@ -65,8 +62,6 @@ class Quantize(Curve):
 
     def at(self, value: float) -> float:
         """The least rung that is not below ``value``."""
-        # The last digits of a float are noise. Where numbers are so large that these digits count bytes, at most half
-        # of one is taken off.
         exact = without_noise(value)
         if exact <= self._base:
             return self._base
@@ -100,7 +95,7 @@ def _ladder(base: float, step: float, ratio: float, largest: float, unit: float)
     # Ends before a rung could overflow to infinity.
     while ratio > 1.0 and step < largest and len(rungs) < MAX_RUNGS and rungs[-1] < 1e300 / ratio:
         rungs.append(_cleaned(rungs[-1] + step, unit))
-        # A step never shrinks, even where cutting it to whole units takes away what the ratio adds.
+        # A step never shrinks, even if cutting it to whole units takes away what the ratio adds.
         step = min(max(step, _whole(step * ratio, unit)), largest)
     return rungs, step
 
@@ -115,5 +110,5 @@ def _whole(step: float, unit: float) -> float:
 
 
 def _cleaned(value: float, unit: float) -> float:
-    """``value`` without the last digits that adding thousandths leaves."""
+    """``value`` without the float noise that adding thousandths leaves; whole bytes have none."""
     return round(value, 9) if unit < 1 else value

@@ -29,7 +29,7 @@ from protocol.units import QuantityError, Seconds, parse_quantity
 
 _LONGEST_SPAN: Final = 366 * 86400.0
 _MOST_TIMES: Final = 1000.0
-"""A factor beyond this is a slip of the pen."""
+"""A larger factor is surely a typo."""
 
 
 class Quantity(float):
@@ -146,12 +146,12 @@ class HysteresisSpec(StageSpec, frozen=True):
         if self.inputs is None:
             return Hysteresis.by_outputs(self.outputs, self.ratio, patience)
         curves = [stage for stage in before if isinstance(stage, Curve)]
-        # A shifted input only makes sense through stages without state.
+        # The shifted input passes through the stages in front, so they must not have state.
         check(len(curves) == len(before), "only model, segments and quantize in front of a hysteresis of inputs")
 
         def curve(value: float) -> float:
             for stage in curves:
-                # Cut before and after, as between the stages of a pipeline.
+                # Capped before and after, as between the stages of a pipeline.
                 value = min(LARGEST, stage.at(min(LARGEST, value)))
             return value
 
@@ -225,7 +225,6 @@ class QuantizeSpec(StageSpec, frozen=True):
     def __post_init__(self) -> None:
         check(1 <= self.ratio <= _MOST_TIMES, f"ratio of 1 to {_MOST_TIMES:g}")
         check(self.max_step > 0, "maxStep above zero")
-        # A quantize has either a ladder or segments.
         check(bool(self.base or self.step) != bool(self.segments), "either base or step, or segments")
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - A stage turns the value that reaches it into the value it passes on. ``now`` is an argument; it never asks a clock.
 - Values have the unit of the policy's resource: vCPUs for CPU, bytes for memory. Times are in seconds.
-- Values are zero or more and at most ``LARGEST``: a stage is never given more, and what it passes on is cut to that.
+- Values are zero or more and at most ``LARGEST``: the pipeline caps what goes into a stage and what comes out.
 - A step costs O(log n) or less and a stage's memory is bounded, however many samples come.
 - Explanations are returned, never logged, and made only on request.
 """
@@ -19,7 +19,7 @@ import msgspec
 from protocol.units import Instant
 
 LARGEST: Final = 1e30
-"""More vCPUs or bytes than anything has, and so few that no stage's arithmetic leaves what a float can say."""
+"""More vCPUs or bytes than anything has, and few enough that no stage's arithmetic overflows a float."""
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
@@ -41,7 +41,7 @@ class StageExplanation(msgspec.Struct, frozen=True):
 class Stage(ABC):
     """One step of a policy, with its state."""
 
-    # Slots only save memory if every base class has them, and each VM has a pipeline of stages.
+    # Each VM has a pipeline of stages; slots save memory only if every base class has them.
     __slots__ = ()
     name: ClassVar[str]
     delays_growth: ClassVar[bool] = False

@@ -26,7 +26,7 @@ class WindowMax:
         self._span = span
         self._grain = span / RESOLUTION
         self._since: float | None = None
-        self._entries: deque[list[float]] = deque()  # [value, kept since, superseded at], values strictly falling
+        self._entries: deque[list[float]] = deque()  # [value, in force from, in force until], values strictly falling
 
     def add(self, value: float, at: Instant) -> None:
         """Takes the value in force from ``at`` on; ``at`` never goes back."""
@@ -42,8 +42,8 @@ class WindowMax:
         oldest = at - self._span
         while entries and entries[0][2] < oldest:
             entries.popleft()
-        # Values within one grain share two entries, which bounds the memory. They may be held longer by one grain,
-        # never shorter.
+        # Values within one grain share two entries, which bounds the memory. They may count one grain too long, never
+        # too short.
         if len(entries) > 1 and at - entries[-2][1] < self._grain:
             entries[-2][2] = at
             entries[-1] = [value, at, inf]

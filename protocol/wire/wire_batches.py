@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - The message is a JSON array of requests, its answer an array of as many answers in the same order.
-- It is an extension of ours: who has not seen ``OFFER`` never meets a batch.
+- It is an extension of ours: a peer that does not know ``OFFER`` never gets a batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OFFER: Final = "autoscale-batch"
 """The header, in lower case. A request says 1, an answer the most requests that a batch may have."""
 
 MOST_REQUESTS: Final = 128
-"""In one batch: a node has 110 pods by default."""
+"""Requests in one batch: a node runs at most 110 pods by default."""
 
 LONGEST_BATCH: Final = 128 * 1024
 """Bytes of a batch, and of its answer; a request has 300 to 500."""
@@ -34,7 +34,7 @@ _GRANTED: Final = b'{"status":200,'
 
 
 class MalformedBatchError(ValueError):
-    """It is no array, or has the wrong number of entries; the message says which."""
+    """The message is no array, or has the wrong number of entries; the text says which."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ def decode_answers(body: bytes, count: int) -> list[BatchAnswer | MalformedBatch
 
     Raises ``MalformedBatchError`` if it is not as many answers.
 
-    >>> [each.status for each in decode_answers(b'[{"status":200,"permit":{}},{"status":404}]', 2)]
+    >>> [answer.status for answer in decode_answers(b'[{"status":200,"permit":{}},{"status":404}]', 2)]
     [200, 404]
     """
     return [_answer(bytes(entry)) for entry in _entries(body, range(count, count + 1), str(count))]
@@ -125,7 +125,7 @@ def _answer(entry: bytes) -> BatchAnswer | MalformedBatchError:
 
 def _entries(body: bytes, counts: range, expected: str) -> Sequence[msgspec.Raw]:
     try:
-        # Entries stay raw: a malformed one is reported for its own request and spoils no other.
+        # Entries stay raw, so that a malformed one fails only its own request.
         entries = _BATCH.decode(body)
     except (ValueError, RecursionError) as error:
         raise MalformedBatchError(field_message(error)) from None

@@ -29,7 +29,7 @@ from protocol.wire.wire_quantities import (
 LARGEST_UNIT_FACTOR: Final = 16
 
 REMEMBERED: Final = 4_096
-"""This many amounts are read, and answers written, only once: a fleet has few. What is wrong is read again."""
+"""How many amounts read, and answers written, are cached: a fleet has few different ones. Errors are not cached."""
 
 # A peer's text of any length must not fill the cache.
 _LONGEST_REMEMBERED: Final = 24  # characters
@@ -59,13 +59,13 @@ class Dialect:
     def write_down(self, amount: Resources, slot_size: Bytes) -> WireResources:
         """The most that this version can say and that is not above ``amount``."""
         cpu_step, mem_step = self._steps(slot_size)
-        # No agent may use more than was granted.
+        # Down, since an agent must not use more than was granted.
         return self._written(Resources(amount.cpu.down_to(cpu_step), amount.mem.down_to(mem_step)), slot_size)
 
     def write_up(self, amount: Resources, slot_size: Bytes) -> WireResources:
         """The least that this version can say and that is not below ``amount``."""
         cpu_step, mem_step = self._steps(slot_size)
-        # No agent may report less than it uses.
+        # Up, since an agent must not report less than it uses.
         return self._written(Resources(amount.cpu.up_to(cpu_step), amount.mem.up_to(mem_step)), slot_size)
 
     def write_unit(self, unit: ComputeUnit, slot_size: Bytes) -> WireResources:
@@ -89,7 +89,7 @@ class Dialect:
         return WireResources(cpu_to_wire(amount.cpu), mem)
 
 
-def _read(  # noqa: PLR0913, PLR0917 - what is remembered is found by each of them
+def _read(  # noqa: PLR0913, PLR0917 - the key of the cache
     fractional_cpu: bool, in_bytes: bool, path: str, cpu: WireQuantity, mem: WireQuantity, slot_size: Bytes
 ) -> Resources:
     read_cpu = cpu_from_wire if fractional_cpu else whole_cpu_from_wire
@@ -103,7 +103,7 @@ _read_before: Final = lru_cache(REMEMBERED, typed=True)(_read)
 
 
 def _is_short(quantity: WireQuantity) -> bool:
-    """Return True if it may be remembered: a text of a peer may have any length."""
+    """Return True if it may be cached."""
     return not isinstance(quantity, str) or len(quantity) <= _LONGEST_REMEMBERED
 
 

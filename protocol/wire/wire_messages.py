@@ -36,7 +36,7 @@ class WireResources(msgspec.Struct, frozen=True):
     mem: WireQuantity
 
 
-# ``omit_defaults``: v5.0 leaves the other fields out, rather than writing null.
+# ``omit_defaults``: v5.0 leaves the other fields out instead of writing null.
 class WireMetrics(msgspec.Struct, frozen=True, omit_defaults=True):
     """Load metrics on the wire; v5.0 has only ``loadAvg1M``."""
 

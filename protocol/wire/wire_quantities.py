@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- Written as an integer where that is short, else as a Kubernetes quantity.
-- Read: a number or a text, either way. An amount must fit into 63 bits of its smallest unit, as Kubernetes has it.
+- Written as an integer if that is short, else as a Kubernetes quantity.
+- Read from a number or a text. An amount must fit into 63 bits of its smallest unit, as in Kubernetes.
 - Every complaint is a ``ValueError`` whose message begins with the path of the field.
 """
 
@@ -100,7 +100,7 @@ def _checked(parse: Callable[[WireQuantity], A], path: str, quantity: WireQuanti
         amount = parse(quantity)
     except QuantityError as error:
         raise ValueError(f"{path}: {error}") from None
-    # Kubernetes keeps quantities in 63 bits.
+    # Kubernetes stores quantities in 63 bits.
     if amount.value > LARGEST_AMOUNT:
         raise ValueError(f"{path}: expected an amount below 2**63 of its smallest unit, got {shown(quantity)}")
     return amount

@@ -1,4 +1,4 @@
-"""Compiles the modules of a layer with the Python of the images, so that services start at once on a read-only root."""
+"""Compiles the modules of a layer with the images' Python, so that services start fast on a read-only root."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ class Interpreter:
             jobs = []
             for number, module in enumerate(modules):
                 source = Path(folder, f"{number}.py")
-                # The third part is the path in the image, so that the compiled file does not name this machine's
-                # folder.
                 source.write_bytes(module.content)
+                # The last part is the path in the image: the compiled file must not name a temporary folder.
                 jobs.append((str(source), f"{source}c", f"/{module.path}"))
             self._run(jobs)
             return [
@@ -54,8 +53,8 @@ class Interpreter:
         if binary is None:
             raise BuildError(f"{self._program} is no program")
         libraries = ":".join(str(folder) for folder in sorted((self._root / "usr/lib").glob("*-linux-gnu*")))
-        # The loader is run by hand because ``root`` is no chroot: its libraries are not where this machine looks.
-        # The path in the program leads over a link that is only right within the image.
+        # Started by its loader, since ``root`` is no chroot and this machine would use its own libraries. The path in
+        # the program leads over a link that is only right within the image.
         loader = next(self._root.glob(f"usr/lib/*-linux-gnu*/{Path(binary.loader).name}"))
         command = [str(loader), "--library-path", libraries, str(self._program), "-S", "-s", "-B", "-c", _COMPILE]
         done = subprocess.run(

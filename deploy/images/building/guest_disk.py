@@ -19,7 +19,7 @@ COMMANDS: Final = ("sh", "mv", "chown", "sysctl", "cp", "ls")
 
 
 def check_platform(platform: Platform) -> None:
-    """Raises ``BuildError`` for a platform that there is no guest for."""
+    """Raises ``BuildError`` if there is no guest for the platform."""
     if platform.name != GUEST:
         raise BuildError(f"the guest's disk is built for {GUEST} only: leave postgres-vm out for {platform.name}")
 
@@ -43,5 +43,5 @@ def disk_files(image: GuestImage, report: Report) -> list[File]:
 def with_commands(disk: bytes, busybox: bytes, packages: bytes) -> list[File]:
     """The files around a packed disk. ``packages`` is dpkg's list of what is in it."""
     links = (symlink(f"bin/{name}", "busybox") for name in COMMANDS)
-    # The list of packages lies beside the disk so that scanners need not open the disk.
+    # The list of packages is beside the disk, so that scanners need not open the disk.
     return [File("bin/busybox", busybox, 0o755), *links, File("disk.qcow2", disk), File(DPKG_STATUS, packages)]

@@ -31,7 +31,7 @@ class Built:
 
 
 def native_platform() -> Platform:
-    """The platform of this machine. Raises ``BuildError`` if none of its kind is built for."""
+    """The platform of this machine. Raises ``BuildError`` if no images are built on it."""
     machine = os.uname().machine
     try:
         return platform_of(machine)
@@ -65,9 +65,8 @@ def check(image: Image, platform: Platform, files: Tree) -> None:
         problems += [f"{path} must not be there" for path in contents.forbidden(files, image.allowed)]
         problems += [f"{path} gives rights away" for path in contents.privileged(files)]
     if problems:
-        raise BuildError(
-            f"the image {image.name} is not right: {'; '.join(problems[:8])}"
-        )  # a broken base layer would fill the screen
+        # At most eight: a broken base layer would fill the screen.
+        raise BuildError(f"the image {image.name} is not right: {'; '.join(problems[:8])}")
 
 
 def _content(image: Image, maker: LayerMaker, layers: Sequence[StoredLayer]) -> Contents:
@@ -86,9 +85,9 @@ def _content(image: Image, maker: LayerMaker, layers: Sequence[StoredLayer]) -> 
         ports=image.ports,
         # The image of a guest has only its busybox in /bin.
         environment={"PATH": "/bin"} if image.is_guest else ENVIRONMENT,
+        # The revision is unknown outside of git.
         labels={name: value for name, value in labels.items() if value},
         created=checkout.created,
-        # Labels that are unknown, such as the revision outside of git, are left out rather than empty.
     )
     configuration = oci.config(run, (layer.facts for layer in layers))
     descriptor = oci.Descriptor.of(oci.CONFIG, configuration)

@@ -1,4 +1,4 @@
-"""Keeps finished layers by what they are made of, so that a second build takes seconds."""
+"""Caches finished layers by their inputs, so that a second build takes seconds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from vm_image.store import Report, Store, cache_root
 _CONTENT: Final = "layer.tar.gz"
 _FACTS: Final = "layer.json"
 _RULES: Final = ("formats", "rules", "building")
-"""The packages whose code decides what a layer holds, beside ``vm_image.archives``.
-
-What the catalogue says of a layer is among its parts.
+"""The packages whose code decides what a layer holds, beside ``vm_image.archives``. The catalogue's part of a layer
+is among the ``parts`` of its key.
 """
 
 
@@ -36,7 +35,7 @@ def layer_key(parts: Iterable[bytes]) -> str:
     """The name of a layer made of ``parts`` by the present rules."""
     digest = hashlib.sha256()
     folder = Path(__file__).parents[1]
-    # A change of the code that makes layers is a change of their content, so it is part of the key.
+    # The code that makes layers decides their content, so it is part of the key.
     rules = (path.read_bytes() for package in _RULES for path in sorted((folder / package).glob("*.py")))
     for part in (*rules, Path(archives.__file__).read_bytes(), *parts):
         # The length in front keeps two lists of parts apart that concatenate to the same bytes.
@@ -45,7 +44,7 @@ def layer_key(parts: Iterable[bytes]) -> str:
 
 
 def stored_layer(key: str, make: Callable[[], Tree], report: Report) -> StoredLayer:
-    """The layer of that name; ``make`` gives its files where it is missing."""
+    """The layer of that name; ``make`` gives its files if it is missing."""
     folder = Store(cache_root() / "image-layers").get(key, lambda work: _write(work, make()), report)
     facts = json.loads((folder / _FACTS).read_text())
     descriptor = oci.Descriptor(oci.LAYER, facts["digest"], facts["size"])

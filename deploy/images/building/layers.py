@@ -1,4 +1,4 @@
-"""Makes the layers of an image, the lowest first, each from the cache where its inputs have not changed."""
+"""Makes the layers of an image, the lowest first, each from the cache if its inputs have not changed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LayerMaker:
         for number, layer in enumerate(image.layers):
             self.report(f"{image.name}: {layer.name}")
             made.append(self._layer(layer, image.layers[:number], made))
-        # The program's file has a layer of its own, so that all layers below are shared with other images.
+        # The program's file has a layer of its own, so that other images can share all layers below.
         if image.starts:
             files = tree(self._with_bytecode([program(image.name, image.starts)]))
             made.append(stored_layer(layer_key([b"program", *_contents(files)]), lambda: files, self.report))
@@ -124,8 +124,7 @@ class LayerMaker:
     @cached_property
     def _interpreter(self) -> Interpreter:
         """The Python of the images for this machine, unpacked."""
-        # The Python of this machine's platform, also for images of another one: bytecode does not depend on the
-        # machine.
+        # For images of other platforms too: bytecode does not depend on the machine.
         fetched = apt.fetch_packages(PYTHON.packages, self.native, self.origin, self.report)
         key = layer_key([repr(PYTHON).encode(), *(path.name.encode() for path in fetched)])
 

@@ -37,7 +37,7 @@ class Contents:
 
 
 def write_archive(path: Path, image: Contents, reference: str) -> None:
-    """Writes the archive; it takes its name when it is whole. ``reference`` is ``[REGISTRY/]NAME:TAG``."""
+    """Writes the archive. ``reference`` is ``[REGISTRY/]NAME:TAG``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Written beside the final name and renamed, so that no reader sees half an archive.
     half = path.with_suffix(".half")
@@ -45,7 +45,7 @@ def write_archive(path: Path, image: Contents, reference: str) -> None:
         with tarfile.open(half, "w", format=tarfile.PAX_FORMAT) as archive:
             for name, content in _documents(image, reference):
                 _add(archive, name, len(content), io.BytesIO(content))
-            # Two layers with equal content have one blob, and a tar should not have the same path twice.
+            # Layers with equal content share one blob, and a tar should not have the same path twice.
             for layer in {layer.facts.descriptor.digest: layer for layer in image.layers}.values():
                 with layer.path.open("rb") as packed:
                     _add(archive, blob_path(layer.facts.descriptor.digest), layer.facts.descriptor.size, packed)

@@ -9,7 +9,7 @@ from deploy.images.formats.tree import File, PathType, Tree
 
 def write_tree(files: Tree, folder: Path) -> None:
     """Writes ``files`` below ``folder``. They belong to the user who runs this."""
-    # Sorted, so that an explicit directory comes before what is in it.
+    # Sorted, so that an explicit directory comes before its contents.
     for path in sorted(files):
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -18,9 +18,8 @@ def write_tree(files: Tree, folder: Path) -> None:
 
 def _write(file: File, place: Path) -> None:
     if file.kind is PathType.SYMLINK:
-        # Returns early: chmod would follow the link and change its target.
         place.symlink_to(file.target)
-        return
+        return  # chmod would follow the link and change its target
     if file.kind is PathType.DIRECTORY:
         place.mkdir(exist_ok=True)
     else:

@@ -21,12 +21,12 @@ _KINDS: Final = {
 
 
 class NotAPackageError(ValueError):
-    """These bytes are no Debian package that can be read."""
+    """These bytes are no readable Debian package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package: its paragraph of fields as Debian wrote it, and its files."""
+    """A package: its control paragraph as Debian wrote it, and its files."""
 
     control: str
     files: tuple[File, ...]
@@ -58,7 +58,7 @@ def read_package(data: bytes) -> Package:
 
 
 def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """The members of an ar archive; each begins at an even place."""
+    """The names and contents of an ar archive's members."""
     if not data.startswith(_MAGIC):
         raise NotAPackageError("no Debian package: it does not begin as an ar archive")
     place = len(_MAGIC)
@@ -80,7 +80,7 @@ def _files(packed: bytes) -> Iterator[File]:
             path = info.name.removeprefix("./").rstrip("/")
             if path in {"", "."}:
                 continue
-            # A second name of a file is a file of its own: it may be left out of the image without the first.
+            # A hard link becomes a file of its own, since the first name may be left out of the image.
             content = archive.extractfile(info) if info.isreg() or info.islnk() else None
             # Devices and FIFOs have no place in an image.
             kind = PathType.REGULAR if info.islnk() else _KINDS.get(info.type)

@@ -1,6 +1,6 @@
 """Dependencies of a program or library, read from its ELF headers (pure).
 
-It finds missing libraries on every architecture, also on those whose programs cannot run here.
+Used to find missing libraries, even of programs for another architecture.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _content(data: bytes, segment: _Segment) -> bytes:
 def _needed(data: bytes, segments: list[_Segment]) -> tuple[str, ...]:
     dynamic = next((_content(data, segment) for segment in segments if segment.kind == _DYNAMIC_SEGMENT), b"")
     entries = [_DYNAMIC.unpack_from(dynamic, place) for place in range(0, len(dynamic), _DYNAMIC.size)]
-    # DT_STRTAB is an address in memory; the segment that is loaded there tells where it is in the file.
+    # DT_STRTAB is an address in memory; the segment that is loaded there gives its place in the file.
     address = next((value for tag, value in entries if tag == _STRINGS), 0)
     home = next(
         (

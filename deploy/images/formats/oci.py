@@ -36,7 +36,7 @@ class Descriptor:
 
     @property
     def document(self) -> Document:
-        """It as a document."""
+        """The descriptor as part of a document."""
         return {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
 
 
@@ -62,7 +62,7 @@ class RunFacts:
 
 
 def digest_of(content: bytes) -> str:
-    """The digest as documents have it."""
+    """The digest as documents write it."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
@@ -107,7 +107,7 @@ def manifest(configuration: Descriptor, layers: Iterable[LayerFacts], annotation
 
 
 def index(manifests: Mapping[str, Descriptor], annotations: Mapping[str, str] | None = None) -> bytes:
-    """The index over the manifests of an image by their architectures; ``annotations`` stand at each of them."""
+    """The index over an image's manifests by architecture; each entry gets the ``annotations``."""
     return encoded(
         {
             "schemaVersion": 2,

@@ -29,7 +29,7 @@ class RegistryLogin:
 
     @property
     def header(self) -> str:
-        """It as an ``Authorization`` header; empty if there is none."""
+        """The login as an ``Authorization`` header; empty without a user."""
         pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
         return f"Basic {pair}" if self.user else ""
 
@@ -49,7 +49,7 @@ def login_for(registry: str, docker_config: str) -> RegistryLogin:
             return RegistryLogin(user, password)
     except (AttributeError, binascii.Error, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise LoginError(f"docker's config.json cannot be read: {error}") from error
-    # Docker leaves an empty entry for a login that its helper keeps.
+    # Docker leaves an empty entry for a login that its helper stores.
     if helped or entry is not None:
         raise LoginError(f"a credential helper keeps the login for {registry}: give a config.json with `auth` entries")
     return RegistryLogin()
@@ -65,14 +65,14 @@ class Challenge:
     @property
     def token_url(self) -> str:
         """URL to request a token from. Raises ``LoginError``."""
-        # The realm is the registry's word, so it is checked to be a web address.
+        # The registry chooses the realm, so it must at least be a web address.
         if self.scheme != "bearer" or not self.parameters.get("realm", "").startswith(("http://", "https://")):
             raise LoginError(f"the registry asks for a login of an unknown kind: {self.scheme}")
         query = {name: value for name in ("service", "scope") if (value := self.parameters.get(name))}
         return f"{self.parameters['realm']}?{urlencode(query)}" if query else self.parameters["realm"]
 
     def with_scope(self, scope: str) -> Challenge:
-        """The same with the rights of ``scope`` beside those that were asked for."""
+        """The same with the rights of ``scope`` beside those that the registry named."""
         # ``dict.fromkeys`` drops a scope that is named twice and keeps the order.
         scopes = dict.fromkeys((*self.parameters.get("scope", "").split(), scope))
         return Challenge(self.scheme, {**self.parameters, "scope": " ".join(scopes)})

@@ -63,7 +63,7 @@ def tree(files: Iterable[File]) -> dict[str, File]:
 
 
 def merged_usr(file: File) -> File:
-    """The file where a system without a separate /bin, /sbin and /lib has it."""
+    """The file at its path on a system that has /bin, /sbin and /lib below /usr."""
     first = file.path.partition("/")[0]
     return replace(file, path=f"usr/{file.path}") if first in _MERGED else file
 
@@ -71,7 +71,7 @@ def merged_usr(file: File) -> File:
 def root_links(paths: Iterable[str]) -> list[File]:
     """The links from the root that ``merged_usr`` makes necessary."""
     present = {path.split("/")[1] for path in paths if path.startswith("usr/") and path.count("/") > 1}
-    # A link such as /lib64 exists only where a package ships files below it.
+    # A link such as /lib64 exists only if a package ships files below it.
     return [symlink(name, f"usr/{name}") for name in _MERGED if name in present]
 
 
@@ -82,7 +82,7 @@ def added(lower: Tree, upper: Tree) -> dict[str, File]:
 
 def tar_of(files: Tree) -> bytes:
     """An uncompressed tar. Missing parents become directories of mode 0755."""
-    # Explicit directories win over invented parents, since they may have another mode.
+    # Explicit directories win over implied parents, since they may have another mode.
     whole = {**tree(directory(parent) for parent in _parents(files)), **files}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:

@@ -9,7 +9,7 @@ from typing import Final
 from deploy.images.formats.tree import File
 
 SITE: Final = "usr/local/lib/python3.11/dist-packages"
-"""Where Debian's Python looks for what is not from Debian."""
+"""Where Debian's Python looks for packages that are not from Debian."""
 # purelib and platlib are one folder in Debian's Python.
 _INTO_SITE: Final = ("purelib", "platlib")
 _LEFT_OUT: Final = ("/tests/", "/testing/_private/", ".pyx", ".pxd", ".pyi", ".c", ".h")
@@ -24,7 +24,7 @@ def wheel_files(data: bytes) -> list[File]:
 
 
 def _place(name: str) -> str:
-    """The path below the site's folder; empty for what stays outside."""
+    """The path below ``SITE``; empty for a file that is left out."""
     if _is_left_out(name):
         return ""
     first, _, rest = name.partition("/")
@@ -40,5 +40,5 @@ def _is_left_out(name: str) -> bool:
 
 
 def _mode(entry: zipfile.ZipInfo) -> int:
-    # The upper 16 bits hold the Unix mode; the executable bit is all that matters of it.
+    # The upper 16 bits hold the Unix mode, of which only the executable bit matters.
     return 0o755 if entry.external_attr >> 16 & 0o100 else 0o644

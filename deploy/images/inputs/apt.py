@@ -15,7 +15,7 @@ from vm_image.host import BuildError
 from vm_image.origin import KEYRING, Origin
 from vm_image.store import Report, Store, cache_root
 
-# Declared as installed, so that apt leaves them out although others depend on them.
+# Declared as installed, so that apt leaves them out.
 STAND_INS: Final = (
     *("adduser", "awk", "debconf", "dpkg", "openssl", "passwd", "perl-base", "tar"),
     *("libbrlapi0.8", "libcacard0", "libcap2-bin", "libgstreamer-plugins-base1.0-0", "libgstreamer1.0-0"),
@@ -25,10 +25,10 @@ STAND_INS: Final = (
 
 
 def installed(architecture: str) -> str:
-    """dpkg's list of installed packages as apt is to see it, newer than any: some real versions begin with `1:`."""
+    """The list of installed packages that apt gets to see."""
     return "".join(
         f"Package: {name}\nStatus: install ok installed\nArchitecture: {architecture}\nMulti-Arch: foreign\n"
-        # 99: is an epoch, which beats any real version, with or without an epoch of its own.
+        # The epoch 99 beats any real version.
         f"Version: 99:999\nMaintainer: none\nDescription: not in images\n\n"
         for name in STAND_INS
     )
@@ -40,7 +40,7 @@ def packages_store() -> Store:
 
 
 def packages_key(packages: Sequence[str], platform: Platform, origin: Origin) -> str:
-    """The name under which a set of packages is kept."""
+    """The name of a set of packages in the store."""
     # The stand-ins decide what apt fetches, so they are part of the key.
     parts = (*packages, platform.debian, origin.sources, installed(platform.debian))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -53,7 +53,7 @@ def drop_packages(images: Iterable[Image], platform: Platform, origin: Origin, r
 
 
 def fetch_packages(packages: Sequence[str], platform: Platform, origin: Origin, report: Report) -> list[Path]:
-    """The files of ``packages`` and all that they depend on, from the cache where they are. Raises ``BuildError``."""
+    """The files of ``packages`` and all that they depend on, from the cache if possible. Raises ``BuildError``."""
     key = packages_key(packages, platform, origin)
     folder = packages_store().get(key, lambda work: _fetch(work, packages, platform, origin, report), report)
     return sorted(folder.glob("*.deb"))
@@ -75,11 +75,11 @@ def _fetch(work: Path, packages: Sequence[str], platform: Platform, origin: Orig
     (work / "sources.list").write_text(origin.sources)
     apt = ["apt-get", "--quiet", *_options(work, platform)]
     log = work / "apt.log"
-    # Without --error-on=any apt goes on with the lists that it got. Lists are signed by Debian's archive keys, and name
+    # Without --error-on=any apt goes on with whatever lists it got. Debian's archive keys sign the lists, which name
     # the hash of each package.
     host.run([*apt, "update", "--error-on=any"], log, report)
     host.run([*apt, "install", "--yes", "--download-only", "--no-install-recommends", *packages], log, report)
-    # apt downloads into its cache; the lists and the cache are large and not needed once the packages are out of it.
+    # apt downloads into its cache; without the packages, lists and cache are large and useless.
     for package in (work / "cache/archives").glob("*.deb"):
         package.rename(work / package.name)
     for leftover in ("state", "cache"):
@@ -91,7 +91,7 @@ def _options(work: Path, platform: Platform) -> list[str]:
         "APT::Architecture": platform.debian,
         "APT::Default-Release": "",
         "APT::Architectures": platform.debian,
-        # apt drops to the user ``_apt`` if it runs as root, who cannot write to this folder.
+        # As root, apt would drop to the user ``_apt``, who cannot write to this folder.
         "APT::Sandbox::User": "root",
         "Acquire::Languages": "none",
         "Dir::State": f"{work}/state",

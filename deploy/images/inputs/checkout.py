@@ -25,7 +25,7 @@ _VERSION: Final = re.compile(r'^VERSION: Final = "([^"]+)"$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Checkout:
-    """The checkout at ``root``. Raises ``BuildError`` if there is none, as for an installed package."""
+    """The checkout at ``root``. Raises ``BuildError`` if it is none, such as an installed package."""
 
     root: Path = HERE
 
@@ -62,7 +62,7 @@ class Checkout:
 
     @cached_property
     def revision(self) -> str:
-        """The commit, with ``+changed`` where files differ from it or are not in it; empty without git."""
+        """The commit, with ``+changed`` if files differ from it or are not in it; empty without git."""
         changed = self._git("status", "--porcelain", "--untracked-files=all")
         # Without git both are empty, and the label is left out.
         commit = self._git("rev-parse", "HEAD")
@@ -75,7 +75,7 @@ class Checkout:
         return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def package_files(self, package: str) -> list[File]:
-        """The files of a Python package or module, given by its dotted name, and what makes its parents packages.
+        """The files of a Python package or module, by dotted name, with the ``__init__.py`` of its parents.
 
         Raises ``BuildError`` if there is neither.
         """
@@ -89,9 +89,9 @@ class Checkout:
         paths = [*(path for path in parents if path.parent != self.root), *own]
         return [
             File(
-                # Only the executable bit of the checkout counts: the rest is this user's umask.
                 f"{SITE}/{path.relative_to(self.root)}",
                 path.read_bytes(),
+                # Only the executable bit of the checkout counts: the rest is this user's umask.
                 0o755 if os.access(path, os.X_OK) else 0o644,
             )
             for path in paths
@@ -112,5 +112,5 @@ class Checkout:
 
     def _git(self, *words: str) -> str:
         done = subprocess.run(["git", "-C", str(self.root), *words], capture_output=True, text=True, check=False)
-        # No git, or no repository: an image can be built of an unpacked archive as well.
+        # Without a repository, the checkout may be an unpacked archive.
         return done.stdout.strip() if done.returncode == 0 else ""

@@ -24,7 +24,7 @@ def requirements_here() -> dict[str, list[str]]:
 
 
 def fetch_wheels(pins: Sequence[Pin], platform: Platform, report: Report) -> list[Path]:
-    """The wheels of ``pins``, from the cache where they are. Raises ``BuildError`` if one cannot be had."""
+    """The wheels of ``pins``, from the cache if possible. Raises ``BuildError`` if one cannot be fetched."""
     wanted = "\n".join(pin.lines for pin in pins) + "\n"
     key = hashlib.sha256(f"{platform.name}\n{PYTHON}\n{wanted}".encode()).hexdigest()[:16]
     store = Store(cache_root() / "wheels")
@@ -36,7 +36,7 @@ def _fetch(work: Path, wanted: str, platform: Platform, report: Report) -> None:
     report(f"fetching locked wheels for {platform.name}")
     listed = work / "requirements.txt"
     listed.write_text(wanted)
-    # pip does not derive ABIs and tags from --platform, so everything that would fit is listed.
+    # pip does not derive ABIs and compatible tags from --platform, so all are listed.
     abis = (f"cp{PYTHON.replace('.', '')}", "abi3", "none")
     options = [
         *("--require-hashes", "--no-deps", "--only-binary=:all:", "--quiet", "--disable-pip-version-check"),

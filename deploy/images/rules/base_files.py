@@ -14,7 +14,7 @@ ENVIRONMENT: Final = {
     # Python's ssl would otherwise look for a folder of hashed links, which a script of ca-certificates makes.
     "SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt",
 }
-"""What every program of an image finds in its environment."""
+"""The environment of every program in an image."""
 
 # There is no shell: /nologin does not exist either.
 _USERS: Final = "root:x:0:0:root:/:/nologin\nnonroot:x:65532:65532:nonroot:/:/nologin\n"
@@ -26,7 +26,7 @@ _AUTHORITIES: Final = "usr/share/ca-certificates/"
 def system_files(packages: Iterable[Package]) -> list[File]:
     """Users, name look-ups, the bundle of certificate authorities, and the links that Debian's scripts would make."""
     files = [file for package in packages for file in package.files]
-    # update-ca-certificates would concatenate them on installation, but no scripts of packages run here.
+    # update-ca-certificates would make the bundle on installation, but no package scripts run here.
     bundle = (file.content for file in sorted(files, key=lambda file: file.path) if file.path.startswith(_AUTHORITIES))
     return [
         File("etc/passwd", _USERS.encode()),
@@ -46,7 +46,7 @@ def described(packages: Iterable[Package], files: Tree) -> list[File]:
     return [
         File(f"var/lib/dpkg/status.d/{package.name}", package.control.encode())
         for package in packages
-        # A package of which only the licence is left is not in the image as far as scanners are concerned.
+        # Scanners must not report a package of which only the licence is left.
         if any(
             file.path in files and not file.path.startswith("usr/share/doc/") for file in package.files if file.content
         )

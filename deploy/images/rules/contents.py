@@ -37,7 +37,7 @@ FORBIDDEN: Final = frozenset(
         *("apt", "apt-get", "dpkg", "dpkg-deb", "pip", "pip3", "easy_install", "ensurepip", "curl", "wget", "nc"),
     )
 )
-"""Names that an image of a service has nowhere: what an intruder would reach for first."""
+"""Names that no image of a service may have anywhere: what an intruder would reach for first."""
 
 _EXPECTED: Final = (
     *("libgcc_s.so.1", "libc.so.6", "libm.so.6"),
@@ -47,7 +47,7 @@ _EXPECTED: Final = (
 
 
 def kept(file: File, left_out: Iterable[str] = ()) -> bool:
-    """Return True if an image keeps this file of a package. Folders of packages are made by what is in them."""
+    """Return True if an image keeps this file of a package. Directories come from the files in them."""
     if file.kind is PathType.DIRECTORY:
         return False
     # Licences require that the copyright file goes with the binary.
@@ -91,7 +91,7 @@ def unresolved(files: Tree, machine: str) -> list[str]:
         if binary.machine != machine:
             problems.append(f"{path} is built for {binary.machine}")
         problems += [f"{path} needs {name}" for name in binary.needed if name not in names]
-        # A loader is an absolute path that may lead over a link from the root; its name is what can be compared.
+        # A loader's path may lead over a link from the root, so only its name is compared.
         if binary.loader and binary.loader.rpartition("/")[2] not in names:
             problems.append(f"{path} needs {binary.loader}")
     return problems
@@ -107,9 +107,8 @@ def _all_needed(files: Iterable[File]) -> list[str]:
 
 
 def _is_shared(file: File) -> bool:
-    """Return True if it is a library where the loader looks by itself; those in folders below are opened by path."""
-    parts = file.path.split("/")
+    """Return True for a library where the loader searches; programs open those in deeper folders by path."""
+    parts = file.path.split("/")  # usr/lib/TRIPLET/NAME
     return (
-        # usr/lib/TRIPLET/NAME
         len(parts) == 4 and parts[:2] == ["usr", "lib"] and ".so" in file.name and file.kind is not PathType.DIRECTORY
     )

@@ -58,7 +58,7 @@ def closure(
     """
     # Markers are evaluated for the image's platform, not for this machine.
     environment = {**platform.markers, "python_version": PYTHON, "python_full_version": f"{PYTHON}.0"}
-    # The empty extra stands for the requirements without one; a marker compares it as a string.
+    # The empty extra stands for the requirements without one, since markers compare ``extra`` as a string.
     wanted = [(canonicalize_name(project), extra) for extra in ("", *extras)]
     visited: set[tuple[str, str]] = set()
     while wanted:

@@ -24,7 +24,7 @@ class Platform:
         """The platform tags of the wheels that run there, the newest first."""
         # A wheel for an older glibc runs on every newer one, so all minor versions count.
         newer = (f"manylinux_2_{minor}_{self.machine}" for minor in range(_GLIBC, _OLDEST_GLIBC - 1, -1))
-        # The names before PEP 600 numbered the platforms by glibc version.
+        # The names from before PEP 600, which names platforms by glibc version.
         return (*newer, *(f"{name}_{self.machine}" for name in _OLD_NAMES))
 
     @property
@@ -50,5 +50,6 @@ PLATFORMS: Final[Mapping[str, Platform]] = {
 def platform_of(machine: str) -> Platform:
     """The platform of a machine as ``uname -m`` names it. Raises ``KeyError``."""
     return (
+        # No platform is named like a machine, so the index raises the ``KeyError``.
         next((platform for platform in PLATFORMS.values() if platform.machine == machine), None) or PLATFORMS[machine]
-    )  # indexing by the unknown machine raises the KeyError
+    )

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 _Connection = TypeVar("_Connection", bound=Hashable)
 
 WAITING: Final = 100
-"""Connections that the kernel keeps until they are accepted."""
+"""How many connections the kernel queues until they are accepted."""
 
 
 def displaced(connections: Mapping[_Connection, str], peer: str, per_peer: int, most: int) -> _Connection | None:
@@ -26,23 +26,23 @@ def displaced(connections: Mapping[_Connection, str], peer: str, per_peer: int, 
     >>> displaced({1: "a"}, "b", per_peer=1, most=2)
     """
     counts = Counter(connections.values())
-    # A peer over its share only displaces itself.
+    # A peer at its limit displaces only a connection of its own.
     if counts[peer] >= per_peer:
         crowded = peer
     elif len(connections) >= most:
         crowded = counts.most_common(1)[0][0]
     else:
         return None
-    # Mappings keep their order, so the first match is the oldest.
+    # The caller's mapping is in order of arrival, so the first match is the oldest.
     return next(connection for connection, address in connections.items() if address == crowded)
 
 
 def keep_waiting(server: asyncio.Server) -> asyncio.Server:
-    """Has the kernel keep ``WAITING`` connections for a server that was made with a small ``backlog``."""
-    # asyncio accepts as many connections in one turn as its ``backlog`` before it reads from any of them, so that a
-    # crowd could displace a request that has been sent.
+    """Makes the kernel queue ``WAITING`` connections for a server that was made with a small ``backlog``."""
+    # In one turn asyncio accepts up to ``backlog`` connections before it reads from any of them, so with a large one a
+    # crowd could displace a request that has arrived.
     for listener in server.sockets:
-        with socket.socket(fileno=os.dup(listener.fileno())) as same:
-            # A duplicate of the descriptor changes the kernel's queue without asyncio noticing.
-            same.listen(WAITING)
+        # asyncio exposes no ``listen``, but a duplicate of the descriptor shares the kernel's queue.
+        with socket.socket(fileno=os.dup(listener.fileno())) as duplicate:
+            duplicate.listen(WAITING)
     return server

@@ -2,9 +2,11 @@
 
 Rules that hold here:
 
-- A bearer token for our audience is needed, and its owner must be allowed to list VMs of the namespace.
-- Where a file holds a token, that token alone opens: a cluster on one machine, which may have other users.
-- No answer of the API server is no permission.
+- A caller needs a bearer token for our audience, and must be allowed to list VMs of the namespace.
+- Over loopback no token is needed: the caller is in the pod, or came by ``kubectl port-forward``, for which the API
+  server has checked his rights.
+- With a token in a file, that token alone gives access: for a cluster on one machine, which may have other users.
+- If the API server does not answer, nobody gets access.
 """
 
 from __future__ import annotations
@@ -26,22 +28,22 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 AUDIENCE: Final = "autoscale-explain"
-"""Of tokens for what the scheduler and the groups' program explain."""
+"""The audience of tokens for the explanations of the scheduler and the groups' program."""
 
 ALLOWED_FOR: Final = Seconds(60.0)
-# Shorter, so that a new RoleBinding takes effect soon.
+# Shorter than ``ALLOWED_FOR``, so that a new RoleBinding takes effect soon.
 DENIED_FOR: Final = Seconds(5.0)
 REMEMBERED: Final = 1024
 AT_ONCE: Final = 4
 MOST_WAITING: Final = 32
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "::ffff:127.0.0.1"})
-"""No wider: a mesh's proxy may connect from another address of the loopback network in the name of strangers."""
+"""Not all of 127.0.0.0/8: a service mesh's proxy may forward strangers from another address of it."""
 
 
 def audience_of_agents(namespace: str) -> str:
     """The audience of tokens for agents whose pods are in ``namespace``.
 
-    Whoever may run pods there can take an agent's place: what he is shown opens nothing in another namespace.
+    Whoever may run pods there can pose as an agent; a token that is sent to him gives no access to another namespace.
     """
     return f"{AUDIENCE}/{namespace}"
 
@@ -87,9 +89,8 @@ class TokenInFile:
     async def denial(self, caller: Caller, namespace: str) -> AccessDenial | None:  # noqa: ARG002 - the port's
         """See ``ExplainAccess``."""
         expected, presented = token_in(self.path), _bearer(caller)
-        # Constant time, so that the token cannot be guessed byte by byte. As bytes, since the method takes only ASCII
-        # texts.
-        # An empty token opens nothing.
+        # An empty file gives no access. Compared in constant time, so that the token cannot be guessed byte by byte,
+        # and as bytes, since ``compare_digest`` takes only ASCII strings.
         return None if expected and hmac.compare_digest(presented.encode(), expected.encode()) else _NO_TOKEN
 
 
@@ -114,15 +115,14 @@ class ReviewedAccess:
 
     async def denial(self, caller: Caller, namespace: str) -> AccessDenial | None:
         """See ``ExplainAccess``."""
-        # From within the pod, or by ``kubectl port-forward``, for which the API server has checked the right. People
-        # with client certificates come this way, since they have no token.
+        # People with client certificates come this way, since they have no token.
         if {caller.peer, caller.local} <= LOOPBACK:
             return None
         token = _bearer(caller)
-        # A token for another audience is not sent on to the API server.
+        # Saves the API server a review of a token that does not even claim our audience.
         if not names_audience(token, self.audience):
             return _NO_TOKEN
-        # Hashed, so that no token is kept in memory.
+        # Hashed, so that the cache holds no tokens.
         key = hashlib.sha256(f"{namespace}\n{token}".encode()).digest()
         cached = self._known.get(key)
         if cached is not None and self.clock.now() < cached[1]:
@@ -138,14 +138,14 @@ class ReviewedAccess:
             async with self._turns:
                 denial = await self._judged(token, namespace)
         except ReviewError as error:
-            # Not cached: the API server may answer the next time.
+            # Not cached: the API server may answer next time.
             return AccessDenial(HTTPStatus.SERVICE_UNAVAILABLE, f"the token cannot be reviewed just now: {error}")
         finally:
             self._waiting -= 1
         lifetime = ALLOWED_FOR if denial is None else DENIED_FOR
         self._known[key] = denial, Instant(self.clock.now() + lifetime)
         self._known.move_to_end(key)
-        # The oldest review goes first.
+        # Evicts the oldest review.
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         return denial

@@ -1,11 +1,11 @@
-"""A listener for probes, metrics and explanations, small enough to stand beside every VM.
+"""A listener for probes, metrics and explanations, small enough to run beside every VM.
 
 Rules that hold here:
 
 - GET only, one request for each connection, a request head of at most ``LARGEST_HEAD`` within ``PATIENCE`` seconds.
-- At most ``PER_PEER`` connections of an address and ``MOST_CONNECTIONS`` in all: a newer one takes the place of an
-  older one of its own address, or of the address with the most.
-- A route is a function of the path's rest that returns an answer at once, or one that asks the guest first.
+- At most ``PER_PEER`` connections of an address and ``MOST_CONNECTIONS`` in all: a newer one displaces the oldest of
+  its own address, or of the address with the most.
+- A route is a function of the rest of the path that returns a response, or an awaitable of one.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Gu
         peer = _address(writer, "peername")
         oldest = displaced(connections, peer, PER_PEER, MOST_CONNECTIONS)
         if oldest is not None:
-            # Removed at once; the handler of the aborted connection runs later, and would count until then.
+            # Removed here, since the aborted connection's handler ends later and would count until then.
             del connections[oldest]
             # abort, not close: a peer that does not read would delay a graceful end.
             oldest.transport.abort()
         connections[writer] = peer
         try:
-            # A slow or broken peer ends its own connection and is nobody's concern.
+            # A slow or broken peer only loses its own connection.
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with asyncio.timeout(PATIENCE):
                     head = await reader.readuntil(b"\r\n\r\n")
@@ -73,7 +73,7 @@ async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Gu
             connections.pop(writer, None)
             writer.close()
 
-    # One connection in each turn of the event loop, so that a sent request is answered before a crowd displaces it.
+    # One accept per turn of the event loop, so that a request that has arrived is answered before a crowd displaces it.
     server = await asyncio.start_server(serve, host, port, limit=LARGEST_HEAD, backlog=_ACCEPTED_AT_ONCE)
     async with keep_waiting(server):
         yield server.sockets[0].getsockname()[1]
@@ -88,7 +88,7 @@ async def _answer(
     if len(words) != 3:
         return ProbeResponse(b"not HTTP\n", HTTPStatus.BAD_REQUEST)
     method, target, _ = words
-    # HEAD gets the body as well: the connection closes after it, so no client can take it for a next answer.
+    # HEAD gets the body as well: the connection closes after it, so no client can take it for the next response.
     if method not in ("GET", "HEAD"):
         return ProbeResponse(b"GET only\n", HTTPStatus.METHOD_NOT_ALLOWED)
     path = target.split("?", 1)[0]
@@ -111,7 +111,7 @@ def _caller(lines: list[bytes], writer: asyncio.StreamWriter) -> Caller:
 
 
 def _address(writer: asyncio.StreamWriter, end: str) -> str:
-    # A Unix socket has an empty name; the connection may also be gone.
+    # Empty for an unnamed Unix socket, None if the connection is gone.
     return str((writer.get_extra_info(end) or ("",))[0])
 
 
