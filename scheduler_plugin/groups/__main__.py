@@ -33,7 +33,7 @@ LIMITS: Final = Limits(connections=256, per_peer=64)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start."""
+    """Runs until SIGTERM or SIGINT and returns 0; 2 if it cannot start."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     return run(NAME, _run(options))
@@ -45,7 +45,7 @@ async def _run(options: argparse.Namespace) -> None:
     settings = GroupsSettings() if file is None else file.load()
     access = credentials(options.kubeconfig, clock)
     async with (
-        # Two clients: the first one sends the API server's credentials, which no agent may see.
+        # Two clients: the first one sends our credentials for the API server, which no agent must see.
         http_client(access, CONNECTIONS, NAME) as http,
         # Agents answer at pod addresses, so a proxy from the environment must not be used.
         httpx.AsyncClient(limits=CONNECTIONS, trust_env=False) as to_agents,
@@ -53,7 +53,7 @@ async def _run(options: argparse.Namespace) -> None:
         api = HttpApi(http, access.token)
         tokens = tokens_of(options.explain_token, api, access.token, clock)
         agents = HttpMemberAgents(to_agents, options.agents_port, tokens)
-        # The random part tells two processes of one host apart, such as one that was restarted.
+        # The random part tells two processes on one host apart, such as one before and after a restart.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         program = assemble(api, clock, settings, identity, agents)
         async with asyncio.TaskGroup() as tasks:
@@ -62,7 +62,7 @@ async def _run(options: argparse.Namespace) -> None:
                 follower = SettingsFollower(program.use, program.telemetry)
                 background.append(tasks.create_task(file.follow(follower, clock)))
             await serve([_listener(options, program, explain_access(options.explain_token, api, clock))], stop)
-            # The program and the follower run for ever; only the server ends when a signal comes.
+            # The program and the follower run for ever; only the server ends on a signal.
             for task in background:
                 task.cancel()
 

@@ -1,4 +1,4 @@
-"""The one place where an ``autoscale-groups`` is put together. Nothing is made at import."""
+"""Assembles an ``autoscale-groups``. Importing this module creates nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class InForce:
 
 @dataclass(slots=True)
 class GroupsProgram:
-    """One ``autoscale-groups``: what to keep running, and what to ask."""
+    """One ``autoscale-groups``: its parts, what to run, and what the web server asks."""
 
     cache: Cache
     leadership: Leadership
@@ -62,7 +62,7 @@ class GroupsProgram:
     recommender: VmRecommender | None = None
 
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
-        """Works until cancelled; gives the Lease back where that can still be said."""
+        """Works until cancelled; then releases the Lease if it can."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cache.run(api, clock))
@@ -81,19 +81,19 @@ class GroupsProgram:
             await self.leadership.release()
 
     def use(self, settings: GroupsSettings) -> None:
-        """New settings: every group is looked at again."""
-        # Policies read both through `in_force`, so they are replaced and never handed out.
+        """Puts new settings in force and queues every group."""
+        # Everyone reads both through `in_force` at each use, so replacing them here is enough.
         self.in_force.settings, self.in_force.configuration = settings, settings.configuration()
         self.look_at_all()
 
     def look_at(self, kind: str, name: ObjectName) -> None:
-        """Has one group looked at soon."""
+        """Queues one group."""
         controller = self.vm_groups if kind == VM_GROUPS.kind else self.controllers.get(kind)
         if controller is not None:
             controller.look_at(name)
 
     def look_at_all(self) -> None:
-        """Has every group looked at soon."""
+        """Queues every group."""
         for controller in self.controllers.values():
             controller.look_at_all()
         if self.vm_groups is not None:
@@ -101,7 +101,7 @@ class GroupsProgram:
 
     def page(self) -> bytes:
         """The metrics as they are now."""
-        # Counted when scraped, so the numbers cannot lag behind the caches.
+        # Counted at each scrape, so the numbers cannot lag behind the caches.
         for kind, controller in self.controllers.items():
             self.telemetry.take(kind, self.cache.objects(controller.policy.kind).values())
         if self.vm_groups is not None:
@@ -111,7 +111,7 @@ class GroupsProgram:
     def led(self, leads: bool) -> None:
         """The Lease was gained or lost."""
         self.telemetry.leads(leads)
-        # A follower keeps its caches but does not act, so everything may be out of date when it takes over.
+        # A follower keeps its caches but writes nothing, so any group may need a write when it takes over.
         if leads:
             self.look_at_all()
 
@@ -124,7 +124,7 @@ class GroupsProgram:
 def assemble(
     api: KubernetesApi, clock: Clock, settings: GroupsSettings, identity: str, agents: MemberAgents | None = None
 ) -> GroupsProgram:
-    """Puts one program together; nothing runs yet. It runs groups of VMs where it can ask their ``agents``."""
+    """Assembles one program; nothing runs yet. It only handles groups of VMs if it can ask their ``agents``."""
     in_force, telemetry = InForce.of(settings), GroupsTelemetry()
     every = every_policy(lambda: in_force.configuration)
     kinds: tuple[Resource, ...] = (*AROUND, PODS, *(policy.kind for policy in every))

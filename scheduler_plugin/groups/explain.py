@@ -72,9 +72,9 @@ def _target(cache: Cache, arrangement: DesiredObjects, group: JsonObject) -> Jso
 
 def _recommended(cache: Cache, arrangement: DesiredObjects, group: JsonObject) -> Json:
     namespace = name_of(group).namespace
-    # VMs have a note in place of the status, as the controller reads it.
+    # For VMs the note of our recommender replaces the status, as in the controller.
     is_pods = TARGET_KINDS[arrangement.target.group, arrangement.target.kind].shape is TargetFields.TEMPLATE
-    effective: Callable[[JsonObject], JsonObject] = (lambda status: status) if is_pods else as_noted
+    effective: Callable[[JsonObject], JsonObject] = (lambda autoscaler: autoscaler) if is_pods else as_noted
     recommended: Json = {}
     if arrangement.hpa is not None:
         hpa = cache.get(HORIZONTAL_AUTOSCALERS, ObjectName(namespace, arrangement.hpa.name))

@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="where /metrics /healthz /readyz are, and for tokens /explain/NAMESPACE/KIND/NAME (default: %(default)s)",
     )
-    where = "where the agents of a group's VMs answer, at their pods (default: %(default)s)"
-    arguments.add_argument("--agents-port", type=int, default=9101, metavar="PORT", help=where)
+    agents_help = "where the agents of a group's VMs answer, at their pods (default: %(default)s)"
+    arguments.add_argument("--agents-port", type=int, default=9101, metavar="PORT", help=agents_help)
     add_log_level(arguments)
     return arguments

@@ -1,6 +1,6 @@
 """The settings of ``autoscale-groups``: a YAML file, followed while the program runs.
 
-Everything but the Lease is taken in without a restart; a text is taken whole or refused whole.
+Everything but the Lease changes without a restart. A file is accepted or refused as a whole.
 """
 
 from __future__ import annotations
@@ -30,13 +30,11 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     renew_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 2.0
 
     def terms(self) -> LeaseTerms:
-        """The same as terms. Raises ``SettingsError`` if a holder would lose the Lease between two renewals.
-
-        Every write is onto the version that was judged, and what is created has one name.
-        """
+        """The same as ``LeaseTerms``. Raises ``SettingsError`` if a holder could lose the Lease between renewals."""
         # Two renewals have to fit, or one slow request would lose the Lease.
         if self.renew_seconds * 2 > self.duration_seconds:
             raise SettingsError("lease.renewSeconds: expected at most half of lease.durationSeconds")
+        # Fenced: every write is for the version that was judged, and created objects have fixed names.
         name = ObjectName(self.namespace, self.name)
         return LeaseTerms(name, Seconds(float(self.duration_seconds)), Seconds(self.renew_seconds), is_fenced=True)
 
@@ -68,7 +66,7 @@ def parse_settings(text: str) -> GroupsSettings:
         settings = msgspec.convert(read_yaml(text) or {}, GroupsSettings)
     except (ValueError, RecursionError) as error:
         raise SettingsError(field_message(error)) from None
-    # Checked here, so that a bad file is refused whole and the old settings stay in force.
+    # Checked here, so that a bad file is refused as a whole and the old settings stay in force.
     settings.lease.terms()
     settings.configuration()
     return settings

@@ -1,4 +1,4 @@
-"""What the groups' program tells people at 3 a.m.: metrics with few labels, and one line per thing worth reading.
+"""The metrics and the log of the groups' program: few labels, and one line for each thing worth reading.
 
 Labels are kinds and small fixed sets of words, never names of groups: those are in status, events and ``/explain``.
 """
@@ -40,7 +40,7 @@ class GroupsTelemetry(ProgramTelemetry):
         """Counts the groups of one kind, and those that scale nothing by reason, as they are now."""
         self.count.labels(kind).set(len(groups))
         reasons = Counts(why for group in groups if (why := stopped_because(group)))
-        # Reasons that no group has any more are set to 0; they would keep their last value otherwise.
+        # Reasons that no group has any more must be set to 0: a gauge keeps its last value.
         previous = {labels for labels in self._stopped if labels[0] == kind}
         self._stopped |= {(kind, reason) for reason in reasons}
         for labels in previous | {(kind, reason) for reason in reasons}:

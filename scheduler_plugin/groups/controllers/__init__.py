@@ -1,1 +1,1 @@
-"""The shell of groups: the caches, the loop that brings each group to where it should be, and the writes."""
+"""The I/O side of groups: the caches, the loops that reconcile each group, and the writes."""

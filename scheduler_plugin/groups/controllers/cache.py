@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- Objects are kept as the API has them, but for what no group looks at; who needs one reads it, and says what is wrong
-  with it where people look.
+- Objects are kept as raw JSON, without the fields that no group reads. Whoever needs one decodes it and reports what is
+  wrong with it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Cache:
         self._listeners.setdefault(kind, []).append(listener)
 
     def learn(self, kind: Resource, found: JsonObject) -> None:
-        """Takes an object that a write answered."""
+        """Takes the object that the API returned for a write."""
         informer = self._informers.get(kind)
         if informer is not None:
             # The next look must not see the object as it was before our own write.
@@ -78,14 +78,14 @@ class Cache:
             informer.read_again()
 
     async def run(self, api: KubernetesApi, clock: Clock) -> None:
-        """Keeps all kinds in step for ever."""
+        """Keeps all kinds up to date, for ever."""
         async with asyncio.TaskGroup() as tasks:
             for kind, informer in self._informers.items():
                 tasks.create_task(informer.run(api, clock, partial(self._was_listed, kind)))
 
     def _was_listed(self, kind: Resource) -> None:
         self._listed.add(kind)
-        # Nothing is decided before every kind has been listed: a target that is not known yet looks deleted.
+        # Decide nothing before every kind has been listed: a target that is not listed yet looks deleted.
         if not self.missing:
             self.synced.set()
 
@@ -95,8 +95,8 @@ class Cache:
 
 
 def worth_keeping(kind: Resource, found: JsonObject) -> Json:
-    """The object without the record of who set its fields; of a ReplicaSet that a Deployment keeps, its metadata alone;
-    of a pod what its size depends on.
+    """The object without its ``managedFields``; only the metadata of a Deployment's ReplicaSet; only the fields of a
+    pod that sizes and kills are read from.
 
     A cluster has up to ten old ReplicaSets for each Deployment, of 20 KiB each in memory, and none is ever scaled.
     """
@@ -104,5 +104,5 @@ def worth_keeping(kind: Resource, found: JsonObject) -> Json:
         return kept_pod(found)
     # `managedFields` can be larger than the rest of the object, and only a fight needs it.
     metadata = {name: value for name, value in child(found, "metadata").items() if name != "managedFields"}
-    is_kept = kind is REPLICA_SETS and kept_by(found)
-    return {"metadata": metadata} if is_kept else {**found, "metadata": metadata}
+    has_keeper = kind is REPLICA_SETS and kept_by(found)
+    return {"metadata": metadata} if has_keeper else {**found, "metadata": metadata}

@@ -1,4 +1,4 @@
-"""Notices who keeps overwriting what a group writes, and asks the API who that is."""
+"""Notices that another writer keeps overwriting what a group writes, and asks the API who that is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler_plugin.groups.policies.facts import GroupFacts
 
 @dataclass(slots=True)
 class Fights:
-    """Writes of groups, and what becomes of it."""
+    """What becomes of the writes of groups."""
 
     writer: Writer
     disputes: Disputes = field(default_factory=Disputes)
@@ -32,7 +32,6 @@ class Fights:
             # Ask only once for each fight: the cache has no `managedFields`, so it takes a request.
             if self.disputes.unnamed(resource, name):
                 self.disputes.name(resource, await self._with_managers(resource, obj))
-            # One group may fight over several of its objects at once.
             paused |= self.disputes.held(resource, name, now)
             fights += [
                 told(resource, name.name, what, claim, wall + claim.until - now)
@@ -43,14 +42,14 @@ class Fights:
     async def _with_managers(self, resource: Resource, found: JsonObject) -> JsonObject:
         """The object with its ``managedFields``, which the cache leaves out.
 
-        It is listed by its name: whoever may list needs no other right.
+        It is listed by its name, because the watch already needs the right to list and a GET would need another one.
         """
         name = name_of(found)
         query = {"fieldSelector": f"metadata.name={name.name}"}
         try:
             listed = await self.writer.api.call(ApiCall("GET", resource.path(name.namespace), TIMEOUT, query=query))
         except ApiRefusedError:
-            # Who it is only helps people; without the right to list, the fight is still reported.
+            # The manager's name only helps people; without it the fight is still reported.
             return found
         return next(iter(items(listed, "items")), found)
 

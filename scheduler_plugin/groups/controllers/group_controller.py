@@ -1,7 +1,8 @@
-"""Brings every group of one kind to where it should be: gathers facts, has them judged, and writes what was judged.
+"""Reconciles the groups of one kind: gathers the facts, judges them, and writes the result.
 
 Rules that hold here:
 
+- Every write of an existing object is for the version that was judged. What fails is judged again after a pause.
 - One group is the unit of failure.
 """
 
@@ -41,7 +42,7 @@ from scheduler_plugin.groups.policies.policy import GroupPolicy
 
 LOG: Final = logging.getLogger(__name__)
 REMEMBERED: Final = 10_000
-"""Of this many objects it is remembered that a write changes nothing."""
+"""At most this many writes that change nothing are remembered."""
 
 
 class GroupController(QueuedController):
@@ -56,24 +57,23 @@ class GroupController(QueuedController):
         self._no_ops: dict[str, tuple[Json, Json]] = {}
 
     async def reconcile(self, name: ObjectName) -> None:
-        """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
+        """Looks at one group and writes what is due. Raises ``ApiError`` and ``NotLeadingError``."""
         kind, context = self.kind, self._context
         group = context.cache.get(kind, name)
-        # Followers stop here. They keep their caches, so that a successor begins at once.
+        # Followers only keep their caches, so that a successor can begin at once.
         if not context.writer.leadership.leads:
             return
-        # Before the group itself: an HPA that it no longer refers to has to go back also while the group is being
-        # deleted.
+        # Before the check below: a group that is being deleted must also put back what it changed.
         await self._put_back(name, group)
         if group is None or is_leaving(group):
             return
-        # Any exception below counts as failed, also one that this method does not handle.
+        # Any exception counts as failed, also one that this method does not handle.
         outcome = "failed"
         try:
             result = await self._bring(group)
             outcome = "stopped" if result.problem else "done"
         except ApiRefusedError as error:
-            # The others only say that the cache was behind: the next look sees the newer object.
+            # The `PASSING` ones only say that the cache was behind: the next look sees the newer object.
             if error.kind not in PASSING:
                 await self._give_up(name, str(error))
             raise
@@ -82,16 +82,17 @@ class GroupController(QueuedController):
         self._queue.add(name, context.interval())
 
     def look_at_all(self) -> None:
-        """Has every group looked at soon, and those that are gone and left an HPA or a VPA changed."""
+        """Queues every group, and deleted ones that left an HPA or a VPA changed."""
         super().look_at_all()
         # Groups that are gone are in no cache, only in the records on HPAs and VPAs.
         for name in self._surroundings.holders(self.kind.kind):
             self._queue.add(name)
 
     async def _put_back(self, name: ObjectName, group: JsonObject | None) -> None:
-        """Makes what the group changed and refers to no more what it was before.
+        """Restores the objects that the group changed and no longer refers to.
 
-        One that is refused holds up no other. The refusal is raised only for a group that goes: one that stays goes on.
+        A refusal holds up no other object. It is raised if the group is going or the cache was behind; otherwise the
+        group carries on.
         """
         arrangement = None if group is None else self._surroundings.arrangement(self.policy, group)
         failed: ApiRefusedError | None = None
@@ -113,7 +114,7 @@ class GroupController(QueuedController):
 
     async def _bring(self, group: JsonObject) -> ReconcileResult:
         facts = await self._fights.noticed(self._surroundings.facts(self.policy, group))
-        # Wall time: what a policy remembers has to outlive the process.
+        # Wall time, because a policy's memory outlives the process.
         result = judge(self.policy, facts, datetime.fromtimestamp(self._context.clock.wall(), UTC))
         await self._carry_out(facts, result)
         return result
@@ -121,8 +122,7 @@ class GroupController(QueuedController):
     async def _carry_out(self, facts: GroupFacts, found: ReconcileResult) -> None:
         for write in found.upkeep:
             await self._keep_up(write)
-        # A scaling that was refused for good is rehearsed first: writing its intent again at each look would never
-        # end.
+        # Rehearse a scaling that was refused for good: otherwise each look would write its intent and drop it again.
         if found.intent is not None and was_refused(facts.group):
             await self._rehearse(facts, found.intent)
         # The status with memory and intent comes before the target, for the version that was judged: of two processes
@@ -145,11 +145,11 @@ class GroupController(QueuedController):
             unresized = await self._pods.bring(facts.target, found.sizes)
             group = await self._write_status(group, pods_refused(group, unresized, self._context.clock.wall()))
         if found.inbox is not None:
-            # The status was written meanwhile, so the inbox needs the version that the group has now.
+            # Writing the status changed the version of the group.
             await self._context.writer.do(replace(found.inbox, version=version_of(group)))
 
     async def _keep_up(self, write: Write) -> None:
-        """Writes an object beside the group, unless that is known not to change its spec."""
+        """Writes an object beside the group, unless the write is known not to change its spec."""
         current = self._context.cache.get(write.resource, write.name)
         # A value that the API server considers equal (`1000m` for `1`) differs from ours at every look. The same body
         # for the same spec changes nothing, so it is not sent again.
@@ -161,7 +161,7 @@ class GroupController(QueuedController):
         self._no_ops.pop(write.path, None)
         # The API server leaves the resourceVersion as it is if a patch changes nothing.
         if version_of(after) == write.version:
-            # Starting over is simpler than eviction and costs one extra write for each object.
+            # Starting over is simpler than eviction and costs one more write for each object.
             if len(self._no_ops) >= REMEMBERED:
                 self._no_ops.clear()
             self._no_ops[write.path] = (write.body, child(after, "spec"))
@@ -172,24 +172,24 @@ class GroupController(QueuedController):
             return
         reference = facts.arrangement.target
         kind, writer = TARGET_KINDS[reference.group, reference.kind], self._context.writer
-        left = progress(intent, workload_of(facts.target, kind))
+        remaining = progress(intent, workload_of(facts.target, kind))
         if (write := hpa_write(facts, intent.hpa)) is not None:
             await writer.rehearse(write)
-        if left.containers:
-            await writer.rehearse(resize(facts.target, kind, left.containers))
-        if left.replicas is not None:
-            await writer.rehearse(scale(facts.target, kind, left.replicas))
+        if remaining.containers:
+            await writer.rehearse(resize(facts.target, kind, remaining.containers))
+        if remaining.replicas is not None:
+            await writer.rehearse(scale(facts.target, kind, remaining.replicas))
 
     async def _scale(self, group: JsonObject, target: JsonObject, kind: TargetKind, intent: Intent) -> None:
         """Write the rest of the intent, and report it on the group."""
-        left = progress(intent, workload_of(target, kind))
-        if left.containers:
-            target = await self._do(resize(target, kind, left.containers))
-        if left.replicas is not None:
-            write = scale(target, kind, left.replicas)
+        remaining = progress(intent, workload_of(target, kind))
+        if remaining.containers:
+            target = await self._do(resize(target, kind, remaining.containers))
+        if remaining.replicas is not None:
+            write = scale(target, kind, remaining.replicas)
             scaled_to = await self._context.writer.do(write)
             self._fights.disputes.wrote(write, scaled_to, self._context.clock.now())
-            # The answer of `/scale` is a Scale, so the cache would keep the old object.
+            # `/scale` returns a Scale, so the cache would keep the old object.
             await self._read_again(kind.resource, name_of(target))
         self._count(intent)
         await self._context.writer.tell(scaled(self.policy.kind, group, intent))
@@ -203,7 +203,7 @@ class GroupController(QueuedController):
             scalings.labels(kind, "vertical", "up" if intent.grows else "down").inc()
 
     async def _read_again(self, kind: Resource, name: ObjectName) -> None:
-        """Learns what a write through ``/scale`` made of its object: its answer is only the scale."""
+        """Learns what a write through ``/scale`` made of its object."""
         call = ApiCall("GET", kind.path(name.namespace, name.name), TIMEOUT)
         self._context.cache.learn(kind, await self._context.writer.api.call(call))
 
@@ -214,7 +214,7 @@ class GroupController(QueuedController):
         return response
 
     async def _write_status(self, group: JsonObject, wanted: Json) -> JsonObject:
-        """Writes what differs; the group as it is then."""
+        """Writes what differs; returns the group after that."""
         changed = difference(child(group, "status"), wanted)
         if not changed:
             return group
@@ -228,7 +228,7 @@ class GroupController(QueuedController):
             await self._context.writer.tell(event)
 
     async def _give_up(self, name: ObjectName, why: str) -> None:
-        """A write was refused for good: says so, and decides again next time."""
+        """A write was refused for good: reports that, and decides again next time."""
         group = self._context.cache.get(self.policy.kind, name)
         # Without a resourceVersion the write would have no precondition.
         if group is not None and text(group, "metadata", "resourceVersion"):

@@ -1,6 +1,6 @@
 """What the agents of a group's VMs say: how the database is, and how busy the VM (S4.3).
 
-- Only the agent beside a VM reaches its guest, so it is asked; on a port of the VM's pod.
+Only the agent beside a VM reaches its guest. It answers on a port of the VM's pod.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ class HttpMemberAgents:
             # The token's audience is the namespace, so an agent of another one cannot reuse it.
             headers = shown(await self.tokens(audience_of_agents(name_of(vm).namespace)))
             answer = await self.http.get(f"http://{address}:{self.port}{path}", headers=headers, timeout=_TIMEOUT)
-            # A guest controls part of the answer; a huge one is not worth the memory.
+            # A guest controls part of the answer, so a huge one is not decoded.
             if not answer.is_success or len(answer.content) > LARGEST:
                 return None
             return msgspec.json.decode(answer.content, type=kind)
-        # Whatever is wrong with an answer, it counts as none: the next look asks again.
+        # A bad answer counts as none: the next look asks again.
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError):
             return None
 

@@ -1,4 +1,4 @@
-"""Looks at the databases of members, not more often than it is worth: each look costs its guest a query."""
+"""Looks at the databases of members, no more often than needed: each look costs the guest a query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTLED: Final = Seconds(10.0)
 """How old an answer of a replica that serves may be."""
 
 SOON: Final = Seconds(1.9)
-"""The same of one that starts or drains, which is waited for."""
+"""The same for one that starts or drains, because a step waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,6 @@ class MemberLooks:
         """Database status of ``vms``, by UID; each answer may be as old as stated beside it."""
         now = self._clock.now()
         wanted = {uid_of(vm): (vm, oldest) for vm, oldest in vms}
-        # An answer that is fresh enough is reused: each question costs the guest a query.
         stale = [vm for uid, (vm, oldest) in wanted.items() if self._age(uid, now) > oldest]
         answers = await asyncio.gather(*(self._agents.database(vm) for vm in stale))
         for vm, answer in zip(stale, answers, strict=True):
@@ -66,8 +65,8 @@ class MemberLooks:
         return {uid_of(vm): self._windows[uid_of(vm)].mean(now) for vm in queried}
 
     def forget_load(self, uid: str) -> None:
-        """The VM does not serve: what it does is not load."""
-        # Its counts would mix booting and copying with the load of clients.
+        """Drops the counts of a VM that does not serve."""
+        # They would mix booting and copying with the load of clients.
         self._windows.pop(uid, None)
 
     def forget(self, uid: str) -> None:

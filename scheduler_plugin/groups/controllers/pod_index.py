@@ -1,6 +1,6 @@
-"""The pods of every target, by their labels; and who has to be told when a container runs out of memory.
+"""The pods of every target, found by their labels, and a callback for containers that run out of memory.
 
-Pods come from one watch of the whole cluster. Changes only take notes.
+Pods come from one watch of the whole cluster; a target's are found through one of its labels.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PodIndex:
                 del self._by_label[label]
         for label in after - before:
             self._by_label.setdefault(label, set()).add(change.name)
-        # Only kills that are new: a pod's status repeats its last one in every event.
+        # Only new kills: a pod's status repeats the last one in every event.
         if change.after is not None and set(killed_in(change.after)) - set(killed_in(change.before or {})):
             self._on_kill(change.after)
 

@@ -1,7 +1,7 @@
-"""Running pods are brought to the sizes of their group in place, through ``pods/resize`` (S1.1).
+"""Resizes running pods in place to the sizes of their group, through ``pods/resize`` (S1.1).
 
-Every pod of the target is brought to the same sizes, as often as one differs: a pod that is made again has the
-template's and is resized again.
+All pods of the target get the same sizes, each as often as it differs: a pod that is made again has the template's
+sizes and is resized again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OVERLOADED: Final = frozenset({RefusalKind.TOO_MANY_REQUESTS, RefusalKind.UNAVA
 
 @dataclass(frozen=True, slots=True)
 class _Unresized:
-    """A pod that is left alone until then, and why it has not its size."""
+    """A pod that is left alone ``until`` then, and ``why`` it does not have its size."""
 
     until: Instant
     pod: str
@@ -72,7 +72,6 @@ class PodResizer:
         for pod in pods:
             self.disputes.look(PODS, pod, now)
             write = self._wanted(pod, sizes, now)
-            # Left alone for longer and longer while another writer keeps overwriting it.
             if write is None or self._is_fought_over(pod, write, now):
                 continue
             try:
@@ -99,16 +98,16 @@ class PodResizer:
         """The resize to request of the pod now; None if it has its size, or is left alone for a while."""
         uid = uid_of(pod)
         refusal = self._refusals.get(uid)
-        # A pod that is still pending goes on: its wish has to be withdrawn.
+        # While the pod is pending it goes on, so that its wish is withdrawn.
         if (uid in self._withdrawn and not is_pending(pod)) or (refusal is not None and now < refusal.until):
             return None
         write = resize_pod(pod, sizes)
         if write is None:
-            # It has its size, so the next refusal begins with a short pause again.
+            # The pod has its size, so the next refusal starts with a short pause again.
             self._refusals.pop(uid, None)
         elif is_pending(pod):
-            # A wish that the kubelet cannot fulfil blocks other resizes on its node, so it is taken back and tried
-            # again after `PATIENCE`.
+            # A resize that the kubelet cannot carry out would hold up others on its node, so the write withdraws it;
+            # it is tried again after `PATIENCE`.
             self._withdrawn[uid] = _Unresized(Instant(now + PATIENCE), name_of(pod).name, why_pending(pod))
         return write
 
@@ -128,7 +127,7 @@ class PodResizer:
         self._refusals[uid_of(pod)] = _Refusal(until, name_of(pod).name, why, retries)
 
     def _forget(self, now: Instant) -> None:
-        """Withdrawn wishes whose time is over, and refusals of pods that were not asked again: they are gone."""
+        """Drops withdrawn wishes whose time is over, and refusals of pods that are gone."""
         self._withdrawn = {uid: wish for uid, wish in self._withdrawn.items() if wish.until > now}
         # A pod that still exists is asked again once its pause is over, so an older refusal belongs to one that is
         # gone.
@@ -136,7 +135,7 @@ class PodResizer:
 
 
 def _told(unresized: list[_Unresized]) -> str:
-    """The first three by name, so that the text changes no more often than the pods do."""
+    """Names the first three pods; they come in the order of their names, so the text is stable."""
     if not unresized:
         return ""
     names, more = ", ".join(problem.pod for problem in unresized[:3]), len(unresized) - 3

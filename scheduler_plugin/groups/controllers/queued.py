@@ -1,4 +1,4 @@
-"""What the controllers of groups do alike: names wait in a queue, and a few workers bring each where it should be."""
+"""What the controllers of groups have in common: names wait in a queue, and a few workers reconcile them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler_plugin.groups.controllers.writer import Writer
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 from scheduler_plugin.lease import NotLeadingError
 
-# Few: each look may wait for the API, and writes share one Lease.
+# More than one, so that a group whose look waits for the API does not hold up all others.
 WORKERS: Final = 4
 
 
@@ -35,7 +35,7 @@ class GroupsContext:
 
 
 class QueuedController(ABC):
-    """Looks at the groups of one ``kind``, each by itself; what one look does is ``reconcile``."""
+    """Looks at the groups of one ``kind``, each by itself; subclasses implement ``reconcile``."""
 
     def __init__(self, context: GroupsContext, kind: Resource) -> None:
         self.kind = kind
@@ -43,11 +43,11 @@ class QueuedController(ABC):
         self._queue = WorkQueue(context.clock)
 
     def look_at(self, name: ObjectName) -> None:
-        """Has one group looked at soon."""
+        """Queues one group."""
         self._queue.add(name)
 
     def look_at_all(self) -> None:
-        """Has every group looked at soon."""
+        """Queues every group."""
         for name in self._context.cache.objects(self.kind):
             self._queue.add(name)
 
@@ -57,9 +57,9 @@ class QueuedController(ABC):
         await self._context.cache.synced.wait()
         async with asyncio.TaskGroup() as workers:
             for _ in range(WORKERS):
-                # Errors of the API and a lost Lease are expected; any other exception is logged. Both are repeated.
+                # Errors of the API and a lost Lease are expected; any other exception is logged too. Both are retried.
                 workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
 
     @abstractmethod
     async def reconcile(self, name: ObjectName) -> None:
-        """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
+        """Looks at one group and writes what is due. Raises ``ApiError`` and ``NotLeadingError``."""

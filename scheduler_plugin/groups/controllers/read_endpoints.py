@@ -41,17 +41,17 @@ class ReadEndpoint:
 async def look_at_endpoint(api: KubernetesApi, group: VmGroup) -> ReadEndpoint:
     """The group's read endpoint as it is now. Raises ``ApiError``."""
     name, kinds = endpoint_name(group.name), (SERVICES, ENDPOINT_SLICES)
-    # Read from the API at each look instead of a cache: one that was deleted is made again.
+    # Read at each look, so that a deleted one is made again without watching every Service of the cluster.
     service, slice_ = await asyncio.gather(*(read_object(api, kind, name) for kind in kinds))
     pairs = zip(kinds, (service, slice_), strict=True)
-    # A Service or slice of that name that belongs to others is left alone. The other one is not written either, for it
-    # would send strangers to the replicas.
+    # A Service or slice of that name that belongs to others is left alone. The other one is not written either: it
+    # could send the clients of others to the replicas.
     foreign = [f"{kind.kind} {name.name}" for kind, obj in pairs if obj is not None and not is_of(obj, group)]
     return ReadEndpoint(service, slice_, foreign[0] if foreign else "")
 
 
 async def offer(writer: Writer, group: VmGroup, found: ReadEndpoint, plan: GroupPlan) -> None:
-    """Makes the read endpoint list who serves. Raises as ``Writer``."""
+    """Makes the read endpoint list the replicas that serve. Raises as ``Writer``."""
     if found.foreign:
         return
     name, wanted = endpoint_name(group.name), endpoint_slice(group, plan)
@@ -70,7 +70,7 @@ async def read_object(api: KubernetesApi, resource: Resource, name: ObjectName) 
     try:
         return dict(await api.call(ApiCall("GET", resource.path(name.namespace, name.name), TIMEOUT)))
     except ApiRefusedError as error:
-        # Anything else must not pass for an object that is missing: it would be created.
+        # No other refusal must pass for a missing object: the caller would create it.
         if error.kind is not RefusalKind.NOT_FOUND:
             raise
         return None

@@ -1,4 +1,4 @@
-"""Which groups refer to which objects: who has to be looked at when one changes, and who scales the same target."""
+"""Which groups refer to which objects: which to reconcile when one changes, and which scale the same target."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class References:
         """Replace the references of the group."""
         # A group whose target has changed must not stay listed at the old one.
         self.drop(group.kind, group.object_name)
-        where = (group.kind, group.object_name)
+        group_key = (group.kind, group.object_name)
         keys = frozenset(others) | (frozenset() if target is None else {target})
-        self._of_group[where] = (group, target, keys)
+        self._of_group[group_key] = (group, target, keys)
         for key in keys:
-            self._by_object.setdefault(key, set()).add(where)
+            self._by_object.setdefault(key, set()).add(group_key)
 
     def drop(self, kind: str, name: ObjectName) -> None:
         """The group is gone."""
@@ -55,7 +55,7 @@ class References:
         for key in () if record is None else record[2]:
             of_key = self._by_object[key]
             of_key.discard((kind, name))
-            # Empty sets would pile up with each object that ever was a target.
+            # Empty sets would pile up for every object that ever was a target.
             if not of_key:
                 del self._by_object[key]
 
@@ -92,7 +92,6 @@ class References:
     def note_autoscaler(self, autoscaler: Key, target: Key | None) -> None:
         """Update the target of an HPA or a VPA; None if it is gone."""
         before = self._written_by.pop(autoscaler, None)
-        # It may be about another object than before.
         if before is not None:
             self._autoscalers[before].discard(autoscaler)
             if not self._autoscalers[before]:

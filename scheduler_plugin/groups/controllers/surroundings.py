@@ -1,6 +1,6 @@
-"""What lies around a group: who refers to what, and which groups have to be looked at when an object changes.
+"""The objects around a group: which refer to which, and which groups to reconcile when one changes.
 
-Changes only take notes: a group's name goes into the queue of its kind.
+A change only updates the references and puts the names of groups into the queues of their kinds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NO_VPAS: Final = (
 )
 
 LookAt = Callable[[str, ObjectName], None]
-"""Has the group of that kind and name looked at soon."""
+"""Queues the group of that kind and name."""
 
 
 class GroupSurroundings:
@@ -63,7 +63,7 @@ class GroupSurroundings:
             cache.listen(kind, partial(self._object_changed, kind))
 
     def facts(self, policy: GroupPolicy, group: JsonObject) -> GroupFacts:
-        """All that is known of one group and what is around it."""
+        """All that is known of one group and its surroundings."""
         try:
             arrangement = self._possible(policy.arrangement(group))
         except InvalidSpecError as error:
@@ -95,12 +95,12 @@ class GroupSurroundings:
             return None
 
     def holders(self, kind: str) -> list[ObjectName]:
-        """The groups of that kind, also those that are gone, that have changed an HPA or a VPA of others."""
-        # From the records on the objects, so that a group that was deleted while no process ran is found as well.
+        """The groups of that kind, deleted ones too, that have changed an HPA or a VPA that they do not own."""
+        # Kept from the records on the objects, so that it includes a group that was deleted while no process ran.
         return [name for of_kind, name in self._held if of_kind == kind]
 
     def held_by(self, kind: str, name: ObjectName) -> list[tuple[Resource, JsonObject]]:
-        """The HPAs and VPAs of others that the group has changed."""
+        """The HPAs and VPAs that the group has changed and does not own."""
         changed = sorted(self._held.get((kind, name), ()), key=str)
         pairs = ((resource, self._cache.get(resource, object_name)) for resource, object_name in changed)
         return [(resource, obj) for resource, obj in pairs if obj is not None and not is_leaving(obj)]
@@ -147,7 +147,7 @@ class GroupSurroundings:
     def _foreign(self, kind: Resource, key: Key, group: JsonObject, own: str) -> Iterator[tuple[str, JsonObject]]:
         """Autoscalers of the object that are not the group's."""
         for name, autoscaler in self._autoscalers_of(kind, key):
-            # By name as well: an adopted HPA or VPA has no owner.
+            # By name as well: the group does not own an HPA or VPA that it adopted.
             if name != own and not is_owned_by(autoscaler, group):
                 yield name, autoscaler
 
@@ -164,7 +164,7 @@ class GroupSurroundings:
 
     def _group_changed(self, policy: GroupPolicy, change: FactChange[Json]) -> None:
         kind, name = policy.kind.kind, change.name
-        if _is_status_only(change):  # most are our own: looking again at once would undo the pause after a refusal
+        if _is_status_only(change):  # most are our own: another look at once would undo the pause after a refusal
             return
         before = self._references.target_of(kind, name)
         if change.after is None or is_leaving(change.after):
@@ -188,7 +188,7 @@ class GroupSurroundings:
                 self._target_changed(key)
 
     def _note_holder(self, kind: Resource, change: FactChange[Json]) -> None:
-        """Remembers which group has changed an HPA or a VPA of others, and has it looked at: it may be gone."""
+        """Remembers which group has changed an HPA or a VPA, and queues it, because it may be gone."""
         before, after = (_holder(change.name, obj) for obj in (change.before, change.after))
         autoscaler = (kind, change.name)
         # The record may have moved to another group since.
@@ -202,17 +202,15 @@ class GroupSurroundings:
 
     def _ran_out_of_memory(self, pod: JsonObject) -> None:
         for key in self._references.targets_in(name_of(pod).namespace):
-            # The pod only has labels; which workload owns it is found through the selectors of the namespace's
-            # targets.
+            # The cache drops the owner of a pod, so its workload is found through the selectors of the targets.
             target = self._cache.get(TARGET_KINDS[key[:2]].resource, key[2])
             if target is not None and selects(child(target, "spec", "selector"), labels_of(pod)):
                 self._look_at_all(key)
 
     def _target_changed(self, key: Key | None) -> None:
-        """Another writes to the object from now on, or writes no more."""
+        """Another writer of the object has come or gone."""
         self._look_at_all(key)
-        # A group of VMs that scales itself has to stop while another writes its replicas, and may go on when that
-        # ends.
+        # A group of VMs that scales itself stops while someone else writes its replicas, and goes on after that.
         if key is not None and key[:2] == (VM_GROUPS.group, VM_GROUPS.kind):
             self._look_at(VM_GROUPS.kind, key[2])
 
@@ -229,8 +227,8 @@ def _holder(name: ObjectName, found: JsonObject | None) -> tuple[str, ObjectName
 
 def _is_status_only(change: FactChange[Json]) -> bool:
     versions = [(uid_of(obj), whole(obj, "metadata", "generation")) for obj in (change.before, change.after) if obj]
-    # The same UID and generation: only the status or the metadata has changed. A deletion changes neither, so it is
-    # checked too.
+    # The same UID and generation: only the status or the metadata has changed. The start of a deletion is news,
+    # whatever the generation says.
     return len(versions) == 2 and versions[0] == versions[1] and not is_leaving(change.after or {})
 
 

@@ -1,4 +1,4 @@
-"""Brings every VirtualMachineGroup to where it should be: its VMs, the read endpoint, the status.
+"""Reconciles every VirtualMachineGroup: its VMs, the read endpoint, the status.
 
 Rules that hold here:
 
@@ -55,8 +55,8 @@ LOAD_INTERVAL: Final = Seconds(5.0)
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One group as it is: the object, what it asks for, its members, and its read endpoint. ``decision`` is how it
-    scales itself, None if it does not; ``rivals`` are who else writes its replicas, and then it does not.
+    """One group as it is: the object, its spec, its members, and its read endpoint. ``decision`` is how it scales
+    itself, None if it does not; it does not while ``rivals`` write its replicas.
     """
 
     found: Json
@@ -73,7 +73,7 @@ class VmGroupController(QueuedController):
     def __init__(
         self, context: GroupsContext, agents: MemberAgents, writers: Callable[[ObjectName], Sequence[str]]
     ) -> None:
-        """``writers`` says who else writes the replicas of a group."""
+        """``writers`` names other writers of a group's replicas."""
         super().__init__(context, VM_GROUPS)
         self._writers = writers
         self._looks = MemberLooks(agents, context.clock)
@@ -82,9 +82,9 @@ class VmGroupController(QueuedController):
         context.cache.listen(VIRTUAL_MACHINES, self._vm_changed)
 
     async def reconcile(self, name: ObjectName) -> None:
-        """Looks at one group and does what is to be done now. Raises ``ApiError`` and ``NotLeadingError``."""
+        """Looks at one group and writes what is due. Raises ``ApiError`` and ``NotLeadingError``."""
         obj = self._context.cache.get(VM_GROUPS, name)
-        # Only the leader acts. What was begun is in the objects (names, marks, the slice), so a successor goes on from
+        # Only the leader acts. All progress is in the objects (names, marks, the slice), so a successor goes on from
         # there.
         if obj is None or is_leaving(obj) or not self._context.writer.leadership.leads:
             return
@@ -108,14 +108,11 @@ class VmGroupController(QueuedController):
         self._queue.add(name, interval if settled else plan.look_again or UNSETTLED)
 
     async def _scaled(self, seen: _Seen) -> _Seen:
-        """The group once it has scaled itself, where it does; the same group where nothing changes.
-
-        Replicas have one writer: while another has them as its target, the group only says so.
-        """
+        """The group after it has scaled itself, or as it was if nothing changes."""
         group = seen.group
         if group.scaling is None:
             return seen
-        # Replicas have one writer: while another one has them as its target, the group only says so.
+        # Replicas have one writer: while another one writes them, the group only reports that.
         if rivals := tuple(self._writers(group.name)):
             await self._tell_taken(seen, rivals)
             return replace(seen, rivals=rivals)
@@ -124,11 +121,11 @@ class VmGroupController(QueuedController):
         if decision.replicas == current:
             return replace(seen, decision=decision)
         remembered = {**child(seen.found, "status"), "scaling": scaling_status(decision)}
-        # Remembered before the scaling: a process that dies in between delays it, and no successor scales twice within
-        # the delays.
+        # Written before the scaling: if the process dies in between, the scaling is late, but no successor scales twice
+        # within the delays.
         updated = await self._write_status(seen.found, remembered)
         body: Json = {"spec": {"replicas": decision.replicas}}
-        # The version after the status write; the old one would be refused.
+        # For the version after the status write; the API would refuse the old one.
         scale = Write("replicas", VM_GROUPS, group.name, body, "scale", version_of(updated))
         await self._context.writer.do(scale)
         direction = "up" if decision.replicas > current else "down"
@@ -154,7 +151,7 @@ class VmGroupController(QueuedController):
                 else SOON,
             )
             for vm in vms
-            # The primary is never drained, so its sessions are of no interest.
+            # The primary is never drained and not in the endpoint, so its database need not be asked.
             if name_of(vm).name != member_name(group.name.name, Role.PRIMARY)
         ]
         looks = await self._looks.look(queries)
@@ -170,7 +167,7 @@ class VmGroupController(QueuedController):
         serving = {member.uid for member in replicas_of(members) if member.available}
         for member in members:
             if member.uid not in serving:
-                # A window that goes on over a restart would count booting and copying as load.
+                # A window that spans a restart would count booting and copying as load.
                 self._looks.forget_load(member.uid)
         loads = await self._looks.loads((vm for vm in vms if uid_of(vm) in serving), scaling.window)
         return [replace(member, busy_cores=loads.get(member.uid)) for member in members]
@@ -179,12 +176,12 @@ class VmGroupController(QueuedController):
         vms = [
             self._context.cache.get(VIRTUAL_MACHINES, name) for name in sorted(self._vms.get(group.name, ()), key=str)
         ]
-        # One that was created too late under the primary's name has an empty database.
+        # A late creation under the primary's name has an empty database.
         return [vm for vm in vms if vm is not None and is_of(vm, group) and not is_impostor(vm, group)]
 
     def _taken(self, group: VmGroup) -> frozenset[str]:
-        """Names of members that VMs of others have."""
-        # Twice the most: numbers of replicas that leave are in use as well.
+        """Names of members that VMs outside the group have."""
+        # Twice the maximum: replicas that leave still use their numbers.
         name, numbers = group.name, range(MOST_REPLICAS * 2)
         names = [
             member_name(name.name, Role.PRIMARY),
@@ -210,7 +207,7 @@ class VmGroupController(QueuedController):
         for gone in plan.delete:
             await self._delete(namespace, gone.member)
             await self._tell(seen, "MemberDeleted", f"VM {gone.member.name} is deleted: {gone.because}")
-        # A conflict or a name that exists only means that the cache is behind; people need not know.
+        # A conflict or an existing name only means that the cache is behind; people need not know.
         unwritten = [f"VM {name} cannot be made: {why}" for name, why in refusals.items() if why.kind not in PASSING]
         if seen.endpoint.foreign:
             unwritten += [f"{seen.endpoint.foreign} does not belong to this group, so the read endpoint is not written"]
@@ -250,7 +247,7 @@ class VmGroupController(QueuedController):
             await self._context.writer.delete(VIRTUAL_MACHINES, vm)
 
     async def _write_status(self, found: Json, wanted: Json) -> Json:
-        """Writes what differs; the group as it is then."""
+        """Writes what differs; returns the group after that."""
         changed = difference(child(found, "status"), wanted)
         if not changed:
             return found
@@ -263,12 +260,12 @@ class VmGroupController(QueuedController):
         return written
 
     async def _tell(self, seen: _Seen, reason: str, note: str, *, is_warning: bool = False) -> None:
-        about = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)
-        await self._context.writer.tell(EventRecord(about, reason, note, is_warning=is_warning))
+        subject = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)
+        await self._context.writer.tell(EventRecord(subject, reason, note, is_warning=is_warning))
 
     async def _tell_taken(self, seen: _Seen, rivals: Sequence[str]) -> None:
-        """Says once that others write the group's replicas too."""
-        # The event is told once: the condition in the status shows that it has been said.
+        """Records an event, once, that others write the group's replicas too."""
+        # The condition in the status shows that an earlier look has recorded it.
         message, conditions = taken_by(rivals), items(seen.found, "status", "conditions")
         if not any(
             (text(condition, "reason"), text(condition, "message")) == (TAKEN, message) for condition in conditions
@@ -292,7 +289,7 @@ class VmGroupController(QueuedController):
                 (names.add if vm is change.after else names.discard)(change.name)
                 self._queue.add(group)
         if change.after is None and change.before is not None:
-            # Kept by UID, which never comes back, also if a VM is made again under this name.
+            # A VM that is made again under this name has another UID, so nothing else would drop the entry.
             self._looks.forget(uid_of(change.before))
 
     def _count(self, outcome: str) -> None:

@@ -64,7 +64,7 @@ class VmRecommender:
             if self._context.writer.leadership.leads:
                 # A copy: the cache may change while a group is awaited.
                 for group in list(self._context.cache.objects(policy.kind).values()):
-                    # Where the settings leave recommending to the cluster, what was noted is taken back.
+                    # If the settings leave recommending to the cluster, remove our own notes.
                     await self._look_at(policy, group, self._recommend if is_on() else self._take_back)
             await self._context.clock.sleep(self._context.interval())
 
@@ -82,12 +82,12 @@ class VmRecommender:
         if facts.arrangement is None or facts.target is None:
             return
         reference = facts.arrangement.target
-        # Pods have a VPA recommender and an HPA controller of their own.
+        # The cluster's own VPA recommender and HPA controller look after pods.
         if TARGET_KINDS[reference.group, reference.kind].shape is TargetFields.TEMPLATE:
             return
         vms = vms_of(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
         answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))
-        # By UID, for a VM that was made again under the same name is another guest.
+        # By UID: a VM that was made again under the same name is another guest.
         by_uid = {uid_of(vm): answer for vm, answer in zip(vms, answers, strict=True)}
         usage = list(uses(vms, by_uid))
         if facts.hpa is not None:
@@ -96,7 +96,7 @@ class VmRecommender:
             await self._vertical(facts.vpa, usage, self._killed(by_uid))
 
     async def _take_back(self, facts: GroupFacts) -> None:
-        """Leaves recommending to the cluster."""
+        """Removes our notes, which leaves recommending to the cluster."""
         for kind, autoscaler in ((HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa)):
             if autoscaler is not None and has_note(autoscaler):
                 # None removes the annotation.
@@ -114,15 +114,15 @@ class VmRecommender:
     def _killed(self, said: Mapping[str, GuestUse]) -> Bytes | None:
         """The most memory that a guest had in which the kernel has killed a process since the last look; else None.
 
-        A count that is seen for the first time, or fell, is that of a guest which has booted, and not a present value.
+        Neither the first count of a guest nor one that fell, because the guest has booted, says that a kill is recent.
         """
         had: list[Bytes] = []
         for uid, use in said.items():
             before = self._kills.get(uid)
-            # Unknown is not zero: a count kept from before stays.
+            # Unknown is not zero, so an earlier count stays.
             if use.kills is not None:
                 self._kills[uid] = use.kills
-                # Killed at its total: the kernel ran out of all that the guest had, whatever one process used.
+                # The total counts: the kernel ran out of all memory of the guest, whatever one process used.
                 size = use.memory_total or use.memory
                 if before is not None and use.kills > before and size is not None:
                     had.append(size)
@@ -145,11 +145,11 @@ class VmRecommender:
         await self._note(VERTICAL_AUTOSCALERS, vpa, vpa_status(recommendation), {ANNOTATION_USE_HISTORY: encoded})
 
     async def _note(self, kind: Resource, about: JsonObject, status: Json, more: Json) -> None:
-        """Notes ``status`` and ``more`` on the object, where it does not say so yet."""
-        # Noted in an annotation: a status has one writer, and a cluster's HPA controller writes that of every HPA.
+        """Notes ``status`` and ``more`` on the object, if it does not have them yet."""
+        # In an annotation: a status has one writer, and the cluster's HPA controller writes that of every HPA.
         wanted = {**note(stamped(status, timestamp(self._context.clock.wall()))), **more}
         current = annotations_of(about)
-        # Written only if something differs, so that an unchanged recommendation is no write at each look.
+        # An unchanged recommendation must not cost a write at each look.
         if any(current.get(name) != value for name, value in wanted.items()):
             await self._annotate(kind, about, wanted)
 
@@ -160,7 +160,7 @@ class VmRecommender:
 
 
 def _kept(vpa: JsonObject) -> Json:
-    """Decoded annotation; empty if it cannot be decoded."""
+    """The decoded history; empty if there is none or it cannot be decoded."""
     try:
         decoded = json.loads(annotations_of(vpa).get(ANNOTATION_USE_HISTORY, "{}"))
     except (ValueError, RecursionError):

@@ -44,9 +44,9 @@ class Writer:
         return await self._call(write.what, _creation(write.path, write.body) if write.creates else _patch(write))
 
     async def rehearse(self, write: Write) -> None:
-        """Asks whether a patch would be taken, and changes nothing (``dryRun``).
+        """Asks whether the API would accept a patch, and changes nothing (``dryRun``).
 
-        An admission webhook that cannot be asked so refuses the question; then only the write itself can tell.
+        An admission webhook without support for dry runs refuses the request; then only the write itself can tell.
         """
         try:
             await self._call("rehearsal", _patch(write, {"dryRun": "All"}))
@@ -55,10 +55,10 @@ class Writer:
                 raise
 
     async def delete(self, resource: Resource, found: JsonObject) -> None:
-        """Deletes the object as it was ``found``; 409 where it has changed, or another has taken its name."""
+        """Deletes the object as it was ``found``; 409 if it has changed, or another one has taken its name."""
         name = name_of(found)
-        # A process may stop between asking for its time and sending, and wake when another one leads. With both
-        # preconditions a deletion of anything newer is refused.
+        # A process may stall between checking the Lease and sending, and wake when another one leads. The preconditions
+        # make the API refuse to delete anything newer.
         preconditions: Json = {"uid": uid_of(found), "resourceVersion": version_of(found)}
         body: Json = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         path = resource.path(name.namespace, name.name)
@@ -74,7 +74,7 @@ class Writer:
             return
 
     async def _call(self, what: str, call: ApiCall) -> JsonObject:
-        # No longer than the Lease is still ours: a later answer could overlap with a successor's writes.
+        # No longer than the Lease is ours: a later request could overlap with a successor's writes.
         in_time = call.within(self.leadership.allowed(call.timeout))
         try:
             response = await self.api.call(in_time)
@@ -87,8 +87,8 @@ class Writer:
 
 
 def _creation(path: str, body: Json) -> ApiCall:
-    # A creation cannot be for a version. Its name is fixed by its group and its owner by UID, so a second one is
-    # refused.
+    # A creation cannot have a version as a precondition. Names are fixed, so the API refuses a second one; a late one
+    # is collected with its owner, which is named by UID.
     return ApiCall("POST", path, TIMEOUT, body=body, content_type=JSON)
 
 

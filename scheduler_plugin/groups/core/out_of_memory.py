@@ -1,4 +1,4 @@
-"""What a container needs that was killed for lack of memory: VPA's arithmetic, for all that size by it."""
+"""How much memory a container needs after it was killed for lack of it: VPA's arithmetic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from protocol.units import Bytes
 
 # VPA's OOM bump-up ratio of 1.2.
 _PERCENT: Final = 120
-# VPA also raises by a least amount, of about 100 MB.
+# VPA's minimum bump-up is 100 MiB, which is close to this.
 _LEAST: Final = 100_000_000
 
 

@@ -1,9 +1,9 @@
-"""The pods of a workload as they are, and as they were while that was measured which is known now (pure).
+"""The pods of a workload as they are, and as they were when the present measurements were taken (pure).
 
 Rules that hold here:
 
-- What an HPA says is up to ``MEASURED_WITHIN`` old: it speaks of any of the pods that there were in that time.
-- Pods that differ from what was ordered are waited for, but not for ever.
+- An HPA's measurements are up to ``MEASURED_WITHIN`` old: they may describe any state of the pods in that time.
+- Decisions wait for pods that differ from what was ordered, but not for ever.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ MEASURED_WITHIN: Final = timedelta(seconds=90)
 """Metrics are up to 60 s old, and an HPA looks at them every 15 s."""
 
 PATIENCE: Final = timedelta(minutes=5)
-"""How long pods may differ before decisions go on: as long as an HPA gives a new pod to come to rest."""
+"""How long pods may differ before decisions go on: as long as the HPA controller gives a new pod to initialise."""
 
 REFUSED_PATIENCE: Final = timedelta(minutes=1)
-"""The same if a resize in place has been refused: waiting changes little then."""
+"""The same after a resize in place was refused: then waiting changes little."""
 
 POSSIBLE_FOR: Final = timedelta(days=1)
-"""How long no more is ordered than pods could have when more was refused."""
+"""How long after a refusal no more is ordered than pods could have then."""
 
 MOST_PASTS: Final = 16
 
@@ -69,10 +69,10 @@ def followed(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> Pod
     if pods is None:
         return PodsMemory(possible=possible)
     since = memory.differ_since
-    # A difference counts from when it began; a time ahead is another clock's.
+    # A difference counts from when it began; a time in the future comes from another clock.
     since = None if not pods.difference else since if since is not None and since <= now else now
     updated = PodsMemory(_past(memory.past, pods, now), since, possible)
-    # What was refused counts only after the patience is over: the kubelet may still find room.
+    # A refusal counts only once the patience is over: the kubelet may still find room.
     if waits_for(updated, pods, now) or not pods.difference:
         return updated
     refused = {
@@ -86,20 +86,19 @@ def followed(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> Pod
 
 
 def waits_for(memory: PodsMemory, pods: RunningPods | None, now: datetime) -> str:
-    """The difference of the pods from what was ordered, as long as that is waited for; else nothing."""
+    """The difference of the pods from what was ordered, as long as decisions wait for it; else empty."""
     if pods is None or memory.differ_since is None:
         return ""
-    # After a refusal waiting changes little.
     patience = REFUSED_PATIENCE if pods.refused else PATIENCE
     return pods.difference if now - memory.differ_since < patience else ""
 
 
 def _past(past: Sequence[PastPods], pods: RunningPods, now: datetime) -> tuple[PastPods, ...]:
-    """The pods now, after those of which a measurement may still speak."""
+    """The pods now, after those that a measurement may still describe."""
     before = past[-1] if past else None
     is_same = before is not None and (before.ready, before.sizes) == (pods.ready, pods.sizes)
     entries = [*past] if is_same else [*past, PastPods(now, pods.ready, pods.sizes)]
-    # An entry ended when the next one began; the last one still holds.
+    # An entry ends when the next one begins; the last one still holds.
     ends = [later.since for later in entries[1:]]
     recent = [entry for entry, end in zip(entries, ends, strict=False) if timedelta(0) <= now - end < MEASURED_WITHIN]
     return (*recent, entries[-1])[-MOST_PASTS:]

@@ -45,7 +45,6 @@ class ResourceList:
 
     def __iter__(self) -> Iterator[tuple[Resource, Amount]]:
         """Those that are given, CPU first."""
-        # In a fixed order, so that messages and statuses do not change at each look.
         return ((name, amount) for name in RESOURCES if (amount := self[name]) is not None)
 
     def with_value(self, resource: Resource, value: int | None) -> Self:
@@ -132,7 +131,7 @@ class Workload:
 
     @property
     def serving(self) -> int:
-        """Number of replicas that share the load (at least one)."""
+        """Number of replicas that share the load."""
         # At least one, because needs are divided by it.
         return max(1, self.replicas if self.pods is None else self.pods.ready)
 
@@ -162,7 +161,7 @@ class SizeBounds:
         """The value nearest to ``value`` that is within the bounds of ``resource``."""
         least, most = self.least[resource], self.most[resource]
         capped = value if most is None else min(value, most.value)
-        # The lower bound comes last and wins.
+        # Applied last, so the lower bound wins.
         return capped if least is None else max(capped, least.value)
 
 
@@ -233,8 +232,8 @@ class HorizontalRecommendation:
     """Recommended replica count: HPA's ``status.desiredReplicas`` and the bounds of its spec.
 
     ``limited`` is HPA's condition ScalingLimited for lack of replicas: without ``max`` it would have asked for more.
-    ``ratios`` are use over target of the resources that it measures against requests, where it says so; ``uses`` is the
-    same in amounts. ``cuts`` is how much larger each ratio may be: an HPA cuts its percentage to a whole number.
+    ``ratios`` are use over target of the resources that it measures against requests, if it reports them; ``uses`` is
+    the same in amounts. ``cuts`` is how much larger each ratio may be: an HPA cuts its percentage to a whole number.
     """
 
     desired: int
@@ -269,7 +268,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WithheldChange:
-    """One wish that did not go through, or not whole: what was wanted, what is kept, and by which rule (S1.11).
+    """One wish that did not go through, or only in part: what was wanted, what is kept, and by which rule (S1.11).
 
     ``subject`` is ``replicas``, or container and resource: ``postgres/cpu``. ``kept`` is None if nothing is set.
     """
@@ -283,10 +282,10 @@ class WithheldChange:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadDecision:
-    """Changes to write now. None and no container mean: leave it as it is.
+    """Changes to write now. None, or no container, leaves it as it is.
 
     ``containers`` holds only those that change, and of each only the amounts to write. ``explanation`` says in
-    sentences why this many and why so large.
+    sentences why there are this many replicas of this size.
     """
 
     replicas: int | None = None

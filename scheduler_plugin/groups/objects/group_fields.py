@@ -1,4 +1,4 @@
-"""Fields in the spec of a VirtualMachineGroup: read, or refused by their path (pure)."""
+"""Reads fields in the spec of a VirtualMachineGroup; a refusal names the path of the field (pure)."""
 
 from __future__ import annotations
 

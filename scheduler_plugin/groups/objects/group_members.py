@@ -2,7 +2,7 @@
 
 - A member's VM is the template's with the group as its owner, labels that name group and role, and the wish to stand on
   another node than the others (preferred, so that a full cluster still runs them all).
-- A replica gets its primary on the kernel command line, which every NeonVM passes to its guest.
+- A replica gets the address of its primary on the kernel command line, which every NeonVM passes to its guest.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
     template = group.template if new.role is Role.PRIMARY else group.replica_template
     spec = child(template, "spec")
     guest = child(spec, "guest")
-    # Appended to the template's own words, which stay.
+    # Appended, so that the template's own arguments stay.
     if new.source:
         words = [text(guest, "appendKernelCmdline"), f"{KERNEL_PRIMARY}={new.source}"]
         guest["appendKernelCmdline"] = " ".join(word for word in words if word)
@@ -53,7 +53,7 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
             "annotations": child(template, "metadata", "annotations"),
             "ownerReferences": [owner_reference(group)],
         },
-        # On by default: a template may switch the extra network off, so it comes first.
+        # First, so that the template can switch the extra network off.
         "spec": {"extraNetwork": {"enable": True}, **spec, "affinity": _spread(group, spec), "guest": guest},
     }
 
@@ -74,8 +74,8 @@ def owner_reference(group: VmGroup) -> Json:
     }
 
 
-# Preferred, not required, so that a full cluster still runs all members.
 def _spread(group: VmGroup, spec: JsonObject) -> Json:
+    # Preferred, not required, so that a full cluster still runs all members.
     affinity, apart = child(spec, "affinity"), child(spec, "affinity", "podAntiAffinity")
     others = {"matchLabels": {LABEL_GROUP: group.name.name}}
     term = {"weight": 100, "podAffinityTerm": {"topologyKey": HOSTNAME, "labelSelector": others}}
@@ -91,10 +91,10 @@ def is_of(vm: JsonObject, group: VmGroup) -> bool:
 def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
     """Return True if the VM has the primary's name and is not the primary that the status remembers.
 
-    A creation that was sent late made it, after the primary had gone: its database is empty, and nothing may follow it.
+    A creation that arrived late, after the primary was gone, made it: its database is empty, so nothing must follow it.
     """
     is_primary = role_of(group.name.name, name_of(vm).name) == (Role.PRIMARY, 0)
-    # Before the first primary is remembered, any VM of that name may be it.
+    # Until the status remembers a primary, any VM of that name may be it.
     return is_primary and group.primary_uid not in ("", uid_of(vm))
 
 
@@ -136,8 +136,8 @@ def read_member(
 def _address(vm: JsonObject) -> str:
     """Address of the member for clients: on the flat network, or that of its pod if it is on none.
 
-    A VM of the flat network whose address is not known has none: a primary that seemed to have moved to its pod's would
-    turn every replica stale at once.
+    A VM on the flat network whose address is unknown has none: with its pod's address instead, a primary would seem to
+    have moved, and every replica would turn stale at once.
     """
     if flag(vm, "spec", "extraNetwork", "enable"):
         return text(vm, "status", "extraNetIP")
@@ -145,13 +145,13 @@ def _address(vm: JsonObject) -> str:
 
 
 def source_of(vm: JsonObject) -> str:
-    """The address of the primary that a replica's VM was told; empty if it was told none."""
+    """The address of the primary on the VM's kernel command line; empty if there is none."""
     words = text(vm, "spec", "guest", "appendKernelCmdline").split()
     return next((word.partition("=")[2] for word in words if word.startswith(f"{KERNEL_PRIMARY}=")), "")
 
 
 def _draining(vm: JsonObject, wall: float) -> tuple[Seconds | None, bool]:
-    """For how long the VM has been about to leave, and whether its mark has no time that has come.
+    """For how long the VM has been about to leave, and whether its mark is in the future or unreadable.
 
     Such a mark counts as set now, until it is set again.
     """

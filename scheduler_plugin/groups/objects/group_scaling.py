@@ -15,7 +15,7 @@ from scheduler_plugin.groups.objects.group_fields import InvalidGroupError, dura
 MOST_REPLICAS: Final = 64
 SHORTEST: Final = Seconds(10.0)
 LONGEST: Final = Seconds(600.0)
-"""Windows of fewer than two looks, and of more than a peak is worth waiting, help no one."""
+"""A window needs at least two looks; a longer one reacts too late to a peak."""
 
 _UTILIZATION: Final = 70
 _TIMES: Final = {
@@ -35,19 +35,18 @@ def read_scaling(found: JsonObject, template: JsonObject) -> GroupScaling | None
     most = whole_field(found, ("scaling", "maxReplicas"), max(1, least), 0, MOST_REPLICAS)
     if most < least:
         raise InvalidGroupError(f"spec.scaling.maxReplicas: expected at least minReplicas, {least}, got {most}")
-    # Only the spec of the template counts; a VM needs a name to be read.
+    # `parse_virtual_machine` needs a name, and only the spec matters here.
     named = {"metadata": {"namespace": "", "name": ""}, "spec": child(template, "spec")}
-    usual = GroupScaling(ReplicaBounds(least, most), parse_virtual_machine(named).bounds.max.cpu)
-    window = duration_field(found, ("scaling", "window"), usual.window)
-    # A window needs at least two looks.
+    defaults = GroupScaling(ReplicaBounds(least, most), parse_virtual_machine(named).bounds.max.cpu)
+    window = duration_field(found, ("scaling", "window"), defaults.window)
     if not SHORTEST <= window <= LONGEST:
         raise InvalidGroupError(f"spec.scaling.window: expected {SHORTEST:g} s to {LONGEST:g} s, got {window:g} s")
     return GroupScaling(
-        usual.bounds,
-        usual.most,
+        defaults.bounds,
+        defaults.most,
         whole_field(found, ("scaling", "targetCPUUtilizationPercentage"), _UTILIZATION, 1, 100) / 100,
-        duration_field(found, ("scaling", "scaleUpDelay"), usual.up_delay),
-        duration_field(found, ("scaling", "scaleDownDelay"), usual.down_delay),
+        duration_field(found, ("scaling", "scaleUpDelay"), defaults.up_delay),
+        duration_field(found, ("scaling", "scaleDownDelay"), defaults.down_delay),
         window,
     )
 

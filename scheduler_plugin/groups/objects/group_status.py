@@ -1,6 +1,6 @@
 """The status of a VirtualMachineGroup: who its members are, what they do, and what is wrong (pure).
 
-- What changes all the time (sessions, ages) is left out: each change of a status is a write.
+- Whatever changes all the time (sessions, ages) is left out, because each change of the status is a write.
 - A primary that is gone stays remembered, so that no other is made.
 """
 
@@ -69,7 +69,7 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
         "members": [_member(member, plan) for member in members],
         "conditions": [_condition(found, kind, outcome) for kind, outcome in verdicts.items()],
     }
-    # A primary that is gone stays remembered, so that no other is made.
+    # A primary that is gone stays remembered, so that no empty one takes its place.
     if recorded := child(found, "status", "primary"):
         status["primary"] = recorded
     if primary is not None:
@@ -78,7 +78,7 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
 
 
 def refused_status(found: JsonObject, fault: str, now: str) -> Json:
-    """The status of a group that cannot be read: all else of it stays as it was."""
+    """The fields of the status that change if the group cannot be read; all others stay."""
     refused = _Verdict(False, "InvalidSpec", fault)
     conditions = [_condition(found, kind, refused) for kind in ("Accepted", "Ready")]
     return stamped({"observedGeneration": whole(found, "metadata", "generation"), "conditions": conditions}, now)
@@ -99,7 +99,7 @@ def _able(rivals: Sequence[str]) -> _Verdict:
 
 
 def _member(member: Member, plan: GroupPlan) -> Json:
-    # Later entries win: why it is deleted says more than why it is not listed.
+    # Later entries win: the reason for a deletion says more than that for not being listed.
     reasons = {reasoned.member.name: reasoned.because for reasoned in (*plan.held_back, *plan.delete)}
     serves = any(replica.name == member.name for replica in plan.serving)
     entry: Json = {"name": member.name, "role": member.role.value, "node": member.node, "address": member.address}
@@ -129,7 +129,7 @@ def _primary_ready(primary: Member | None, plan: GroupPlan) -> _Verdict:
 
 def _ready(group: VmGroup, primary: _Verdict, plan: GroupPlan, unwritten: str) -> _Verdict:
     wanted, serving = group.spec.replicas, len(plan.serving)
-    # Most urgent first: what could not be written needs people.
+    # Most urgent first: a refused write needs people.
     if unwritten:
         return _Verdict(False, "NotWritten", unwritten)
     if not primary.holds:

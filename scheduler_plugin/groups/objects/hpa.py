@@ -1,7 +1,7 @@
 """HorizontalPodAutoscalers: what one recommends, and how ours are made (S1.1).
 
-An HPA of ours has the group itself as its scale target: the HPA controller writes its wish into the group's ``/scale``,
-where it changes nothing, and the group scales the real target.
+Our HPA has the group itself as its scale target: the HPA controller writes the desired count into the group's
+``/scale``, where it changes nothing, and the group scales the real target.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
     status = child(hpa, "status")
     desired = status.get("desiredReplicas")
     conditions = {text(condition, "type"): condition for condition in items(status, "conditions")}
-    # False means that the HPA cannot read its metrics, so its desired count is stale.
+    # False means that the HPA computes nothing, mostly for lack of metrics, so its desired count is stale.
     is_blind = text(conditions.get("ScalingActive", {}), "status") == "False"
     if not isinstance(desired, int) or is_blind or whole(hpa, "spec", "maxReplicas") < 1:
         return None
@@ -31,7 +31,7 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
         desired=desired,
         min=least_replicas(hpa),
         max=whole(hpa, "spec", "maxReplicas"),
-        # Other reasons, such as ScaleDownLimit, do not ask for more replicas.
+        # Other reasons, such as TooFewReplicas, do not ask for more replicas.
         limited=(text(limited, "status"), text(limited, "reason")) == ("True", "TooManyReplicas"),
         ratios=tuple((resource, used / target) for resource, used, target in utilisations),
         cuts=tuple((resource, 1 / target) for resource, _, target in utilisations),
@@ -40,7 +40,7 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
 
 
 def _utilisations(hpa: JsonObject) -> list[tuple[Resource, int, int]]:
-    """Utilisation and target, in percent, of each resource that the HPA measures in whole pods, where it says both."""
+    """Utilisation and target, in percent, of each resource that the HPA measures in whole pods, if it has both."""
     targets = {text(metric, "resource", "name"): metric for metric in items(hpa, "spec", "metrics")}
     percents = {}
     for metric in items(hpa, "status", "currentMetrics"):
@@ -60,7 +60,7 @@ def _uses(hpa: JsonObject) -> Iterator[MeasuredUse]:
         target = whole(spec.get((source, container, name), {}), source, "target", "averageUtilization")
         for resource in RESOURCES:
             if resource == name and target > 0 and (used := _average(metric, source, resource)) is not None:
-                # In thousandths already, so the percentage only needs the factor of 100.
+                # `target` is in percent, hence the factor of 100.
                 yield MeasuredUse(resource, Fraction(used * 100, target), container)
 
 
@@ -83,7 +83,7 @@ def _average(metric: JsonObject, source: str, resource: Resource) -> int | None:
 
 
 def least_replicas(hpa: JsonObject) -> int:
-    """``spec.minReplicas``, 1 where it is left out."""
+    """``spec.minReplicas``, 1 if it is left out."""
     minimum = child(hpa, "spec").get("minReplicas")
     return minimum if isinstance(minimum, int) else 1
 

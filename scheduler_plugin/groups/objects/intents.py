@@ -1,4 +1,4 @@
-"""A scaling that is decided and perhaps not carried out yet, as it is kept in a group's status.
+"""A scaling that is decided and perhaps not carried out yet, stored in a group's status.
 
 The intent is written before the first write to the target, and removed after the last: a process that restarts finds
 in it what to finish, and finishes exactly that.
@@ -56,7 +56,7 @@ class IntentProgress:
 def intent_of(decision: WorkloadDecision, workload: Workload, at: str, hpa: Json) -> Intent | None:
     """The intent of ``decision`` for ``workload``, with fields of an HPA; None if it changes nothing."""
     changes = decision.replicas is not None and decision.replicas != workload.replicas
-    # A container that went away since cannot be written.
+    # A container that the workload no longer has cannot be written.
     after = tuple(container for container in decision.containers if workload.container(container.name) is not None)
     before = tuple(_same_amounts(workload.container(container.name) or container, container) for container in after)
     replicas = (workload.replicas, decision.replicas) if changes and decision.replicas is not None else None
@@ -68,22 +68,24 @@ def intent_of(decision: WorkloadDecision, workload: Workload, at: str, hpa: Json
 
 def progress(intent: Intent, workload: Workload) -> IntentProgress:
     """Progress of the intent on ``workload`` as it is now."""
-    left = IntentProgress()
+    remaining = IntentProgress()
     if intent.replicas is not None and workload.replicas != intent.replicas[1]:
-        # Neither the old nor the new number: another one has written since.
+        # Neither the old nor the new number: another writer has changed it since.
         if workload.replicas != intent.replicas[0]:
             return IntentProgress(is_overtaken=True)
-        left = replace(left, replicas=intent.replicas[1])
-    now = tuple(
+        remaining = replace(remaining, replicas=intent.replicas[1])
+    present = tuple(
         _same_amounts(container, wanted)
         for wanted in intent.after
         if (container := workload.container(wanted.name)) is not None
     )
-    # What is there already is not written again.
-    if now == intent.after:
-        return left
-    # Neither `before` nor `after`: the rest is given up, and everything is decided again.
-    return replace(left, containers=intent.after) if now == intent.before else IntentProgress(is_overtaken=True)
+    # Already written.
+    if present == intent.after:
+        return remaining
+    # Neither `before` nor `after`: give up the rest and decide everything again.
+    return (
+        replace(remaining, containers=intent.after) if present == intent.before else IntentProgress(is_overtaken=True)
+    )
 
 
 def _same_amounts(container: SizedContainer, like: SizedContainer) -> SizedContainer:
@@ -119,7 +121,6 @@ def read_intent(status: JsonObject) -> Intent | None:
         return None
     try:
         pairs = list(_pairs(body))
-    # An intent that cannot be read counts as none; everything is decided again.
     except ValueError:
         return None
     replicas = child(body, "replicas")

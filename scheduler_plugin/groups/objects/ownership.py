@@ -1,11 +1,10 @@
-"""HPAs and VPAs beside a group: made, adopted, kept as they should be, or left to whom they belong.
+"""HPAs and VPAs beside a group: created, adopted, or left alone because they belong to someone else.
 
 Rules that hold here:
 
-- One without a controller, under the name that ours would have, is adopted if it is about the same workload: it is as
-  the group says until the group is gone, and then as it was (``originals``). It does not go with the group.
-- Only ``spec`` and the record of what it was are ours; what else an object carries stays, and what the API server
-  filled in.
+- One without a controller, under the name that ours would have, is adopted if it refers to the same workload: the group
+  sets its spec until the group is gone, and then it is restored (``originals``). It is not deleted with the group.
+- Only ``spec`` and the record are ours; everything else in an object stays, and so do the API server's defaults.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ class ForeignObjectError(ValueError):
 
 
 def owner_reference(owner: JsonObject) -> Json:
-    """The reference that makes ``owner`` the controller of an object, which then goes when the owner goes.
+    """The reference that makes ``owner`` the controller of an object, which is then deleted with the owner.
 
-    It does not block the owner's deletion: where OwnerReferencesPermissionEnforcement is on, that takes a right to the
-    owner's finalizers, and nothing here needs the owner to wait.
+    It does not block the owner's deletion: with OwnerReferencesPermissionEnforcement that needs a right to the owner's
+    finalizers, and nothing here needs the owner to wait.
     """
     return {
         "apiVersion": text(owner, "apiVersion"),
@@ -51,19 +50,18 @@ def is_owned_by(found: JsonObject, owner: JsonObject) -> bool:
 
 def creation(resource: Resource, owner: JsonObject, name: str, spec: Json, *, owned: bool = True) -> Write:
     """Makes an object beside ``owner``; ``owned``: it goes when the owner goes."""
-    where = ObjectName(name_of(owner).namespace, name)
-    metadata: Json = {"name": name, "namespace": where.namespace}
+    object_name = ObjectName(name_of(owner).namespace, name)
+    metadata: Json = {"name": name, "namespace": object_name.namespace}
     if owned:
-        # Without an owner it outlives the group.
+        # Without an owner reference it outlives the group.
         metadata["ownerReferences"] = [owner_reference(owner)]
     body: Json = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
-    return Write(resource.kind, resource, where, body, creates=True)
+    return Write(resource.kind, resource, object_name, body, creates=True)
 
 
 def refuse_foreign(found: JsonObject, resource: Resource, group: JsonObject) -> None:
     """Raises ``ForeignObjectError`` if the object has another controller than ``group``."""
     owner = controller_of(found)
-    # An object that another controller owns is never touched.
     # By UID: a group that was made again under the same name is another owner.
     if owner is not None and text(owner, "uid") != uid_of(group):
         whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
@@ -79,6 +77,6 @@ def holds(found: object, wanted: object) -> bool:
     if isinstance(found, Mapping) and isinstance(wanted, Mapping):
         return all(name in found and holds(found[name], value) for name, value in wanted.items())
     if isinstance(found, list) and isinstance(wanted, list):
-        # A list has to match entry by entry: a server adds fields, but no entries.
+        # A list has to match entry by entry: the API server adds fields, but no entries.
         return len(found) == len(wanted) and all(map(holds, found, wanted))
     return found == wanted

@@ -1,4 +1,4 @@
-"""The sizes of one running pod: what to ask of it through ``pods/resize``, and when to take a wish back."""
+"""The sizes of one running pod: what to request through ``pods/resize``, and when to withdraw that."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from scheduler_plugin.groups.objects.writes import Write
 def resize_pod(pod: JsonObject, sizes: tuple[SizedContainer, ...]) -> Write | None:
     """The patch that gives the pod ``sizes``; None if it was requested already, or the pod has ended.
 
-    A pod whose wish is pending is asked for what it has been allocated instead.
+    If the pod's resize is pending, the patch requests what the pod has been allocated instead.
     """
-    # A pod that has ended refuses every resize.
+    # The API server refuses to resize a pod that has ended.
     if is_over(pod):
         return None
-    # Asking for what it has withdraws the wish.
+    # Requesting what the pod has withdraws the resize.
     wanted = _allocated(pod, sizes) if is_pending(pod) else sizes
-    now = {container.name: container for container in _containers(pod)}
+    present = {container.name: container for container in _containers(pod)}
     changes = [
         container
         for container in wanted
-        if container.name in now and _over(container, now[container.name]) != now[container.name]
+        if container.name in present and _over(container, present[container.name]) != present[container.name]
     ]
     if not changes:
         return None
     body: Json = {"spec": {"containers": [write_container(container) for container in changes]}}
-    # Strategic merge: containers are found by their names.
+    # A strategic merge finds containers by their names.
     return Write("pod", PODS, name_of(pod), body, "resize", version_of(pod), merges_lists=True)
 
 

@@ -1,7 +1,7 @@
 """The read endpoint of a VirtualMachineGroup: a headless Service and its EndpointSlice (pure).
 
-Clients of ``GROUP-read`` reach the replicas that serve. One that drains stays in the slice as ``terminating``, so
-that its clients keep what they have, and is not ``ready``, so that no new one comes.
+Clients of ``GROUP-read`` reach the replicas that serve. A draining one stays in the slice as ``terminating``, so that
+its clients keep their connections, and is not ``ready``, so that no new ones come.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def endpoint_name(group: ObjectName) -> ObjectName:
 
 
 def read_service(group: VmGroup) -> Json:
-    """The headless Service; it selects nothing, because only the slice says who serves."""
+    """The headless Service, without a selector, because only the slice says who serves."""
     return {
         "apiVersion": SERVICES.api_version,
         "kind": SERVICES.kind,
@@ -39,7 +39,6 @@ def read_service(group: VmGroup) -> Json:
 
 def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
     """The slice that lists the replicas as ``plan`` has them."""
-    # Replicas that drain stay in the slice, so that their clients keep what they have.
     draining = [
         reasoned.member for reasoned in plan.held_back if reasoned.member.available and _goes(reasoned.member, plan)
     ]
@@ -69,7 +68,7 @@ def listed_uids(found: JsonObject) -> frozenset[str]:
 
 
 def differs(found: JsonObject, wanted: JsonObject) -> bool:
-    """Return True if a slice has to be written to become the one that is wanted."""
+    """Return True if a slice differs from the wanted one."""
     return any(found.get(key) != wanted.get(key) for key in ("endpoints", "ports"))
 
 

@@ -19,7 +19,7 @@ _METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "labels", "de
 
 
 def kept_pod(pod: JsonObject) -> Json:
-    """Of a pod what its size and its end depend on: a tenth of it, since there may be tens of thousands."""
+    """The fields that sizes and kills are read from: a tenth of a pod, since there may be tens of thousands."""
     metadata, status = child(pod, "metadata"), child(pod, "status")
     containers = [_only(container, ("name", "resources")) for container in items(pod, "spec", "containers")]
     sidecars = [
@@ -37,7 +37,7 @@ def kept_pod(pod: JsonObject) -> Json:
 
 def _is_kept(condition: JsonObject) -> bool:
     kind = text(condition, "type")
-    # `Ready` is kept only while it holds: its other changes are of no interest.
+    # `Ready` only while it holds: nothing needs its other states.
     return kind.startswith("PodResize") or (kind == "Ready" and text(condition, "status") == "True")
 
 
@@ -100,7 +100,7 @@ def _largest(one: ResourceList, other: ResourceList) -> ResourceList:
 
 
 def with_defaults(template: Workload, running: Iterable[SizedContainer]) -> Workload:
-    """A pod template with what an admission plugin (LimitRange) gives its pods and it leaves out itself."""
+    """A pod template with the sizes that it leaves out and an admission plugin (LimitRange) gives its pods."""
     pods = tuple(running)
     containers = (
         SizedContainer(

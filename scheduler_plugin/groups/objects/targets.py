@@ -127,17 +127,16 @@ def _replicated(target: JsonObject) -> Workload:
 def _vm(target: JsonObject) -> Workload:
     vm = parse_virtual_machine(target)
     container = SizedContainer(VM_CONTAINER, ResourceList(vm.bounds.min.cpu, vm.bounds.min.mem))
-    # A VM's agent alone writes what is used; a group only sets the least.
     return Workload(1, int(text(target, "status", "phase") == "Running"), (container,))
 
 
 def kept_by(target: JsonObject) -> str:
-    """Kind and name of the target's controller where that is a target itself, such as a ReplicaSet's Deployment; else
+    """Kind and name of the target's controller if that can be a target itself, such as a ReplicaSet's Deployment; else
     empty. Other controllers, such as operators, may leave sizes and replicas to a group.
     """
     owner = controller_of(target) or {}
     reference = text(owner, "apiVersion").rpartition("/")[0], text(owner, "kind")
-    # A controller that is a target itself would undo every write.
+    # Such a controller would undo every write.
     return f"{reference[1]} {text(owner, 'name')}" if reference in TARGET_KINDS else ""
 
 
@@ -171,7 +170,7 @@ def resize(target: JsonObject, kind: TargetKind, containers: tuple[SizedContaine
         least = _least(target, vm, (by_name(containers, VM_CONTAINER) or SizedContainer(VM_CONTAINER)).requests)
         bounds = msgspec.json.encode({"min": _bound(least), "max": _bound(vm.bounds.max)}).decode()
         annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}}
-        # As an annotation: the spec of the VM belongs to whoever made it.
+        # In an annotation, because the spec of the VM belongs to whoever made it.
         return Write("bounds", kind.resource, name, annotations, version=version)
     body: Json = {
         "spec": {"template": {"spec": {"containers": [write_container(container) for container in containers]}}}
@@ -201,7 +200,7 @@ def _least(target: JsonObject, vm: VirtualMachine, requests: ResourceList) -> Re
     spec = parse_virtual_machine({**target, "metadata": {**metadata, "annotations": others}}).bounds
     # Memory comes in slots, so it is rounded up to whole ones.
     memory = vm.bounds.min.mem if requests.memory is None else requests.memory.up_to(vm.slot_size)
-    # The upper bound comes last and wins.
+    # Applied last, so the upper bound wins.
     return Resources(requests.cpu or vm.bounds.min.cpu, memory).at_least(spec.min).at_most(vm.bounds.max)
 
 

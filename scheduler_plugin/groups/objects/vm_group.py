@@ -1,7 +1,7 @@
 """VirtualMachineGroup objects, read into one frozen value (pure).
 
-- What cannot be read raises ``InvalidGroupError`` with the path of the field: the object's condition says it, and
-  the group is not changed.
+- A bad field raises ``InvalidGroupError`` with its path: the object's condition shows that, and the group is not
+  changed.
 - The templates are kept as they are written, but must make a VM that can be read.
 """
 
@@ -82,13 +82,13 @@ def parse_vm_group(found: JsonObject) -> VmGroup:
 
 
 def _spec(found: JsonObject, name: ObjectName) -> GroupSpec:
-    usual = GroupSpec(name.name, 0)
+    defaults = GroupSpec(name.name, 0)
     spec = GroupSpec(
         name=name.name,
         replicas=whole_field(found, ("replicas",), 1, 0, MOST_REPLICAS),
-        max_lag=duration_field(found, ("readEndpoint", "maxLag"), usual.max_lag),
-        grace=duration_field(found, ("drain", "gracePeriod"), usual.grace),
-        drain_timeout=duration_field(found, ("drain", "timeout"), usual.drain_timeout),
+        max_lag=duration_field(found, ("readEndpoint", "maxLag"), defaults.max_lag),
+        grace=duration_field(found, ("drain", "gracePeriod"), defaults.grace),
+        drain_timeout=duration_field(found, ("drain", "timeout"), defaults.drain_timeout),
     )
     if spec.drain_timeout < spec.grace:
         raise InvalidGroupError(
@@ -100,7 +100,7 @@ def _spec(found: JsonObject, name: ObjectName) -> GroupSpec:
 def _template(found: JsonObject, name: ObjectName, field: str) -> Json:
     template = child(found, "spec", field)
     spec = child(template, "spec")
-    # The template must make a VM that can be read; it is kept as it is written.
+    # Only a trial: the VM is read to check the template, and the name is a placeholder.
     trial = {"metadata": {"namespace": name.namespace, "name": name.name}, "spec": spec}
     try:
         parse_virtual_machine(trial)

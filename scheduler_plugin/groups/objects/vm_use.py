@@ -1,8 +1,8 @@
 """The use of VMs in the recommenders' words, and their recommendations in those of an HPA's and a VPA's status.
 
-They are noted in an annotation: the status is the cluster's, whose HPA controller writes that of every HPA there is.
+They go into an annotation, because the cluster's HPA controller writes the status of every HPA.
 
-A VM requests its maximum: its agent gives it less while it needs less, so use over that says whether
+A VM counts as requesting its maximum: its agent gives it less while it needs less, so use over the maximum says whether
 one more VM is needed.
 """
 
@@ -89,7 +89,7 @@ def uses(vms: Iterable[JsonObject], said: Mapping[str, GuestUse]) -> Iterator[Vm
 
 
 def _runs(vm: JsonObject) -> bool:
-    """Return True if its guest serves, as far as the VM says that; else whether it runs."""
+    """Return True if the VM's guest serves, or, without a condition that says so, if the VM runs."""
     for reported in items(vm, "status", "conditions"):
         if text(reported, "type") == "Available":
             return text(reported, "status") == "True"
@@ -117,7 +117,7 @@ def _targets(hpa: JsonObject) -> Iterator[MetricTarget]:
 
 
 def hpa_status(hpa: JsonObject, current: int, found: HorizontalRecommendation | None) -> Json:
-    """The status of an HPA that was recommended that, as its controller writes it; None: nothing could be measured."""
+    """The status of an HPA for that recommendation, as its controller writes it; None: nothing could be measured."""
     if found is None:
         why = "the agents of the VMs do not say how busy these are"
         return {"conditions": [condition(hpa, "ScalingActive", "False", "FailedGetResourceMetric", why)]}
@@ -159,12 +159,12 @@ def has_note(found: JsonObject) -> bool:
 
 
 def as_noted(found: JsonObject) -> JsonObject:
-    """The object with what is noted over its status; as it is where nothing is, or nothing that can be read."""
+    """The object with our note merged over its status; unchanged without a readable note."""
     try:
         noted = json.loads(annotations_of(found).get(ANNOTATION_RECOMMENDATION, "{}"))
     except (ValueError, RecursionError):
         return found
     if not isinstance(noted, dict) or not noted:
         return found
-    # The note wins over what the cluster's own controllers say.
+    # The note wins over what the cluster's own controllers wrote.
     return {**found, "status": {**child(found, "status"), **noted}}

@@ -10,7 +10,6 @@ from scheduler_plugin.groups.objects.amounts import read_amounts
 
 def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
     """The VPA's recommendation; None while it has none, or doubts. Raises ``ValueError`` for bad amounts."""
-    # A VPA that doubts its own recommendation is not believed.
     if not is_believable(
         {text(condition, "type"): text(condition, "status") for condition in items(vpa, "status", "conditions")}
     ):
@@ -38,8 +37,8 @@ def _container(found: JsonObject, path: str) -> ContainerRecommendation:
 
 
 def _above_zero(amounts: ResourceList) -> ResourceList:
-    """The amounts without those of zero: a recommender that has seen no use recommends nothing."""
-    # A recommender that has seen no use recommends zero.
+    """The amounts above zero."""
+    # A recommender that has seen no use yet recommends zero.
     return amounts.map(lambda _, amount: amount.value or None)
 
 

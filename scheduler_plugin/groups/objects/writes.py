@@ -14,8 +14,8 @@ from protocol.messages import ObjectName
 class Write:
     """One write. ``what`` is a word for logs and metrics, such as ``replicas``.
 
-    A patch with a ``version`` is refused (409) where the object is no longer at that resourceVersion. ``merges_lists``:
-    a strategic merge patch, which finds containers by name. ``creates``: the object is made, ``subresource`` unused.
+    A patch with a ``version`` is refused (409) if the object is no longer at that resourceVersion. ``merges_lists``: a
+    strategic merge patch, which finds containers by name. ``creates``: the object is created, ``subresource`` unused.
     """
 
     what: str

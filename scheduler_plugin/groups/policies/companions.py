@@ -14,7 +14,7 @@ from scheduler_plugin.groups.policies.originals import adapted
 from scheduler_plugin.groups.policies.policy import DesiredObjects, PolicyDecision
 
 _REFERENCE: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCALERS: "targetRef"}
-"""Where each kind names what it is about."""
+"""The field in which each kind refers to its workload."""
 
 
 def companions(facts: GroupFacts, arrangement: DesiredObjects) -> tuple[Write, ...]:
@@ -31,7 +31,7 @@ def companions(facts: GroupFacts, arrangement: DesiredObjects) -> tuple[Write, .
     for resource, companion, obj in pairs:
         if companion is None:
             continue
-        # One of our own is about the right workload, because we wrote its spec.
+        # One that the group owns gets its reference rewritten below, so it needs no check.
         if obj is not None and (companion.spec is None or not is_owned_by(obj, facts.group)):
             _refuse_other_workload(resource, obj, facts.group, arrangement)
         if companion.spec is not None:
@@ -46,24 +46,25 @@ def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name
 
     Raises ``ForeignObjectError`` if the object belongs to another controller, and ``TooLargeError``.
     """
-    where, what = ObjectName(name_of(owner).namespace, name), resource.kind
+    object_name, what = ObjectName(name_of(owner).namespace, name), resource.kind
     if found is None:
         return creation(resource, owner, name, spec)
     patch = _spec_patch(child(found, "spec"), spec)
     if is_owned_by(found, owner):
-        # One of our own goes with the group, so it needs no record of what it was.
-        return Write(what, resource, where, patch, version=version_of(found)) if patch else None
+        # The garbage collector deletes it with its group, so there is nothing to put back later.
+        return Write(what, resource, object_name, patch, version=version_of(found)) if patch else None
     refuse_foreign(found, resource, owner)
     return adapted(what, resource, found, owner, child(patch, "spec")) if patch else None
 
 
 OPTIONAL: Final = ("behavior", "resourcePolicy")
-"""Fields of an HPA's and a VPA's spec that go when they are wanted no more."""
+"""Fields of an HPA's and a VPA's spec that are removed once the group no longer sets them."""
 
 
 def _spec_patch(old: Json, spec: Json) -> Json:
-    # What the API server filled in beside our fields is no difference.
+    # Defaults that the API server filled in beside our fields do not count as a difference.
     changed: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
+    # null in a merge patch removes the field.
     changed |= {name: None for name in OPTIONAL if name in old and name not in spec}
     return {"spec": changed} if changed else {}
 
@@ -75,7 +76,7 @@ def _refuse_other_workload(
     refuse_foreign(found, resource, group)
     reference, target = child(found, "spec", _REFERENCE[resource]), arrangement.target
     about = _identity(reference)
-    # Both are right: an HPA may ask the group or scale the target itself.
+    # An HPA may point to the group's `/scale` or scale the target itself; both are fine.
     if about not in ((target.group, target.kind, target.name), _identity(group, text(group, "metadata", "name"))):
         what = f"{text(reference, 'kind')} {text(reference, 'name')}".strip() or "nothing"
         raise StopError("ForeignAutoscaler", f"{resource.kind} {name_of(found).name} is about {what}")
@@ -86,7 +87,7 @@ def _identity(found: JsonObject, name: str = "") -> tuple[str, str, str]:
 
 
 def managed(facts: GroupFacts, found: ScalableTarget, ruling: PolicyDecision) -> tuple[Write, ...]:
-    """Fields that a decision sets beside the scaling, and may set again: a new HPA, annotations of the target."""
+    """Writes beside the scaling that are safe to repeat: a new HPA, annotations of the target."""
     writes: list[Write] = []
     companion, new = found.arrangement.hpa, ruling.new_hpa
     if companion is not None and new is not None and facts.hpa is None:
@@ -116,7 +117,7 @@ def hpa_write(facts: GroupFacts, wanted: Json) -> Write | None:
     if hpa is None or not fields:
         return None
     companion = None if facts.arrangement is None else facts.arrangement.hpa
-    # One that the group made itself needs no record of what it was.
+    # `may_be_missing` marks an HPA that the group makes itself: it has no earlier spec to record.
     if companion is None or companion.may_be_missing:
         return Write("autoscaler", HORIZONTAL_AUTOSCALERS, name_of(hpa), {"spec": fields}, version=version_of(hpa))
     return adapted("autoscaler", HORIZONTAL_AUTOSCALERS, hpa, facts.group, fields)
@@ -131,7 +132,7 @@ def released(
     """
     if group is None or is_leaving(group):
         return True
-    # A group that cannot be read may still want it; people correct the spec, and nothing is lost meanwhile.
+    # An invalid spec may still mean to use it, and nothing is lost until someone corrects the spec.
     if arrangement is None:
         return False
     companion = arrangement.hpa if resource is HORIZONTAL_AUTOSCALERS else arrangement.vpa
@@ -139,8 +140,8 @@ def released(
 
 
 def inbox(kind: Resource, facts: GroupFacts, found: ScalableTarget) -> Write | None:
-    """Sets the group's own ``/scale`` back to the replicas that there are: an HPA that recommends to the group reckons
-    from there. It is for the version that the group has once its status is written.
+    """Sets the group's own ``/scale`` back to the present replicas, from which an HPA that recommends to the group
+    computes its next count. The caller adds the version, because writing the status changes it.
     """
     replicas = found.template.replicas
     recommends = found.arrangement.hpa is not None and found.arrangement.hpa_asks_group

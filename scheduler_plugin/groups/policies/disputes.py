@@ -1,6 +1,8 @@
 """Fights: someone else keeps overwriting what a group has written, and the group keeps writing it again (pure).
 
-Nothing of this outlives the process: its successor finds out again, after a few writes.
+- A field that no longer has what was written is a revert, counted once for each write.
+- After ``REVERTS`` reverts the fields are left alone, for longer each time; then one write tries again.
+- This lives in memory only: a successor finds out again after a few writes.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from scheduler_plugin.groups.objects.writes import Write
 REVERTS: Final = 3
 WAITS: Final = Backoff(Seconds(300.0), Seconds(3600.0), spread=0.0)
 STANDS: Final = Seconds(3600.0)
+"""A write that stands for this long ends the fight."""
+
 SETTLES: Final = Seconds(300.0)
-"""For so long after a new try the fight is still reported."""
+"""How long after a new attempt the fight is still reported."""
 
 REMEMBERED: Final = 10_000
-"""This many writes are remembered."""
+"""At most this many writes are remembered."""
 
 UNKNOWN: Final = "another writer"
 
@@ -52,19 +56,19 @@ class Claim:
 
     @property
     def is_fight(self) -> bool:
-        """True if it was overwritten often enough to be a fight."""
+        """True if the write was reverted often enough to be a fight."""
         return self.reverts >= REVERTS
 
     @property
     def until(self) -> Instant:
-        """The time until which it is left alone."""
+        """The time until which the fields are left alone."""
         if not self.is_fight or self.noticed is None:
             return self.at
         # Left alone for longer each time; then one write tries again.
         return Instant(self.noticed + WAITS.delay(self.reverts - REVERTS + 1, 0.0))
 
     def is_over(self, now: Instant) -> bool:
-        """Return True if it proves nothing any more."""
+        """Return True if the claim is too old to prove anything."""
         return now - max(self.at, self.until, self.noticed or self.at) >= STANDS
 
     def is_of_another(self, found: JsonObject) -> bool:
@@ -74,7 +78,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Disputes:
-    """The last writes to objects of others, and what became of them."""
+    """The last writes to objects that others may write too, and what became of them."""
 
     _claims: dict[Key, Claim] = field(default_factory=dict)
 
@@ -84,15 +88,14 @@ class Disputes:
         if write.creates or write.what not in _WORDS:
             return
         old = self._claims.pop(key, None)
-        # A write that stood long enough, or one for an object of the same name that was made again, has nothing to do
-        # with the old fight.
+        # An expired claim, or one on a deleted object of the same name, has nothing to do with a new fight.
         old = None if old is None or old.is_over(now) or old.is_of_another(after) else old
         if len(self._claims) >= REMEMBERED:
             self._claims.clear()
-        # The record in the metadata is not fought over, unless annotations are all that is written.
+        # Nobody fights over the record in the metadata, unless annotations are all that is written.
         body = {name: value for name, value in write.body.items() if name != "metadata"} or write.body
         fields = body if old is None else child({"all": _merged(old.fields, body)}, "all")
-        # What the API made of the fields is remembered: it may have spelled or completed them otherwise.
+        # Compare later with what the API stored: it may normalise or complete the fields.
         claim = Claim(fields, part_of(after, fields), now, uid=uid_of(after))
         self._claims[key] = (
             claim if old is None else replace(claim, reverts=old.reverts, lost=old.lost, manager=old.manager)
@@ -124,7 +127,7 @@ class Disputes:
         return frozenset(key[2] for key, claim in self._of(resource, name) if now < claim.until)
 
     def unnamed(self, resource: Resource, name: ObjectName) -> bool:
-        """Return True if it is not known yet who overwrites fields of the object."""
+        """Return True if the manager that overwrites fields of the object is still to be found."""
         return any(claim.is_fight and not claim.manager for _, claim in self._of(resource, name))
 
     def name(self, resource: Resource, found: JsonObject) -> None:
@@ -165,7 +168,7 @@ _WORDS: Final = (
     "HorizontalPodAutoscaler",
     "VerticalPodAutoscaler",
 )
-"""The writes to objects of others."""
+"""The writes to objects that others may write too."""
 
 
 def part_of(found: object, fields: object) -> object:
@@ -222,13 +225,13 @@ OURSELVES: Final = "autoscale-groups"
 
 
 def _owns(owned: object, fields: object) -> bool:
-    """Return True if ``fieldsV1`` has one of the fields. What is owned as a whole has no entries of its own."""
+    """Return True if ``fieldsV1`` has one of the fields; an empty entry owns a field as a whole."""
     if not isinstance(owned, Mapping):
         return False
     if isinstance(fields, Mapping) and owned:
-        # An empty mapping owns the field as a whole.
         return any(_owns(owned.get(f"f:{key}"), value) for key, value in fields.items())
     if isinstance(fields, list) and owned and _are_named(fields):
+        # `fieldsV1` names an entry of a list by its merge key: `k:{"name":"app"}`.
         keys = (f"k:{json.dumps({'name': entry['name']}, separators=(',', ':'))}" for entry in fields)
         return any(_owns(owned.get(key), entry) for key, entry in zip(keys, fields, strict=True))
     return True

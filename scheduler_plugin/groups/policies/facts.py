@@ -1,4 +1,4 @@
-"""What is known of one group and of what is around it, and why that may be too little to scale anything."""
+"""What is known of one group and its surroundings, and the reasons for which nothing is scaled."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from scheduler_plugin.groups.policies.policy import DesiredObjects
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """One group and the objects around it. ``arrangement`` is None, and ``fault`` says why, where the group
-    cannot be read.
+    """One group and the objects around it. ``arrangement`` is None, and ``fault`` says why, if the group cannot be
+    read.
 
     ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
     group's do to it; both empty if there are none. ``killed`` are containers that ran out of memory, as far as their
-    pods still tell, and ``running`` are the containers of these ``pods``. ``pause`` is how long a scaling is left
-    alone. ``held`` are writes (by ``Write.what``) that are left alone, because another keeps overwriting them;
-    ``fights`` has the sentences.
+    pods still report it, and ``running`` are the containers of these ``pods``. ``pause`` is how long after a scaling
+    nothing new is decided. ``held`` are writes (by ``Write.what``) to leave alone, because another writer keeps
+    overwriting them; ``fights`` has the sentences.
     """
 
     group: JsonObject

@@ -26,7 +26,7 @@ AS_ORDERED: Final = "PodsAsOrdered"
 """False while pods differ in number, readiness or size from what the group ordered."""
 
 CONTESTED: Final = "Contested"
-"""True while another keeps overwriting what the group writes."""
+"""True while another writer keeps overwriting what the group writes."""
 
 SIZED: Final = "lastSized"
 """When sizes were last changed, in the template or of running pods."""
@@ -34,7 +34,7 @@ SIZED: Final = "lastSized"
 
 def mirror(found: ScalableTarget) -> Json:
     """Status of the group for ``/scale``: an HPA that recommends to it reads pods and replicas there."""
-    # A VM has no pods that an HPA could select.
+    # A VM has no selector for an HPA to read.
     if found.kind.shape is TargetFields.VM:
         return {"replicas": found.template.replicas}
     return {"replicas": found.template.replicas, "targetSelector": selector_of(found.target)}
@@ -49,7 +49,7 @@ def kept_sizes(status: JsonObject, found: ScalableTarget) -> tuple[SizedContaine
         template = tuple(read_container(container, "status.sizes") for container in items(status, "sizes", "template"))
     except ValueError:
         return ()
-    # A template that was changed since makes pods of other sizes, so the old ones no longer count.
+    # A template changed since then makes pods of other sizes, so the old ones no longer count.
     return sizes if template == found.template.containers else ()
 
 
@@ -104,17 +104,17 @@ def conditions(
             for kind, reason, message in (*arrangement.remarks, *ruling.remarks)
         ),
         *([condition(group, CONTESTED, "True", "Overwritten", "; ".join(fights))] if fights else []),
-        # Conditions about writes are no part of a decision, so they are carried over.
+        # A decision says nothing about writes, so their conditions are carried over.
         *(
-            current
-            for current in items(group, "status", "conditions")
-            if text(current, "type") in _kept_conditions(arrangement)
+            existing
+            for existing in items(group, "status", "conditions")
+            if text(existing, "type") in _kept_conditions(arrangement)
         ),
     ]
 
 
 def _kept_conditions(arrangement: DesiredObjects) -> tuple[str, ...]:
-    """Conditions about writes, which are no part of a decision."""
+    """The types of the conditions about writes."""
     return (WRITABLE, RESIZABLE) if arrangement.in_place else (WRITABLE,)
 
 

@@ -24,14 +24,14 @@ from scheduler_plugin.groups.policies.policy import (
 )
 
 REMEMBERED: Final = 10_000
-"""Of this many objects what was read is kept."""
+"""At most this many decoded objects are cached."""
 
 Span = tuple[int, int]
 """A range of replica counts, both ends included."""
 
 
 class HvpaPolicy:
-    """``GroupPolicy`` of Hvpas. What was read of one generation of an object is kept: reading takes its time."""
+    """``GroupPolicy`` of Hvpas. Decoded specs are cached by generation, because decoding is slow."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._remembered = remembered
@@ -43,7 +43,7 @@ class HvpaPolicy:
         return HVPAS
 
     def arrangement(self, group: JsonObject) -> DesiredObjects:
-        """An HPA and a VPA with the Hvpa's name, each where the Hvpa has a template for it."""
+        """An HPA and a VPA with the Hvpa's name, each if the Hvpa has a template for it."""
         hvpa, name = self._decoded(group), name_of(group).name
         try:
             target = read_reference(hvpa.target, "spec.targetRef")
@@ -65,7 +65,7 @@ class HvpaPolicy:
         before = memory_of(status)
         workload = situation.workload
         decision, after = decide(hvpa.spec, workload, recommendations, before, situation.now)
-        # Nothing was scaled, so the delays must not start.
+        # For a decision that rounds to nothing: without a scaling the delays must not start.
         unscaled = replace(after, last_up=before.last_up, last_down=before.last_down)
         mode: Json = {"mode": hvpa.spec.mode.value}
         statuses = ({**mode, **_written(after)}, {**mode, **_written(unscaled)})
@@ -82,7 +82,7 @@ class HvpaPolicy:
             hvpa = decode(group)
         except HvpaError as error:
             raise InvalidSpecError(str(error)) from None
-        # Starting over is simpler than eviction: each object is read once more.
+        # Starting over is simpler than eviction: each object is decoded once more.
         if len(self._read) >= self._remembered:
             self._read.clear()
         self._read[uid] = (generation, hvpa)
@@ -111,7 +111,7 @@ def _recommendations(found: Hvpa, situation: PolicyInput) -> tuple[Recommendatio
 
 
 def _remarks(spec: HvpaSpec) -> Iterator[tuple[str, str, str]]:
-    """Notes on a spec that can be used."""
+    """Remarks on a valid spec."""
     shared = next(overlaps([interval.within(spec.replicas) for interval in spec.intervals]), None)
     if shared is not None:
         (first, first_end), (second, second_end) = shared

@@ -1,8 +1,9 @@
-"""What is to be done about one group now, from all that is known of it (S1.1, S1.11).
+"""What to write for one group now, from all that is known of it (S1.1, S1.11).
 
 Rules that hold here:
 
-- The same facts give the same judgement; what it wants written is absolute, so that it can be written again.
+- Whatever is wrong becomes a condition of the group, and then nothing is scaled.
+- The same facts give the same judgement; its writes are absolute values, so repeating them is safe.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ from scheduler_plugin.groups.policies.running_pods import running_pods
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """Result of a reconcile, in the order of the fields: objects beside the group are written, then the whole
-    ``status``, then the ``intent`` is carried out, then the HPA ``drop`` is deleted and the ``inbox`` set. ``sizes``
-    are what running pods should have, where they are resized in place.
+    """What to write, in this order: ``upkeep`` of the objects beside the group, the whole ``status``, the ``intent``,
+    the deletion of the HPA ``drop``, and the ``inbox``. ``sizes`` are what running pods should have if they are
+    resized in place.
     """
 
     status: Json
@@ -81,7 +82,6 @@ def _looked_at(facts: GroupFacts) -> ScalableTarget:
     if arrangement is None:
         raise StopError("InvalidSpec", facts.fault)
     reference = arrangement.target
-    # Whatever is wrong is said in a condition, and then nothing is scaled.
     if facts.target is None:
         raise StopError("TargetMissing", f"{reference} is not there")
     if is_leaving(facts.target):
@@ -94,7 +94,6 @@ def _looked_at(facts: GroupFacts) -> ScalableTarget:
     if facts.others:
         raise StopError("ForeignAutoscaler", f"{reference} is {' and '.join(facts.others)} too")
     kind = TARGET_KINDS[reference.group, reference.kind]
-    # Its controller would undo every scaling.
     if kind.shape is TargetFields.TEMPLATE and (keeper := kept_by(facts.target)):
         raise StopError("TargetTaken", f"{reference} is kept by {keeper}, which would undo every scaling")
     try:
@@ -110,14 +109,14 @@ def _looked_at(facts: GroupFacts) -> ScalableTarget:
 def _ruled(policy: GroupPolicy, facts: GroupFacts, found: ScalableTarget, now: datetime) -> ReconcileResult:
     status = child(facts.group, "status")
     sizes = kept_sizes(status, found)
-    as_it_was: Json = {**status, **mirror(found)}
-    begun = read_intent(status)
-    # A scaling that was begun is finished before anything new is decided.
-    if begun is not None and not progress(begun, found.template).is_overtaken:
-        return ReconcileResult(as_it_was, found.upkeep, begun, sizes=sizes)
-    # No recommendation can have heard of the last scaling yet.
-    if begun is None and _rests(status, facts.pause, now):
-        return ReconcileResult(as_it_was, found.upkeep, inbox=inbox(policy.kind, facts, found), sizes=sizes)
+    old_status: Json = {**status, **mirror(found)}
+    unfinished = read_intent(status)
+    # Finish a scaling that has begun before deciding anything new.
+    if unfinished is not None and not progress(unfinished, found.template).is_overtaken:
+        return ReconcileResult(old_status, found.upkeep, unfinished, sizes=sizes)
+    # Recommendations do not reflect the last scaling yet.
+    if unfinished is None and _rests(status, facts.pause, now):
+        return ReconcileResult(old_status, found.upkeep, inbox=inbox(policy.kind, facts, found), sizes=sizes)
     workload = _as_it_is(facts, found, sizes, now)
     try:
         ruling = policy.rule(PolicyInput(facts.group, found.target, workload, facts.hpa, facts.vpa, now))
@@ -129,23 +128,21 @@ def _ruled(policy: GroupPolicy, facts: GroupFacts, found: ScalableTarget, now: d
 def _as_it_is(facts: GroupFacts, found: ScalableTarget, sizes: tuple[SizedContainer, ...], now: datetime) -> Workload:
     """The target as a workload with the sizes that were ordered, and its pods as they are."""
     status = child(facts.group, "status")
-    refused = any(text(current, "type") == RESIZABLE for current in items(status, "conditions"))
+    refused = any(text(existing, "type") == RESIZABLE for existing in items(status, "conditions"))
     try:
         pods = running_pods(found.target, found.kind, facts.pods, sizes, refused=refused)
     except ValueError as error:
         raise StopError("TargetUnreadable", f"a pod of {found.arrangement.target}: {error}") from None
-    # Where pods are resized in place, what they have and the template lacks may be what the group gave them.
-    usual = found.template if found.arrangement.in_place else with_defaults(found.template, facts.running)
-    workload = WorkloadDecision(containers=sizes).applied(_with_kills(usual, facts.killed, status, now))
+    # With resizing in place, sizes that pods have and the template lacks may be the group's own, so they are not taken
+    # for admission defaults.
+    template = found.template if found.arrangement.in_place else with_defaults(found.template, facts.running)
+    workload = WorkloadDecision(containers=sizes).applied(_with_kills(template, facts.killed, status, now))
     return replace(workload, pods=pods)
 
 
 def _with_kills(workload: Workload, killed: Iterable[Killed], status: JsonObject, now: datetime) -> Workload:
-    """With the kills of each container for lack of memory that came after sizes were last changed.
-
-    A time of sizing that lies ahead is another clock's: every kill may have come after it.
-    """
-    # A time of sizing that lies ahead is another clock's: every kill may have come after it.
+    """With the kills of each container for lack of memory that came after sizes were last changed."""
+    # A time in the future comes from another clock: every kill may have come after the last change of sizes.
     sized = parse_timestamp(status.get(SIZED)) or 0.0
     sized = sized if sized <= now.timestamp() else 0.0
     last: dict[str, dict[str, float]] = {}
@@ -180,7 +177,7 @@ def _written(
     """Writes of a decision."""
     ruling, sizes, group = ruled.ruling, ruled.sizes, facts.group
     decision = replace(ruling.decision, containers=achievable(found.target, found.kind, ruling.decision.containers))
-    # What another one keeps overwriting is left out after the decision, so that the memory learns all the same.
+    # Contested writes are left out only after the decision, so that the policy's memory still learns.
     decision = _unheld(decision, _held(facts, found))
     # Sizes in place live in the status; the template stays as it is.
     if found.arrangement.in_place and found.kind.shape is TargetFields.TEMPLATE:
@@ -188,7 +185,7 @@ def _written(
         decision = replace(decision, containers=())
     at = timestamp(now.timestamp())
     hpa = {} if "autoscaler" in facts.held else hpa_changes(facts.hpa, ruling.hpa)
-    hpa_write(facts, hpa)  # raises where it could not be put back
+    hpa_write(facts, hpa)  # only for its TooLargeError: nothing must be written then
     intent = intent_of(decision, found.template, at, hpa)
     # Sizes come in steps, so a decision may round to no change at all.
     is_unwritten = ruling.decision.changes and intent is None and sizes == ruled.sizes
@@ -215,8 +212,11 @@ def _written(
 
 
 def _held(facts: GroupFacts, found: ScalableTarget) -> frozenset[str]:
-    """Writes to leave alone: what another writer overwrites, and what an HPA or a VPA writes that another keeps so."""
+    """Writes to leave alone: those that another writer overwrites, and those that compete with an HPA or a VPA which
+    another writer keeps acting on the target.
+    """
     target, paused = found.arrangement.target, facts.held
+    # An HPA that scales the target itself writes the same replicas; one that asks the group does not.
     if HORIZONTAL_AUTOSCALERS.kind in paused and facts.hpa is not None:
         paused |= {"replicas"} if scales(facts.hpa) == (target.group, target.kind, target.name) else set()
     if VERTICAL_AUTOSCALERS.kind in paused and facts.vpa is not None:
@@ -225,22 +225,22 @@ def _held(facts: GroupFacts, found: ScalableTarget) -> frozenset[str]:
 
 
 def _unheld(decision: WorkloadDecision, held: frozenset[str]) -> WorkloadDecision:
-    """The decision without what another keeps overwriting."""
+    """The decision without what another writer keeps overwriting."""
     containers = () if held & {"requests", "bounds"} else decision.containers
     return replace(decision, containers=containers, replicas=None if "replicas" in held else decision.replicas)
 
 
 def _rests(status: JsonObject, pause: timedelta, now: datetime) -> bool:
-    """Return True if the last scaling, or resize in place, was so short a time ago that nothing is decided yet."""
+    """Return True if the last scaling, or resize in place, is less than ``pause`` ago."""
     times = (parse_timestamp(moment) for moment in (child(status, "lastScaled").get("at"), status.get(SIZED)))
-    # A time ahead is another clock's and holds up nothing.
+    # A time in the future comes from another clock and delays nothing.
     return any(at is not None and 0 <= now.timestamp() - at < pause.total_seconds() for at in times)
 
 
 def _stopped(facts: GroupFacts, problem: ScalingProblem, now: datetime) -> ReconcileResult:
     """Nothing is scaled: memory stays, and an intent is given up."""
-    # The intent is given up: what it was decided from no longer holds.
+    # What the intent was decided from no longer holds.
     status = {key: value for key, value in child(facts.group, "status").items() if key != "intent"}
     able = condition(facts.group, ABLE, "False", problem.reason, problem.message)
-    others = [current for current in items(status, "conditions") if text(current, "type") != ABLE]
+    others = [existing for existing in items(status, "conditions") if text(existing, "type") != ABLE]
     return ReconcileResult(whole_status(facts.group, status, [able, *others], now), problem=problem)

@@ -1,6 +1,6 @@
-"""What is said of a group beside its judgement: events, and the status once a scaling is done or refused.
+"""Events about a group, and its status once a scaling is done or refused.
 
-An event about something that happens once has a name that says what: told twice, it is there once.
+An event about something that happens once has a deterministic name, so that repeating it creates no second one.
 """
 
 from __future__ import annotations
@@ -32,19 +32,23 @@ def stopped(kind: Resource, group: JsonObject, found: ReconcileResult) -> EventR
     """Notice that scaling has stopped, and why; None if ``group`` said so already."""
     problem = found.problem
     if problem is None or any(
-        (text(current, "type"), text(current, "reason"), text(current, "message"))
+        (text(existing, "type"), text(existing, "reason"), text(existing, "message"))
         == (ABLE, problem.reason, problem.message)
-        for current in items(group, "status", "conditions")
+        for existing in items(group, "status", "conditions")
     ):
         return None
     return EventRecord(_about(kind, group), problem.reason, problem.message)
 
 
 def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRecord | None:
-    """That another keeps overwriting what the group writes; None unless that is news in ``status``."""
+    """That another writer keeps overwriting what the group writes; None unless that is new in ``status``."""
     before, after = (
         next(
-            (text(current, "message") for current in items(about, "conditions") if text(current, "type") == CONTESTED),
+            (
+                text(existing, "message")
+                for existing in items(about, "conditions")
+                if text(existing, "type") == CONTESTED
+            ),
             "",
         )
         for about in (child(group, "status"), status)
@@ -54,20 +58,20 @@ def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRec
 
 def stopped_because(group: JsonObject) -> str:
     """The reason for which the group scales nothing, in one word; empty if it scales."""
-    for current in items(group, "status", "conditions"):
-        if text(current, "type") == ABLE and text(current, "status") == "False":
-            return text(current, "reason")
+    for existing in items(group, "status", "conditions"):
+        if text(existing, "type") == ABLE and text(existing, "status") == "False":
+            return text(existing, "reason")
     return ""
 
 
 def without_intent(group: JsonObject, intent: Intent) -> Json:
     """The group's status once ``intent`` is carried out."""
     status = {key: value for key, value in child(group, "status").items() if key != "intent"}
-    conditions = [current for current in items(status, "conditions") if text(current, "type") != WRITABLE]
+    conditions = [existing for existing in items(status, "conditions") if text(existing, "type") != WRITABLE]
     if intent.replicas is not None:
         status["replicas"] = intent.replicas[1]
     if intent.after:
-        # Kills before this moment were answered by it.
+        # A change of sizes answers all kills before it.
         status[SIZED] = intent.at
     return {**status, "conditions": conditions, "lastScaled": write_intent(intent)}
 
@@ -75,20 +79,20 @@ def without_intent(group: JsonObject, intent: Intent) -> Json:
 def refused(group: JsonObject, why: str, wall: float) -> Json:
     """The group's status once a write was refused for good: the intent is given up. ``wall`` in seconds since 1970."""
     status = {key: value for key, value in child(group, "status").items() if key != "intent"}
-    others = [current for current in items(status, "conditions") if text(current, "type") != WRITABLE]
+    others = [existing for existing in items(status, "conditions") if text(existing, "type") != WRITABLE]
     writable = condition(group, WRITABLE, "False", "Refused", why)
     return stamped({**status, "conditions": [*others, writable]}, timestamp(wall))
 
 
 def was_refused(group: JsonObject) -> bool:
     """Return True if the last scaling of the group was refused for good."""
-    return any(text(current, "type") == WRITABLE for current in items(group, "status", "conditions"))
+    return any(text(existing, "type") == WRITABLE for existing in items(group, "status", "conditions"))
 
 
 def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
     """The group's status with what was refused of its pods' sizes; ``why`` is empty if nothing was."""
     status = child(group, "status")
-    others = [current for current in items(status, "conditions") if text(current, "type") != RESIZABLE]
+    others = [existing for existing in items(status, "conditions") if text(existing, "type") != RESIZABLE]
     if len(others) == len(items(status, "conditions")) and not why:
         return status
     resizable = [condition(group, RESIZABLE, "False", "Refused", why)] if why else []
@@ -100,5 +104,5 @@ def _about(kind: Resource, group: JsonObject) -> EventSubject:
 
 
 def _event_name(group: JsonObject, what: str, note: str) -> str:
-    # The checksum makes the name: the same event told twice is there once.
+    # Deterministic, so the API server refuses the same event a second time (409).
     return f"{name_of(group).name[:_LONGEST]}.{what}.{zlib.crc32(note.encode()):08x}"

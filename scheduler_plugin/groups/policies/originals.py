@@ -14,7 +14,7 @@ from protocol.units import QuantityError, parse_quantity
 from scheduler_plugin.groups.objects.writes import Write, difference
 
 LARGEST: Final = 64 * 1024
-"""Of a record, in characters: all annotations of an object together may have 256 KiB."""
+"""The largest record, in characters: all annotations of an object together may have 256 KiB."""
 
 
 class TooLargeError(ValueError):
@@ -47,7 +47,6 @@ class Original:
 def original_of(found: JsonObject) -> Original | None:
     """The record of an HPA or a VPA; None if it has none that can be read."""
     try:
-        # Without a record that can be read there is nothing to put back.
         body = json.loads(annotations_of(found)[ANNOTATION_ORIGINAL])
     except (KeyError, ValueError, RecursionError):
         return None
@@ -63,7 +62,7 @@ def changed(found: JsonObject, group: JsonObject, fields: JsonObject) -> Origina
     before = {} if record is None else dict(record.before)
     written = {} if record is None else dict(record.written)
     for name, value in fields.items():
-        # Someone else has changed the field since: their value is what goes back later.
+        # On the first write, or after someone else has changed the field, the present value is what goes back later.
         if name not in written or not _is(spec.get(name), written[name]):
             before.pop(name, None)
             before |= {name: spec[name]} if name in spec else {}
@@ -72,7 +71,7 @@ def changed(found: JsonObject, group: JsonObject, fields: JsonObject) -> Origina
 
 
 def adapted(what: str, resource: Resource, found: JsonObject, group: JsonObject, fields: Json) -> Write:
-    """Sets fields of the spec of an object of others, with the record of what it was. Raises ``TooLargeError``."""
+    """Sets fields of an adopted object's spec, with the record of what they were. Raises ``TooLargeError``."""
     # The record is written in the same patch as the change, so no crash comes between.
     record: Json = {"annotations": {ANNOTATION_ORIGINAL: changed(found, group, fields).text}}
     return Write(what, resource, name_of(found), {"metadata": record, "spec": fields}, version=version_of(found))
@@ -90,6 +89,7 @@ def put_back(resource: Resource, found: JsonObject) -> Write | None:
             restored.pop(name, None)
             restored |= {name: record.before[name]} if name in record.before else {}
     _keep_in_order(spec, restored)
+    # null in a merge patch removes an annotation.
     ours = (ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY)
     body: Json = {"metadata": {"annotations": dict.fromkeys(ours)}}
     if patch := difference(spec, restored):
@@ -98,10 +98,10 @@ def put_back(resource: Resource, found: JsonObject) -> Write | None:
 
 
 def _keep_in_order(spec: JsonObject, restored: Json) -> None:
-    """Moves a bound that goes back as far as one that someone else has set since: an HPA with min > max is refused."""
+    """Adjusts a bound that goes back to one that someone else has set since: the API refuses an HPA with min > max."""
     least, most = restored.get("minReplicas"), restored.get("maxReplicas")
     if isinstance(least, int) and isinstance(most, int) and least > most:
-        # The bound that someone else has set stays; ours gives way.
+        # If `maxReplicas` is the bound that goes back, it gives way; otherwise `minReplicas` does.
         restored |= {"maxReplicas": least} if most != spec.get("maxReplicas") else {"minReplicas": most}
 
 
@@ -118,6 +118,7 @@ def _is(found: object, written: object) -> bool:
     if not isinstance(found, str | int | float) or not isinstance(written, str | int | float):
         return False
     try:
+        # `1000m` and `1` are the same amount.
         return parse_quantity(found) == parse_quantity(written)
     except QuantityError:
         return False

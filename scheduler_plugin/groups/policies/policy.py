@@ -1,11 +1,11 @@
-"""What each kind of group answers, and in which words.
+"""The interface that the policy of each kind of group implements, and its types.
 
 Rules that hold here:
 
 - ``arrangement`` says what belongs to a group without looking at the cluster; ``rule`` decides from the present
   objects.
-- A policy keeps nothing between two calls: its memory is in ``PolicyDecision.status``, which becomes the object's
-  status.
+- A policy keeps nothing but caches between two calls: its memory is in ``PolicyDecision.status``, which becomes the
+  object's status.
 """
 
 from __future__ import annotations

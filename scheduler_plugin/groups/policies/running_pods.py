@@ -37,7 +37,7 @@ def running_pods(
     Raises ``ValueError`` for an amount that is no quantity.
     """
     status = child(target, "status")
-    # A target of which its controller has said nothing yet is not judged.
+    # Without `observedGeneration` the target's controller has not reported yet, so its pods are not judged.
     if kind.shape is not TargetFields.TEMPLATE or "observedGeneration" not in status:
         return None
     running = [pod for pod in pods if not is_leaving(pod) and not is_over(pod)]
@@ -78,10 +78,10 @@ def pod_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
 
 
 def _progress(target: JsonObject, kind: TargetKind) -> str:
-    """The difference between the target's number of pods, their template and their readiness and its spec."""
+    """How the pods differ from the target's spec in template, number or readiness; empty if they do not."""
     status, ordered = child(target, "status"), child(target, "spec").get("replicas", 1)
     ordered = ordered if isinstance(ordered, int) else 1
-    # The controller has not looked at the latest spec yet, so its numbers are of the old one.
+    # The controller has not seen the latest spec yet, so its numbers describe the old one.
     if whole(status, "observedGeneration") < whole(target, "metadata", "generation"):
         return f"the {kind.resource.kind} was changed just now"
     updated, there, ready = (whole(status, name) for name in ("updatedReplicas", "replicas", "readyReplicas"))
@@ -111,7 +111,7 @@ def _has(pod: JsonObject, asked: Sequence[SizedContainer]) -> bool:
 
 
 def _mean(pods: Sequence[tuple[SizedContainer, ...]]) -> tuple[SizedContainer, ...]:
-    """The sizes of the mean pod for each container; one that a pod lacks has nothing there."""
+    """The sizes of the mean pod for each container; a pod without the container counts as zero."""
     names = dict.fromkeys(container.name for pod in pods for container in pod)
     return tuple(
         SizedContainer(name, _of(_amounts(pods, name), lambda values: sum(values) // len(pods))) for name in names
@@ -119,7 +119,7 @@ def _mean(pods: Sequence[tuple[SizedContainer, ...]]) -> tuple[SizedContainer, .
 
 
 def _most(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedContainer]) -> tuple[SizedContainer, ...]:
-    """The most that any pod has of what is ``asked``, if that is less."""
+    """The most that any pod has of what is ``asked``, for amounts of which no pod has enough."""
     limited = []
     for container in asked:
         wanted = container.sizes

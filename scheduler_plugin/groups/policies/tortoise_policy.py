@@ -55,7 +55,7 @@ class TortoisePolicy:
             raise InvalidSpecError(str(error)) from None
         if tortoise.target.is_vm:
             return DesiredObjects(target, hpa_asks_group=False)
-        # A Tortoise makes its own HPA once it knows its numbers, so that one may be missing.
+        # A Tortoise makes its own HPA only while its mode is not Off and something scales horizontally.
         hpa = Companion(tortoise.hpa, may_be_missing=tortoise.spec.autoscaler is None)
         vpa = Companion(f"tortoise-monitor-{name_of(group).name}", vpa_spec({}, reference))
         return DesiredObjects(target, hpa, vpa, hpa_asks_group=False, remarks=tuple(_remarks(tortoise)))
@@ -110,9 +110,8 @@ def _remarks(found: Tortoise) -> Iterator[tuple[str, str, str]]:
 
 
 def _reported(situation: PolicyInput) -> Workload:
-    """The workload; where its controller has never reported a status, all replicas count as ready."""
+    """The workload; if its controller has never reported a status, all replicas count as ready."""
     workload = situation.workload
-    # Without any status nothing says that pods are not ready.
     return workload if child(situation.target, "status") else replace(workload, ready=workload.replicas)
 
 
@@ -121,8 +120,7 @@ def _reference(found: Tortoise) -> dict[str, object]:
 
 
 def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> NewHpa | None:
-    """An HPA of the Tortoise's own, where there should be one; an attached one is not made."""
-    # An attached HPA belongs to others; it is not made.
+    """The Tortoise's own HPA, if there should be one; an attached one belongs to others and is never made."""
     if decided.autoscaler is None or found.spec.autoscaler is not None:
         return None
     behavior = {"behavior": found.behavior} if found.behavior else {}

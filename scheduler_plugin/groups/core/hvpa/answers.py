@@ -35,7 +35,7 @@ class GatedRecommendation:
 
 
 def gated(gates: Gates, wish: Recommendation, why: str) -> GatedRecommendation:
-    """The wish, held back where a gate does so."""
+    """The wish with the gate that holds it back, if one does."""
     rule = gates.rule(wish)
     return GatedRecommendation(wish, why, rule, gates.message(wish, rule) if rule else "")
 
@@ -61,7 +61,7 @@ def by_mode(
         return may.up if wish.grows else may.down
 
     return [
-        # A gate's rule is the more telling one, so it is reported instead of the mode.
+        # A gate's rule says more than the mode, so it is reported instead.
         answer if answer.rule or chosen(answer.wish) else GatedRecommendation(answer.wish, why, Rule.POLICY, why)
         for answer in answers
     ]
@@ -81,7 +81,8 @@ def by_weight(
 ) -> list[GatedRecommendation]:
     """Weight-based scaling: each wish goes the part of its way that the weight at this number of replicas gives it.
 
-    A wish for other replicas borrows the neighbour's weight only when it is written: one that waits starves no size.
+    A wish for other replicas borrows the neighbour's weight only if it is written: one that waits must not starve the
+    sizes.
     """
     current = workload.replicas
     weight = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, current)
@@ -89,10 +90,10 @@ def by_weight(
         # Without a wish for replicas there is no neighbour whose weight could be borrowed.
         return [_weighted_size(gates, wish, weight, current) for wish in vertical.wishes]
     freed = vpa_weight(gates.spec.intervals, gates.spec.replicas, current, horizontal.wanted)
-    # Neither way is open: the interval is vertical only, and the sizes are at their bounds.
+    # Neither axis can move: the interval is vertical only, and the sizes are at their bounds.
     trapped = freed == VERTICAL_ONLY and vertical.exhausted(horizontal.grows)
     count = _weighted_count(gates, horizontal, HORIZONTAL_ONLY if trapped else freed)
-    # A wish that is held back starves no size, so the sizes then keep the weight of the present interval.
+    # While the count is held back, the sizes keep the weight of the present interval.
     applied = weight if count.rule else freed
     return [count, *(_weighted_size(gates, wish, applied, current) for wish in vertical.wishes)]
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 DISTRUSTED: Final = ("ConfigUnsupported", "ConfigDeprecated", "LowConfidence")
-"""The conditions of which each, while it holds, makes a recommendation unbelievable."""
+"""Each of these conditions, while it is True, makes a recommendation unbelievable."""
 
 
 def is_believable(conditions: Mapping[str, str]) -> bool:
-    """Return True if to use a recommendation beside these conditions: ``True``, ``False`` or ``Unknown`` by type.
+    """Return True if a recommendation beside these conditions can be used: ``True``, ``False`` or ``Unknown`` by type.
 
     >>> is_believable({"RecommendationProvided": "True"}), is_believable({"LowConfidence": "True"})
     (True, False)

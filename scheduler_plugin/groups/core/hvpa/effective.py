@@ -75,7 +75,7 @@ class ContainerNeed:
     def fits(self, replicas: int, most: int, overlap: ChangeParams, current: int) -> bool:
         """Return True if ``replicas`` of at most ``most`` each are enough while there are ``current``."""
         if replicas >= current:
-            # Scaling out only for what is sure, scaling in only with room to spare: at a boundary nothing flaps.
+            # Scale out only for what is sure and in only with room to spare, so that nothing flaps at a boundary.
             return self._shared(self.total if self.sure is None else self.sure, replicas) <= most
         room = max(0, most - self.base) * replicas
         return self.each(replicas) <= most and self.total <= scale_in_boundary(room, overlap)
@@ -102,7 +102,7 @@ def planned_replicas(
     current: int,
     bounds: ReplicaBounds,
 ) -> int:
-    """The fewest replicas within ``bounds`` that fit every need; ``bounds.max`` where none do.
+    """The fewest replicas within ``bounds`` that fit every need; ``bounds.max`` if none do.
 
     ``most`` gives the largest size of a need's resource at this many replicas; None is no bound.
     """

@@ -19,7 +19,7 @@ from scheduler_plugin.groups.core.workload import Rule
 
 def delay_passed(last: datetime | None, now: datetime, delay: Seconds) -> bool:
     """Return True if ``delay`` has passed since ``last``; equality passes, and a time in the future proves nothing."""
-    # A time ahead comes from another node's clock; waiting for it could take for ever.
+    # A time in the future comes from another node's clock; waiting for it could take for ever.
     return last is None or last > now or (now - last).total_seconds() >= delay
 
 
@@ -41,7 +41,6 @@ class Gates:
         axis = self.spec.vertical if wish.resource else self.spec.horizontal
         return axis.up if wish.grows else axis.down
 
-    # Memory only: a container that lacks CPU is slow but lives.
     def is_urgent(self, wish: Recommendation) -> bool:
         """Return True if the wish is for the memory that ran out."""
         return wish.container in self.out_of_memory and wish.resource == "memory" and wish.grows
@@ -51,17 +50,17 @@ class Gates:
         rules, urgent = self.rules(wish), self.is_urgent(wish)
         if rules.mode is UpdateMode.OFF:
             return Rule.UPDATE_MODE
-        # While pods differ, recommendations still speak of the old ones.
+        # While pods differ, recommendations still describe the old ones.
         if not urgent and self.pods_differ:
             return Rule.PODS_DIFFER
         if not urgent and not delay_passed(self._last(wish), self.now, rules.delay):
             return Rule.DELAY
-        # The maintenance window holds for urgent wishes as well.
+        # Off and the maintenance window hold for urgent wishes as well.
         if rules.mode is UpdateMode.MAINTENANCE_WINDOW and not self._in_window():
             return Rule.MAINTENANCE_WINDOW
         if not urgent and not is_enough(wish.now, wish.value, self._least(wish)):
             return Rule.MIN_CHANGE
-        # Settling is reported as a delay: people see one time until when it waits.
+        # Settling is reported as a delay, so that people see a single time to wait for.
         return None if self._is_settled(wish) else Rule.DELAY
 
     def message(self, wish: Recommendation, rule: Rule) -> str:
@@ -77,7 +76,7 @@ class Gates:
         return "update mode Off"
 
     def _until(self, wish: Recommendation) -> datetime:
-        """The time when neither delay holds the wish back any more, if less is enough until then."""
+        """The time when neither delay nor settling holds the wish back, if less is enough until then."""
         last, delay = self._last(wish) or self.now, timedelta(seconds=self.rules(wish).delay)
         # Only shrinking settles.
         if wish.grows or not self.spec.settle:

@@ -1,4 +1,4 @@
-"""Limits follow requests, so that a container keeps the room above its request that it was given."""
+"""Limits follow requests, so that a container keeps the room above its request."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from scheduler_plugin.groups.core.hvpa.min_change import UNSET, ChangeParams
 def scaled_limit(limit: int | None, old_request: int | None, new_request: int, gap: ChangeParams = UNSET) -> int | None:
     """The limit for a new request; None (or 0) is no limit, and stays none.
 
-    A limit that equals its request, or has none, stays equal. Otherwise it keeps its ratio, or where ``gap`` is given
-    stands above the request by the larger of its value and its percentage.
+    A limit that equals its request, or is set without one, becomes the new request. Otherwise it keeps its ratio, or
+    with a ``gap`` stays above the request by the larger of its value and its percentage.
     """
-    # Zero means no limit, as in a container that never had one.
     if not limit:
         return None
     if not old_request or old_request == limit:

@@ -24,14 +24,14 @@ def parse_maintenance_time(text: object) -> time:
         raise ValueError(f'expected a time of day with a zone such as "220000+0100", got {shown(text)}')
     hour, minute, second, zone_hours, zone_minutes = (int(match[group]) for group in (1, 2, 3, 5, 6))
     zone = (zone_hours * 3600 + zone_minutes * 60) * (1 if match[4] == "+" else -1)
-    # The modulo takes a zone's offset over midnight.
+    # The modulo wraps an offset that crosses midnight.
     seconds = (hour * 3600 + minute * 60 + second - zone) % _DAY
     return time(seconds // 3600, seconds // 60 % 60, seconds % 60)
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceWindow:
-    """From ``begin`` to ``end`` (UTC) of every day, both included; over midnight where the end is before the begin."""
+    """From ``begin`` to ``end`` (UTC) of every day, both included; over midnight if ``end`` is before ``begin``."""
 
     begin: time
     end: time
@@ -42,7 +42,7 @@ class MaintenanceWindow:
         at = now.astimezone(UTC).time().replace(microsecond=0)
         if self.begin <= self.end:
             return self.begin <= at <= self.end
-        # The window goes over midnight.
+        # This window spans midnight.
         return at >= self.begin or at <= self.end
 
     def __str__(self) -> str:

@@ -10,10 +10,10 @@ from protocol.units import Amount, Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import Resource
 
 Exact = int | Fraction
-"""A number that nothing was rounded away from."""
+"""A number without rounding errors."""
 
 DEFAULT_MIN_CHANGE: Final[dict[Resource, Amount]] = {"cpu": MilliCpu(200), "memory": Bytes(200_000_000)}
-"""What a change must reach where the object says neither value nor percentage."""
+"""The least change if the object has neither value nor percentage."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True)
 class HorizontalDelta:
-    """This many replicas, this many wished for (the same where none are), and their bounds."""
+    """The current and the desired replicas (equal without a wish), and their bounds."""
 
     current: int
     desired: int
@@ -79,7 +79,7 @@ def allowed(mode: HvpaMode, mixed: Mixed, replicas: HorizontalDelta, vertical: S
     if mode is HvpaMode.HPA_PREFERRED:
         if scales:
             return _HORIZONTAL
-        # At its bounds the HPA can do no more in that direction, so sizes take over.
+        # At a bound the HPA can go no further in that direction, so sizes take over.
         return Allowed(False, up=replicas.current >= bounds.max, down=replicas.current <= bounds.min)
     # Only one of the two wants something, so there is nothing to choose.
     if not (scales and vertical):

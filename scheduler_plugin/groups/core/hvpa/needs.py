@@ -28,7 +28,7 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 def total_needs(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes
 ) -> tuple[ContainerNeed, ...]:
-    """One need for each resource of each container that either recommender speaks of."""
+    """One need for each resource of each container that either recommender covers."""
     needs = _vertical(spec, workload, recommendations, memory)
     for container in workload.containers:
         for resource, _ in container.sizes:
@@ -65,7 +65,7 @@ def _measured(
     if horizontal is None or resource not in spec.desired_by_utilization:
         return None
     measurements = []
-    # Right after a start nothing is remembered; the pods as they are now are the only guess.
+    # A new memory has no past pods, so the present ones are the best guess.
     for pods in _states(memory.pods.past) or (PastPods(_NEVER, workload.serving, workload.containers),):
         size = requested(pods.sizes, container, resource)
         per_pod = _needed_each(horizontal, pods, container, resource)
@@ -74,8 +74,6 @@ def _measured(
             sure = ceil(least * pods.ready)
             measurements.append(_Measured(pods.ready, ceil(most * pods.ready), sure, sure))
         else:
-            # Without a ratio the HPA only says how many replicas: more than `desired - 1` requests and at most
-            # `desired`.
             total, sure = horizontal.desired * size, (horizontal.desired - 1) * size + 1
             measurements.append(_Measured(pods.ready, total, sure, total))
     # Pods that were not ready measured nothing.
@@ -84,7 +82,7 @@ def _measured(
 
 def _states(past: Sequence[PastPods]) -> list[PastPods]:
     """The pods that an HPA may have measured."""
-    # Use is older than the requests that it is divided by, so any number of ready pods may come with any sizes.
+    # Use is older than the requests that it is divided by, so any ready count may go with any sizes.
     readies, sizes = {pods.ready for pods in past}, {pods.sizes for pods in past}
     return [PastPods(_NEVER, ready, size) for ready in sorted(readies) for size in sizes]
 
@@ -92,8 +90,8 @@ def _states(past: Sequence[PastPods]) -> list[PastPods]:
 def _needed_each(
     horizontal: HorizontalRecommendation, pods: PastPods, container: str, resource: Resource
 ) -> tuple[Fraction, Fraction] | None:
-    """The least and the most that the container of each pod needs by its use; of a whole pod's use it needs its part of
-    the requests.
+    """The least and the most that the container of each pod needs by its use. It has a share of a whole pod's use, in
+    proportion to the requests.
     """
     size = requested(pods.sizes, container, resource)
     whole = sum(requested(pods.sizes, sized.name, resource) for sized in pods.sizes)
@@ -112,9 +110,9 @@ def _needed_each(
 
 
 def _both(vertical: ContainerNeed | None, key: tuple[str, Resource], measured: Sequence[_Measured]) -> ContainerNeed:
-    """The larger of both needs; what is measured includes what each replica has for itself.
+    """The larger of both needs. Measurements include the base of each replica.
 
-    Of either the most may be needed, and the least is sure: sizes grow only to that.
+    The greatest measurement may be needed, and the least one is sure: sizes grow only to that.
     """
     base, total, sure = (0, 0, 0) if vertical is None else (vertical.base, vertical.total, vertical.sure or 0)
     most = max(measurement.total - measurement.ready * base for measurement in measured)
@@ -132,7 +130,7 @@ def _vertical(
         for resource, target in recommended.uncapped.over(recommended.target):
             if is_sized(spec, container.name, resource):
                 key = (container.name, resource)
-                # Our own recommender knows its replica count exactly; a VPA's has to be guessed from the past.
+                # Our own recommender reports its replica count; a VPA's has to be estimated from the past.
                 least, most = (exact, exact) if exact else described(memory, *key, workload.replicas)
                 base = base_of(spec.effective.base[resource], target.value)
                 shared = target.value - base
@@ -148,10 +146,10 @@ def replica_bounds(
     Without a vertical recommendation, or while the need of anything that is sized is unknown, replicas only grow.
     """
     least, horizontal = spec.replicas.min, recommendations.horizontal
-    # An HPA by utilisation follows the size of its pods, so its count is no minimum here.
+    # The count of an HPA by utilisation depends on the size of its pods, so it is no minimum here.
     if horizontal is not None and not spec.desired_by_utilization:
         least = max(least, horizontal.desired)
-    # Without the need of everything that is sized, fewer replicas might be too few.
+    # If the need of anything that is sized is unknown, fewer replicas might be too few.
     if recommendations.vertical is None or not needs or unknown_needs(spec, workload, needs):
         least = max(least, workload.replicas)
     return ReplicaBounds(spec.replicas.clamp(least), spec.replicas.max)

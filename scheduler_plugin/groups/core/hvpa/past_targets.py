@@ -1,11 +1,11 @@
-"""How many replicas a VPA's target speaks of: it recommends by the past, and the past may have had other replicas.
+"""How many replicas a VPA's target describes: it comes from past use, and there may have been other replicas then.
 
 Rules that hold here:
 
-- After scaling out a target stays what it was for hours or days. Until it has come down to what the present replicas
-  explain, or has risen above what it was, it speaks of the replicas there were: nothing runs away to ``maxReplicas``.
-- After scaling in a target rises within hours. Until then it speaks of the most replicas there were in that time.
-- So a total is known between two numbers. Scaling out believes the smaller one, scaling in and sizes the larger one.
+- After scaling out a target stays the same for hours or days. Until it has come down to what the present replicas
+  explain, or has risen, it describes the earlier replicas: so nothing runs away to ``maxReplicas``.
+- After scaling in a target rises within hours. Until then it describes the most replicas of that time.
+- So a total lies between two numbers. Scaling out believes the smaller one, scaling in and sizes the larger one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def remembered(
 ) -> ScalingTimes:
     """``memory`` with the targets and the pods as they are now.
 
-    While pods are waited for, few of them may serve: a target that rises then speaks of these few, and any other target
-    of those that there were before.
+    While decisions wait for pods, few of them may serve: a target that rises then describes these few, and any other
+    target those before.
     """
     memory = replace(memory, pods=followed(memory.pods, workload.pods, now))
     waits = bool(waits_for(memory.pods, workload.pods, now))
@@ -46,7 +46,7 @@ def remembered(
 def _targets(
     memory: ScalingTimes, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, *, waits: bool
 ) -> tuple[PastTarget, ...]:
-    # The fewest that may have explained the target, so that scaling out believes the smaller total.
+    # The fewest replicas that may explain the target, so that scaling out believes the smaller total.
     fewest = max(1, min([workload.serving, *(past.ready for past in memory.pods.past)]))
     previous = {(past_target.container, past_target.resource): past_target for past_target in memory.targets}
     if recommendations.vertical is None:
@@ -63,28 +63,28 @@ def _targets(
 
 
 def _followed(old: PastTarget | None, new: PastTarget, *, waits: bool) -> PastTarget:
-    # A target that rises speaks of the present replicas: it is new.
+    # A target that rises describes the present replicas.
     if old is None or new.target > old.target:
         return new
-    # While the product falls, the target has come down to what the present replicas explain.
+    # Once the total (target times replicas) is no larger than before, the present replicas explain the target.
     is_explained = new.target * new.replicas <= old.target * old.replicas * _EXPLAINED
     return new if is_explained and not waits else old
 
 
 def _counts(memory: ScalingTimes, workload: Workload, now: datetime) -> tuple[PastReplicas, ...]:
-    """The present count since now or before, after those that were larger: what is smaller and older tells nothing."""
+    """The present count and since when, after earlier larger ones; smaller ones say nothing about the maximum."""
     larger = [past for past in memory.counts if past.replicas > workload.replicas]
     same = next((past for past in memory.counts if past.replicas == workload.replicas), None)
     entries = [*larger, same or PastReplicas(now, workload.replicas)]
-    # An entry ended when the next one began; the last one still holds.
+    # An entry ends when the next one begins; the last one still holds.
     ended = [later.since for later in entries[1:]]
     recent = [past for past, end in zip(entries, ended, strict=False) if timedelta(0) <= now - end < RISES_WITHIN]
     return (*recent[: MOST_COUNTS - 1], entries[-1])
 
 
 def described(memory: ScalingTimes, container: str, resource: Resource, replicas: int) -> tuple[int, int]:
-    """The fewest and the most replicas that the target of this container may speak of, while there are ``replicas``."""
+    """The fewest and the most replicas that the target of this container may describe, while there are ``replicas``."""
     explained = (past.replicas for past in memory.targets if (past.container, past.resource) == (container, resource))
-    # `replicas` appears twice so that `min` has two arguments even if nothing is remembered.
+    # `replicas` twice, so that `min` has two arguments even without a memory.
     most = max((past.replicas for past in memory.counts), default=replicas)
     return min(replicas, *explained, replicas), max(replicas, most)

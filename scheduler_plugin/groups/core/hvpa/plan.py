@@ -46,14 +46,15 @@ def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations
         within = ReplicaBounds(max(least, bounds.min), bounds.max)
         return planned_replicas(needs, most, spec.effective.overlap, now, within)
 
-    # So few replicas go in one step that on the way no more than twice what is surely needed is ordered.
+    # Sizes grow before replicas go, so a large step would order a multiple of the need meanwhile. Each step takes at
+    # most half of the replicas, and orders no more than twice what is surely needed.
     replicas, step = fewest(0), fewest(max((_fewest_in_one_step(need, now) for need in needs), default=-(-now // 2)))
     replicas = step if replicas < step < now else replicas
     return ScalingPlan(replicas, needs, unknown_needs(spec, workload, needs))
 
 
 def _fewest_in_one_step(need: ContainerNeed, now: int) -> int:
-    """The fewest replicas for which ``now`` of their size are no more than twice what is surely needed."""
+    """The fewest replicas of whose size ``now`` replicas are no more than twice what is surely needed."""
     if need.total <= 0:
         return -(-now // 2)
     sure = need.total if need.sure is None else max(1, need.sure)
@@ -64,7 +65,6 @@ def _most(spec: HvpaSpec, memory: ScalingTimes, need: ContainerNeed, replicas: i
     """The most that each of ``replicas`` replicas may have, and that pods can have."""
     interval = spec.effective.most(replicas)[need.resource]
     possible = memory.pods.most(need.container, need.resource)
-    # With the last replicas there is no other way left to grow.
     if replicas >= spec.replicas.max:  # the last replicas may have all that is allowed (S1.6)
         interval = possible = None
     bounds = [spec.policy(need.container).bounds.most[need.resource], interval]
@@ -74,21 +74,21 @@ def _most(spec: HvpaSpec, memory: ScalingTimes, need: ContainerNeed, replicas: i
 
 def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRecommendation]:
     """The part of the plan that is written now."""
-    now = workload.replicas
-    count = at_most_needed(gates.memory, Recommendation(now, plan.replicas, plan.replicas))
-    then = count.value
-    if now == then:
-        return _sizes(gates, workload, plan.needs, then, shrinks=True)
+    current = workload.replicas
+    count = at_most_needed(gates.memory, Recommendation(current, plan.replicas, plan.replicas))
+    planned_count = count.value
+    if current == planned_count:
+        return _sizes(gates, workload, plan.needs, planned_count, shrinks=True)
     answer = gated(gates, count, WHY)
     if answer.rule:
-        # The new count may not be written now, so the sizes are those of the present replicas.
-        return [answer, *_sizes(gates, workload, plan.needs, now, shrinks=True)]
-    if then > now:
+        # A gate holds the new count back, so the sizes are those for the present replicas.
+        return [answer, *_sizes(gates, workload, plan.needs, current, shrinks=True)]
+    if planned_count > current:
         # Scaling out never shrinks sizes in the same step; they shrink when the new replicas are ready.
-        return [answer, *_sizes(gates, workload, plan.needs, then, shrinks=False)]
+        return [answer, *_sizes(gates, workload, plan.needs, planned_count, shrinks=False)]
     # Before scaling in, sizes grow to the whole need of fewer replicas, not only to the part that is sure.
     needs = [replace(need, grown=None) for need in plan.needs]
-    sizes = _grown_first(_sizes(gates, workload, needs, then, shrinks=True))
+    sizes = _grown_first(_sizes(gates, workload, needs, planned_count, shrinks=True))
     if any(answer.wish.grows for answer in sizes):
         return [GatedRecommendation(count, WHY, Rule.POLICY, SIZES_FIRST), *sizes]
     return [answer, *sizes]
@@ -96,7 +96,7 @@ def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRe
 
 def _grown_first(sizes: Sequence[GatedRecommendation]) -> list[GatedRecommendation]:
     return [
-        # A small change counts here: fewer replicas have to bear all of the load.
+        # Small changes count here: fewer replicas must carry the whole load.
         GatedRecommendation(answer.wish, WHY) if answer.wish.grows and answer.rule is Rule.MIN_CHANGE else answer
         for answer in sizes
     ]
@@ -105,7 +105,7 @@ def _grown_first(sizes: Sequence[GatedRecommendation]) -> list[GatedRecommendati
 def _sizes(
     gates: Gates, workload: Workload, needs: Sequence[ContainerNeed], replicas: int, *, shrinks: bool
 ) -> list[GatedRecommendation]:
-    """Each need's size at this many replicas. A size shrinks only as far as those replicas that are ready can bear."""
+    """Each need's size at this many replicas. A size shrinks only as far as the ready replicas can carry the load."""
     answers = []
     for container, need in (
         (sized, need) for sized in workload.containers for need in needs if need.container == sized.name
@@ -113,8 +113,8 @@ def _sizes(
         wish = _size(gates, container, need, replicas)
         most = gates.memory.pods.most(container.name, need.resource)
         if most is not None and most < wish.now:
-            # What pods cannot have is taken back at once, without gates: it was never there. New replicas take its
-            # place, so sizes begin at what pods have.
+            # What pods cannot have is taken back at once, without gates: they never had it. New replicas take its
+            # place, so sizes start from what pods have.
             possible = wish if shrinks else _size(gates, container, need, replicas, most)
             if max(possible.wanted, most) < wish.now:
                 answers.append(GatedRecommendation(wish.at(max(possible.wanted, most)), IMPOSSIBLE))
@@ -141,11 +141,11 @@ def _size(
     most = _most(spec, gates.memory, need, replicas)
 
     def bounded(value: int) -> int:
-        # The policy's bounds come last and win.
+        # Applied last, so the policy's bounds win.
         capped = value if most is None else min(value, most.value)
         return within_policy(spec.policy(container.name), container, need.resource, capped)
 
     now = 0 if size is None else size.value
-    # Between what the need surely takes and what it may take the size stays.
+    # A size between the sure need and the possible need stays.
     value = min(max(now if has is None else has, bounded(need.grows_to(replicas))), bounded(need.each(replicas)))
     return Recommendation(None if size is None else now, value, value, container.name, need.resource)

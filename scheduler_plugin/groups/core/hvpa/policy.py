@@ -32,7 +32,7 @@ def decide(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes, now: datetime
 ) -> tuple[WorkloadDecision, ScalingTimes]:
     """The decision now, and the memory to keep once it is written. ``now`` is an aware time."""
-    # A recommendation for no replicas means nothing, and scaling from zero is for people.
+    # At zero replicas a recommendation means nothing, and people decide when to scale up from zero.
     if workload.replicas <= 0:
         return WorkloadDecision(explanation=(SCALED_TO_ZERO,)), memory
     recommendations = _said(recommendations)
@@ -52,10 +52,10 @@ def decide(
 
 
 def _waiting(spec: HvpaSpec, answers: Sequence[GatedRecommendation]) -> list[Recommendation]:
-    """The wishes for less that wait; where nothing has to settle there are none."""
+    """The wishes for less that wait; none if nothing has to settle."""
     if not spec.settle:
         return []
-    # A wish below the least change does not wait: nothing of it will be written.
+    # A wish below the minimum change does not wait for anything: it is never written.
     waits = [answer.wish for answer in answers if answer.rule not in (None, Rule.MIN_CHANGE)]
     return [wish for wish in waits if wish.value < wish.now]
 
@@ -98,8 +98,8 @@ def _bound(wish: Recommendation) -> str:
     return "at maxAllowed" if wish.grows else "at minAllowed"
 
 
-# Only the amounts that change, so that the patch leaves all others to their writers.
 def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendation]) -> tuple[SizedContainer, ...]:
+    # Only the amounts that change, so that the patch leaves all others to their writers.
     containers: dict[str, SizedContainer] = {}
     for old in workload.containers:
         for wish in wishes:
@@ -121,7 +121,7 @@ def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendat
 def _remembered(memory: ScalingTimes, wishes: Sequence[Recommendation], now: datetime) -> ScalingTimes:
     up = any(wish.grows for wish in wishes)
     down = any(not wish.grows for wish in wishes)
-    # After a new order pods have the whole patience again.
+    # A new order gives the pods their whole patience again.
     pods = replace(memory.pods, differ_since=now) if wishes and memory.pods.differ_since else memory.pods
     return replace(
         memory, last_up=now if up else memory.last_up, last_down=now if down else memory.last_down, pods=pods

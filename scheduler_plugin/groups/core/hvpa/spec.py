@@ -61,7 +61,7 @@ class HvpaSpec:
     """Everything that the policy needs of an Hvpa.
 
     ``desired_by_utilization`` says that the HPA measures use against requests: a larger replica then needs fewer.
-    ``settle`` is for how many seconds less must have been enough in effective intervals before anything shrinks.
+    ``settle``: seconds for which less must have been enough before effective intervals shrink anything.
     """
 
     replicas: ReplicaBounds = ONE_REPLICA

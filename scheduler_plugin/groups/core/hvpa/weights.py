@@ -77,13 +77,13 @@ def _distance(span: tuple[int, int], count: int) -> int:
 
 
 def effective_weight(weight: Fraction, current: int, bounds: ReplicaBounds, growing: bool) -> Fraction:
-    """``weight``, or 1 where only vertical growth is left."""
-    # At the most replicas there is no other way left to grow.
+    """``weight``, or 1 if only vertical growth is left."""
+    # At the maximum of replicas there is no other way left to grow.
     return VERTICAL_ONLY if growing and current >= bounds.max else weight
 
 
 def weighted(current: Exact, target: Exact, weight: Fraction) -> Fraction:
-    """So much of the way from ``current`` to ``target``, exactly."""
+    """The point at ``weight`` of the way from ``current`` to ``target``, exactly."""
     return current + (target - current) * weight
 
 

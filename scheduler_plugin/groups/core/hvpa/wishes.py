@@ -75,7 +75,6 @@ def replica_wish(
     """The HPA's wish within the bounds; None if the replicas are as wanted. Bounds hold without an HPA too."""
     desired = workload.replicas if recommended is None else recommended.desired
     wanted = spec.replicas.clamp(desired)
-    # Without an HPA `wanted` is the present count within the bounds, so bounds hold all the same.
     return None if wanted == workload.replicas else Recommendation(workload.replicas, wanted, wanted)
 
 
@@ -103,7 +102,7 @@ def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recomme
             request = container.sizes[resource]
             current = None if request is None else request.value
             wanted = within_policy(policy, container, resource, target.value)
-            # A VPA caps its target; only the uncapped one tells that more was wanted.
+            # A VPA caps its target; only the uncapped one shows that more was wanted.
             beyond = (recommended.uncapped[resource] or target).value
             if wanted != (current or 0):
                 wishes.append(Recommendation(current, wanted, wanted, container.name, resource))
@@ -114,7 +113,7 @@ def vertical_wishes(spec: HvpaSpec, workload: Workload, recommendations: Recomme
 
 def within_policy(policy: ContainerPolicy, container: SizedContainer, resource: Resource, value: int) -> int:
     """The nearest request that the policy allows: within its bounds, and within a limit that must stay."""
-    # Limits that must stay bound the request: the API server refuses a request above its limit.
+    # A limit that stays also bounds the request: the API server refuses a request above its limit.
     limit = None if policy.controls_limits else container.limits[resource]
     bounded = policy.bounds.clamp(resource, value)
     return bounded if limit is None else min(bounded, limit.value)

@@ -1,1 +1,1 @@
-"""The groups' own recommenders, for clusters that have neither VPA nor HPA: the same words come out of both."""
+"""The groups' own recommenders, for clusters without VPA and HPA controllers. They return the same types."""

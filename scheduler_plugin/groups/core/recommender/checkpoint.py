@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - A checkpoint is small: about 5 kB for each container, however long its history is.
-- Reading never fails: what is not as it was written reads as never observed.
+- Reading never fails: what cannot be decoded reads as never observed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def decode_history(
 ) -> dict[str, ContainerHistory]:
     """Decode the output of ``encode_history`` in ``field`` of ``found``.
 
-    What was seen by a clock that was ahead counts as seen ``now``; else nothing would be learned until then.
+    Times in the future, from a clock that was ahead, count as ``now``; otherwise nothing would be learned until then.
     """
     rules = rules or VerticalRules()
     decoded = {text(entry, "containerName"): _decoded(entry, rules, now) for entry in items(found, field)}
@@ -68,10 +68,9 @@ def decode_history(
 
 def _decoded(found: JsonObject, rules: VerticalRules, now: float) -> ContainerHistory | None:
     since, until = (parse_timestamp(found.get(name)) for name in ("firstSampleTime", "lastSampleTime"))
-    # Dates that are missing or out of order: it reads as never observed.
     if since is None or until is None or until < since:
         return None
-    # A clock that was ahead when it was written would stop learning until then.
+    # The writer's clock may have been ahead: later samples would be left out until then.
     since, until = min(since, now), min(until, now)
     peak_until = parse_timestamp(child(found, "memoryPeak").get("until")) or 0.0
     empty = no_history(until, rules)
@@ -96,5 +95,5 @@ def _number(found: object) -> float:
     # `bool` is an `int` in Python.
     if isinstance(found, bool) or not isinstance(found, (int, float)):
         return 0.0
-    # JSON of others may hold NaN or an amount that no arithmetic survives.
+    # The JSON may hold NaN or a number that overflows later.
     return float(found) if 0 <= found <= _MOST and isfinite(found) else 0.0

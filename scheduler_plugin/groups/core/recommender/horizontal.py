@@ -52,8 +52,8 @@ class Desires:
     entries: tuple[tuple[float, int], ...] = field(default=())
 
     def stabilized(self, desired: int, current: int, now: float, window: Seconds) -> tuple[int, Desires]:
-        """The most that was desired in the window, but no more than ``current`` for the past's sake; and the memory."""
-        # A count that is not above the present one changes no maximum any more.
+        """The maximum desired in the window, of which past counts are capped at ``current``; and the memory."""
+        # An older count that is not above this one cannot be the maximum any more.
         remaining = tuple(entry for entry in self.entries if now - window < entry[0] <= now and entry[1] > desired)
         past = max((count for _, count in remaining), default=desired)
         # The past may keep replicas but never adds any.
@@ -93,7 +93,7 @@ def utilization_replicas(
         return (utilization(counted) or 0) / target
 
     def filled(replica: ReplicaUse) -> int:
-        # When shrinking, a replica without a measurement counts as using its target, and at least its whole request.
+        # When shrinking, a replica without a measurement counts as using its request, or the target if that is higher.
         return replica.request * max(100, target) // 100
 
     return _desired(current, replicas, ratio, filled, tolerance), measured
@@ -120,28 +120,28 @@ def _desired(
     tolerance: float,
 ) -> int:
     counted = [(replica.used, replica.request) for replica in replicas if replica.ready and replica.used is not None]
-    # As in HPA's replica calculator: what is missing counts against the direction of the change.
+    # As in HPA's replica calculator, what is missing counts against the direction of the change.
     missing = [replica for replica in replicas if replica.used is None]
     unready = [replica for replica in replicas if replica.used is not None and not replica.ready]
-    first = ratio(counted)
+    measured_ratio = ratio(counted)
     # Nothing to fill in, so the measured ratio decides alone.
-    if not missing and not (unready and first > 1.0):
-        return current if is_tolerated(first, tolerance) else ceil(first * len(counted))
-    if first < 1.0:
+    if not missing and not (unready and measured_ratio > 1.0):
+        return current if is_tolerated(measured_ratio, tolerance) else ceil(measured_ratio * len(counted))
+    if measured_ratio < 1.0:
         counted += [(filled(replica), replica.request) for replica in missing]
     # When growing, replicas without a measurement and those that are not ready count as idle.
-    elif first > 1.0:
+    elif measured_ratio > 1.0:
         counted += [(0, replica.request) for replica in (*missing, *unready)]
-    return _cautious(current, first, ratio(counted), len(counted), tolerance)
+    return _cautious(current, measured_ratio, ratio(counted), len(counted), tolerance)
 
 
 def _cautious(current: int, first: float, second: float, counted: int, tolerance: float) -> int:
     """The filled ratio, unless it contradicts the measured one."""
-    # Filled in, the ratio points the other way: it is not known whether to scale at all.
+    # With the gaps filled the ratio points the other way, so nobody knows in which direction to scale.
     if is_tolerated(second, tolerance) or (first < 1.0) != (second < 1.0) or (first > 1.0) != (second > 1.0):
         return current
     desired = ceil(second * counted)
-    # A small count of measured pods can turn the result around.
+    # `counted` may differ from `current`, so the product can still point the other way.
     contradicts = desired > current if second < 1.0 else desired < current
     return current if contradicts else desired
 
@@ -160,11 +160,11 @@ def recommended(
     results = [
         (metric, _of_metric(current, uses(metric.resource), metric, rules.tolerance)) for metric in rules.metrics
     ]
-    measured = [(metric, one) for metric, one in results if one is not None]
+    measured = [(metric, outcome) for metric, outcome in results if outcome is not None]
     if not measured:
         return None, memory
     most = max(count for _, (count, _) in measured)
-    # While a metric is missing, the others may add replicas but take none away.
+    # The missing metric might need the present replicas.
     most = most if len(measured) == len(results) else max(current, most)
     desired, remembered = memory.stabilized(rules.replicas.clamp(most), current, now, rules.window)
     ratios = tuple((metric.resource, ratio) for metric, (_, ratio) in measured if ratio is not None)

@@ -20,10 +20,10 @@ GROWTH: Final = 1.05
 """The ratio of the width of one bucket to that of the one before it."""
 
 BUCKETS: Final = 176
-"""How many buckets there are: the last begins 100,000 times above the end of the first."""
+"""The number of buckets: the last one begins at about 100,000 times the end of the first."""
 
 CHECKPOINT_WEIGHT: Final = 10_000
-"""The weight of the heaviest bucket in a checkpoint; lighter than one part of it is forgotten."""
+"""The weight of the heaviest bucket in a checkpoint; a bucket that rounds to 0 beside it is forgotten."""
 
 _LARGEST_EXPONENT: Final = 100.0
 _FORGOTTEN: Final = 1000.0
@@ -58,7 +58,6 @@ class UsageHistogram:
             return None
         wanted = fraction * reached[-1]
         bucket = next(bucket for bucket, weight in enumerate(self.weights) if weight and reached[bucket] >= wanted)
-        # The upper end of the bucket, so never too little.
         return self.first * _STARTS[bucket + 1]
 
     def checkpoint(self) -> dict[str, int]:
@@ -71,7 +70,7 @@ class UsageHistogram:
 
     def restored(self, weights: dict[str, int], total: float, at: float) -> UsageHistogram:
         """With the weights of a checkpoint, which had ``total`` weight at that time. Unknown buckets are left out."""
-        # A checkpoint holds parts of the heaviest bucket; the total gives them their scale back.
+        # A checkpoint has weights relative to the heaviest bucket; the total restores their scale.
         whole = sum(weights.values())
         parts = [max(0, weights.get(str(number), 0)) for number in range(BUCKETS)]
         scale = total / whole if whole > 0 else 0.0
@@ -82,16 +81,16 @@ class UsageHistogram:
         return sum(self.weights) * exp2(max(-_FORGOTTEN, min(_FORGOTTEN, (self.since - at) / self.half_life)))
 
     def _bucket(self, value: float) -> int:
-        # One below what `bisect_right` finds is the bucket whose start is not above the value.
+        # `bisect_right` finds the first bucket that starts above the value, so the value is in the one before.
         return min(BUCKETS - 1, max(0, bisect_right(_STARTS, value / self.first) - 1))
 
     def _brought_to(self, at: float) -> UsageHistogram:
-        """The same, with ``at`` as its time where it is empty or new weights would become too large."""
+        """The same, with ``at`` as its time if it is empty or new weights would become too large."""
         if not any(self.weights):
             return replace(self, since=at)
         exponent = (at - self.since) / self.half_life
         if exponent <= _LARGEST_EXPONENT:
             return self
-        # All weights shrink at once before they become too large for a float.
+        # Scale all weights down before new ones become too large for a float.
         factor = exp2(-min(exponent, _FORGOTTEN))
         return replace(self, since=at, weights=tuple(weight * factor for weight in self.weights))

@@ -66,8 +66,8 @@ History = Mapping[str, ContainerHistory]
 
 
 def no_history(at: float, rules: VerticalRules) -> ContainerHistory:
-    """That of a container which was seen first at that time."""
-    # Buckets begin at 10 mCPU and 10 MB: VPA's own first buckets.
+    """The history of a container that is seen for the first time at that time."""
+    # The first buckets are 10 mCPU and 10 MB wide, like VPA's.
     cpu, memory = (UsageHistogram(_FIRST_BUCKET[resource], rules.half_life) for resource in RESOURCES)
     return ContainerHistory(cpu, memory, at, at)
 
@@ -77,7 +77,7 @@ def observed(
 ) -> History:
     """With what each replica used of one container at that time; earlier times than the last are left out."""
     old = history.get(container) or no_history(at, rules or VerticalRules())
-    # An earlier time than the last comes from a clock that was set back.
+    # An earlier time comes from a clock that was set back.
     if at < old.until:
         return history
     new = replace(old, until=at)
@@ -94,7 +94,7 @@ def observed(
 
 
 def ran_out_of_memory(history: History, container: str, used: Bytes, at: float) -> History:
-    """With a container killed for lack of memory at that use: it needed a fifth, or 100 MB, more."""
+    """With a container killed for lack of memory at that use, so it needed more (``after_kill``)."""
     # A container that was never observed has no histogram to add to.
     old = history.get(container)
     if old is None:
@@ -103,7 +103,7 @@ def ran_out_of_memory(history: History, container: str, used: Bytes, at: float) 
 
 
 def _with_peak(old: ContainerHistory, value: float, at: float) -> ContainerHistory:
-    # Each day adds one sample, its peak. What was needed once a day is needed.
+    # Each day adds one sample, its peak: memory that is needed once a day must always be there.
     if at >= old.peak_until:
         until = at + DAY
         return replace(old, memory=old.memory.add(value, 1.0, until), peak=value, peak_until=until)

@@ -4,9 +4,9 @@
       ▲                   │
       └── wanted again ───┘
 
-- The mark is an annotation of the VM, so a controller that starts again goes on where its predecessor was.
+- The mark is an annotation of the VM, so a controller that starts again goes on from there.
 - One that the read endpoint still lists, because it could not be written, stays: clients are still sent to it.
-- A transaction that began within the grace period is waited for, also beyond it, until the time-out.
+- A transaction that began before the end of the grace period has until the time-out.
 - Clients that looked the endpoint up just before the mark still come: an empty replica is not deleted at once.
 """
 
@@ -19,7 +19,7 @@ from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.members import DatabaseState, GroupSpec, Member
 
 SETTLE: Final = Seconds(5.0)
-"""So long a client may still come that read the endpoint before it changed."""
+"""How long clients may still come that looked up the endpoint before it changed."""
 
 _LOOK: Final = Seconds(1.0)
 
@@ -43,8 +43,6 @@ def drain(member: Member, age: Seconds, spec: GroupSpec) -> Drain:
         return _waits("the read endpoint still lists it")
     if age >= spec.drain_timeout:
         return Drain(True, f"it has been draining for {spec.drain_timeout:g} s")
-    # Clients that looked the endpoint up just before the change still come, so an empty replica is not deleted at
-    # once.
     if age < SETTLE:
         return _waits("clients may still have its address")
     if member.database is None:
@@ -58,7 +56,7 @@ def _asked(database: DatabaseState, age: Seconds, spec: GroupSpec) -> Drain:
     if age < spec.grace:
         return _waits(f"{database.sessions} sessions, {age:.0f} s of {spec.grace:g} s")
     oldest = database.oldest_transaction
-    # Begun within the grace period: waited for beyond it, until the time-out.
+    # It began before the grace period was over, so it has until the time-out.
     if oldest is not None and oldest >= age - spec.grace:
         return _waits("a transaction that began within the grace period is not over")
     return Drain(True, f"the grace period of {spec.grace:g} s is over and no transaction of it is open")

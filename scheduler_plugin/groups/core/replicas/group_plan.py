@@ -1,4 +1,4 @@
-"""What to do about a group of VMs now, decided from what is true now alone (pure).
+"""What to do about a group of VMs now, decided from its present state alone (pure).
 
 - Replicas are made under the lowest free numbers, once the primary has an address to stream from.
 - First to leave: those that follow another address than the primary's, then those that do not serve, then those with
@@ -36,7 +36,7 @@ class NewMember:
 
 @dataclass(frozen=True, slots=True)
 class Reasoned:
-    """A member, and why it is spoken of."""
+    """A member and the reason for what happens to it."""
 
     member: Member
     because: str
@@ -47,8 +47,8 @@ class GroupPlan:
     """The actions due, in the order of the fields: VMs are made, marks are taken back and set, the read endpoint lists
     ``serving``, and VMs are deleted.
 
-    ``held_back`` are the replicas that the read endpoint does not list. ``fault`` says what people have to mend, empty
-    where nothing is wrong. ``look_again``: something may have changed then without an event.
+    ``held_back`` are the replicas that the read endpoint does not list. ``fault`` says what people have to fix, empty
+    if nothing is wrong. ``look_again``: something may have changed by that time without an event.
     """
 
     create: tuple[NewMember, ...] = ()
@@ -73,12 +73,12 @@ def plan_group(
     if primary is not None:
         return _with_primary(spec, members, primary, taken)
     name = member_name(spec.name, Role.PRIMARY)
-    # A name that another VM has is never used: the group would take over a stranger.
+    # A name that a VM outside the group has is never used: the group would take over a stranger.
     if name in taken:
         return GroupPlan(fault=f"a VirtualMachine {name} exists that does not belong to this group")
     if not members and not had_primary:
         return GroupPlan(create=(NewMember(name, Role.PRIMARY),))
-    # Only the first primary is made: another one would be an empty database, so people decide.
+    # Only the first primary is ever created: another one would be an empty database, so people decide.
     lost = f"VM {name} is gone, and a new one would be an empty database: delete the group to start over"
     return _settled(spec, replicas_of(members), None, GroupPlan(fault=lost))
 
@@ -90,16 +90,16 @@ def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, t
     following = [replica for replica in present if not is_stale(replica, primary)]
     staying = [replica for replica in following if replica.draining is None]
     missing = spec.replicas - len(staying)
-    # Those that drain come back before a new one is made: they already have the data.
+    # Draining replicas come back before a new one is created: they already have the data.
     stay = best(replica for replica in following if replica.draining is not None)[: max(0, missing)]
-    many = f"{len(staying)} replicas are more than the {spec.replicas} that are wanted"
+    surplus = f"{len(staying)} replicas are more than the {spec.replicas} that are wanted"
     going = [
         *(
             Reasoned(replica, "the primary has another address now")
             for replica in present
             if _turns_stale(replica, primary)
         ),
-        *(Reasoned(replica, many) for replica in leaving_order(staying, primary, spec)[: max(0, -missing)]),
+        *(Reasoned(replica, surplus) for replica in leaving_order(staying, primary, spec)[: max(0, -missing)]),
     ]
     # A new replica takes its whole copy from the primary, so there is none without an address.
     create = islice(_new(spec.name, replicas, primary.address, taken), max(0, missing - len(stay)))
@@ -107,12 +107,12 @@ def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, t
 
 
 def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None, todo: GroupPlan) -> GroupPlan:
-    """``todo`` with what follows from it: who serves, and who can be deleted."""
-    # These reasons win over those of the endpoint.
+    """``todo`` with what follows from it: which replicas serve, and which can be deleted."""
+    # A reason to leave wins over one for not being listed.
     going = {reasoned.member.name: reasoned.because for reasoned in todo.drain}
     reasons = hindrances([replica for replica in replicas if replica.name not in going], primary, spec) | going
     staying = {member.name for member in todo.stay}
-    # A mark that lies ahead proves nothing: it is set again, and its time counts from then on.
+    # A mark in the future, or an unreadable one, proves nothing: it is set again, and its time starts then.
     misdated = [
         replica for replica in replicas if replica.misdated and not replica.leaving and replica.name not in staying
     ]
@@ -136,7 +136,7 @@ def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None
 
 
 def is_stale(member: Member, primary: Member) -> bool:
-    """Return True if a replica follows an address that is not the primary's any more."""
+    """Return True if a replica follows an address other than the primary's."""
     return bool(primary.address) and member.source != primary.address
 
 
@@ -153,7 +153,7 @@ def leaving_order(staying: Iterable[Member], primary: Member, spec: GroupSpec) -
 
 
 def best(draining: Iterable[Member]) -> list[Member]:
-    """Replicas that drain, the one first that is most worth having back."""
+    """Replicas that drain, the one that is most worth having back first."""
     return sorted(
         draining, key=lambda replica: (not replica.available, -replica.sessions, replica.created, replica.ordinal)
     )
@@ -162,7 +162,7 @@ def best(draining: Iterable[Member]) -> list[Member]:
 def _new(group: str, replicas: Iterable[Member], source: str, taken: Set[str]) -> Iterator[NewMember]:
     """New replicas under the lowest free numbers; none if there is nothing to stream from."""
     used = {replica.ordinal for replica in replicas}
-    # There is no end of ordinals; the caller takes as many as are missing.
+    # An endless count; the caller takes as many as are missing.
     for ordinal in count() if source else ():
         name = member_name(group, Role.REPLICA, ordinal)
         if ordinal not in used and name not in taken:

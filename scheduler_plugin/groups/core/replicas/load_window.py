@@ -1,9 +1,9 @@
 """How busy a replica has been over a window: the mean of what its agent counted (pure).
 
-- An agent counts the CPU seconds that its guest was seen to use, and over how many seconds it saw that. The difference
-  of two counts is exact, however often one looks, and however busy the moment of the look is.
+- An agent counts the CPU seconds that it saw its guest use, and the seconds over which it saw that. The difference of
+  two counts is exact, however often one looks, and however busy the guest is at that moment.
 - A mean is known once the counts cover the window. A count that fell, because the agent was restarted, and one that
-  comes after more than a window begin it again. So does a restart of this program: a decision waits for one window.
+  comes after more than a window start it over. So does a restart of this program: a decision waits for one window.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class LoadWindow:
         """The window at ``now``, when the agent said ``count``; None if it said nothing."""
         if count is None:
             return self
-        # A gap of more than a window, or a count that fell because the agent was restarted, begins it again.
+        # A gap of more than a window, or a count that fell because the agent was restarted, starts it over.
         if self.counts and (now - self.counts[-1][0] > self.span or not count.follows(self.counts[-1][1])):
             return replace(self, counts=((now, count),))
         counts = (*self.counts, (now, count))
-        # All but the last count that covers the window are dropped.
-        recent = [after for _, after in pairwise(counts) if _covers(after, now, self.span)]
-        return replace(self, counts=counts[len(recent) :])
+        # Of the counts that cover the window only the last one stays.
+        covering = [later for _, later in pairwise(counts) if _covers(later, now, self.span)]
+        return replace(self, counts=counts[len(covering) :])
 
     def mean(self, now: Instant) -> float | None:
         """The mean number of CPUs that were busy (>= 0); None if it is not known."""
@@ -56,7 +56,7 @@ class LoadWindow:
             return None
         (began, first), (ended, last) = self.counts[0], self.counts[-1]
         observed = last.seen - first.seen
-        # An agent that saw little of its guest in that time proves nothing.
+        # An agent that saw its guest for only a small part of that time proves nothing.
         if ended - began < self.span or observed < _SEEN * (ended - began):
             return None
         return (last.used - first.used) / observed

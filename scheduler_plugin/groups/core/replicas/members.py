@@ -75,10 +75,10 @@ class Member:
 
     ``source`` is the address that a replica streams from. ``address`` is where clients reach it, empty before it has
     one. ``available``: its database accepts connections. ``leaving``: its deletion has begun. ``draining`` is since
-    when it has been about to leave, None if it stays; ``misdated``: its mark cannot say so, because it lies ahead or
-    cannot be read. ``listed``: the read endpoint has it now. ``database`` is
-    None if it cannot be asked at the moment; ``silent`` is for how long that has been so, None if it answered.
-    ``busy_cores`` is how many of its CPUs were busy over the window of ``Scaling``; None if that is not known.
+    when it has been about to leave, None if it stays; ``misdated``: its mark is in the future or unreadable.
+    ``listed``: the read endpoint has it now. ``database`` is None if it cannot be asked at the moment; ``silent`` is
+    for how long that has been so, None if it answered.
+    ``busy_cores`` is how many of its CPUs were busy over ``GroupScaling.window``; None if that is not known.
     """
 
     name: str

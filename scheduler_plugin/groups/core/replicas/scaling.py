@@ -1,12 +1,12 @@
 """How many read replicas a group should have by its own load: effective intervals, vertical first (S1.12).
 
-- The need is what all replicas use together, as a mean over a window, over the target utilisation. Their agents size
-  each of them; another one is added only when the need exceeds what those there are can have, and one is taken only
-  when it fits the rest with room to spare.
-- A replica whose load is not known counts as idle when growing and as full when shrinking, as an HPA takes it. Where
-  nothing is known, or no replica serves, nothing changes; nor does a group that people scaled to no replica.
-- Growing waits for ``up_delay`` after the last growth (S1.8); that a moment of load adds nothing is the window's doing.
-  Shrinking waits until fewer were enough for the whole of ``down_delay``, and as long after any scaling.
+- The need is the mean use of all replicas over a window, divided by the target utilisation. Agents size each replica;
+  another one is added only if the need exceeds what the present ones can have, and one is removed only if the need fits
+  the others with room to spare.
+- A replica with unknown load counts as idle when growing and as full when shrinking, as with an HPA. If no load is
+  known, or no replica serves, nothing changes; nor does a group that people scaled to zero.
+- Growing waits for ``up_delay`` after the last growth (S1.8); the window keeps a moment of load from adding replicas.
+  Shrinking waits until fewer have been enough for all of ``down_delay``, and for as long after any scaling.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ScalingMemory:
     fewer_since: float | None = None
 
     def until(self, now: float) -> ScalingMemory:
-        """The same without times after ``now``: another clock was ahead, and such a time proves nothing."""
+        """The same without times after ``now``: they come from another clock and prove nothing."""
         times = (
             moment if moment is None or moment <= now else None
             for moment in (self.last_up, self.last_down, self.fewer_since)
@@ -84,7 +84,7 @@ def decide(
 ) -> ScalingDecision:
     """The replica count, given ``current`` so far; ``now`` in seconds since 1970."""
     memory = memory.until(now)
-    # People who scale a group to zero want it so; nothing here wakes it up.
+    # Only people scale a group to zero, and only people scale it up again.
     if not current:
         return ScalingDecision(0, None, memory.at_rest(), SCALED_TO_ZERO)
     # A count outside the bounds is corrected at once, without delays.
@@ -92,7 +92,7 @@ def decide(
     if bounded != current:
         limits = f"{scaling.bounds.min} to {scaling.bounds.max} replicas are allowed"
         return ScalingDecision(bounded, bounded, memory.at_rest(), limits)
-    # Replicas that boot carry no load, so they are not asked for it.
+    # A replica that boots carries no load of clients, so it does not count.
     loads = [replica.busy_cores for replica in replicas if replica.available and not replica.leaving]
     measured = [load for load in loads if load is not None]
     if not measured:
@@ -106,7 +106,7 @@ def _wanted(scaling: GroupScaling, current: int, busy: float, unknown: int) -> i
     """The replica count for the load, of which ``busy`` CPUs are known."""
     # A replica whose load is not known counts as idle when growing and as full when shrinking.
     sure, total = (
-        # Rounded first: a float such as 2000.0000000001 would need one thousandth more.
+        # Rounded first: `ceil` would take a float such as 2000.0000000001 for one thousandth more.
         ceil(round(cores * 1000 / scaling.utilization, 6))
         for cores in (busy, busy + unknown * scaling.most.as_cores)
     )

@@ -1,10 +1,10 @@
 """Which replicas the read endpoint lists (pure).
 
-- A replica serves once its database accepts queries, streams from the primary and has caught up within the bound; one
-  that serves may be twice as far behind before it stops: a bound that is just reached must not make clients reconnect.
+- A replica serves once its database accepts queries, streams from the primary and has caught up within the bound. It
+  stops only when twice as far behind: a lag around the bound must not make clients reconnect.
 - While the primary is away nothing is written, so a replica that served goes on serving.
-- One that served and cannot be asked goes on for ``SILENCE``, and longer where no other serves that can: it accepts
-  connections, and what it knows may be old, but no reads at all are worse.
+- One that served and cannot be asked goes on for ``SILENCE``, and longer if no other serves that answers: it accepts
+  connections, and stale reads are better than none.
 - One that drains serves no new client.
 """
 
@@ -26,9 +26,8 @@ _UNSAID: Final = "its agent has not said how its database is"
 def hindrances(replicas: Collection[Member], primary: Member | None, spec: GroupSpec) -> dict[str, str]:
     """The reason why the read endpoint leaves out each replica, by name; empty for those it lists."""
     reasons = {replica.name: hindrance(replica, primary, spec) for replica in replicas}
-    # A replica that served and does not answer goes on for a while: its agent may just be starting again.
     silent = [replica for replica in replicas if not reasons[replica.name] and (replica.silent or 0.0) >= SILENCE]
-    # All that serve are silent: old answers are worse than fresh ones, but no reads at all are worse still.
+    # If all of them are silent, they stay: stale reads are better than none at all.
     if len(silent) == sum(not why for why in reasons.values()):
         return reasons
     return reasons | {replica.name: _UNSAID for replica in silent}
@@ -43,7 +42,7 @@ def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
     if not member.address:
         return "it has no address yet"
     if member.database is None:
-        # One that served and cannot be asked is kept here; its silence is judged by `hindrances`.
+        # One that served and cannot be asked stays here; `hindrances` judges how long it is silent.
         return "" if member.listed else _UNSAID
     if not member.database.is_standby:
         return "its database is not a standby"

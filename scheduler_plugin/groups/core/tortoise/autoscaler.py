@@ -68,7 +68,7 @@ class Autoscaler:
         )
 
     def with_target(self, container: str, resource: Resource, utilisation: int) -> Autoscaler:
-        """The same with another target for a metric that is there."""
+        """The same with another target for an existing metric."""
         changed = ContainerTarget(container, resource, utilisation)
         return replace(
             self, metrics=tuple(changed if _is_of(metric, container, resource) else metric for metric in self.metrics)
@@ -88,26 +88,26 @@ class Autoscaler:
             match metric:
                 case ContainerTarget(container, resource) if (container, resource) in missing:
                     missing.remove((container, resource))
-                    # A metric that is there keeps its place and its target.
+                    # An existing metric keeps its place and its target.
                     metrics.append(metric)
-                # It is a duplicate, or its container is sized vertically now.
+                # A duplicate, or its container is gone or sized vertically now.
                 case ContainerTarget(container, resource) if (container, resource) in (*places, *others):
                     continue
-                # A metric of the whole pod goes once all its containers have their own.
+                # A metric of the whole pod goes once its containers have their own.
                 case ResourceTarget(resource, utilisation) if utilisation is not None and resource in replaced:
                     continue
-                # All others stay as they are, and where they are.
+                # All others stay in place, such as those of injected sidecars.
                 case _:
                     metrics.append(metric)
         return replace(self, metrics=(*metrics, *self._begun(missing)))
 
     def _begun(self, places: Collection[tuple[str, Resource]]) -> list[Metric]:
-        """New metrics, with the target of the ``Resource`` metric before; none beside one that aims at an amount."""
+        """New metrics, with the target of the ``Resource`` metric that they replace."""
         targets = {metric.resource: metric.utilisation for metric in self.metrics if isinstance(metric, ResourceTarget)}
         return [
             ContainerTarget(container, resource, utilisation)
             for container, resource in places
-            # A target that is an amount is no percentage of a request: no metric is put beside it.
+            # A `Resource` metric with an amount as its target stays: an amount is no percentage of a request.
             if (utilisation := targets.get(resource, INITIAL_TARGET)) is not None
         ]
 

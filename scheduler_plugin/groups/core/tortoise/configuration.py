@@ -43,10 +43,10 @@ FLOOR_SHARE: Final = Fraction("0.5")
 """The share of a slot's peak that a VM keeps as its floor (S3.7)."""
 
 FLOOR_LEAD: Final = timedelta(minutes=5)
-"""A VM's floor rises so long before the slot that needs it."""
+"""A VM's floor rises this long before the slot that needs it."""
 
 FLOOR_LIFE: Final = timedelta(hours=2)
-"""A VM's floor that is not renewed for so long counts no more."""
+"""A VM's floor ends this long after its last renewal."""
 
 NO_METRIC: Final = re.compile(r"(?!)")
 """Matches no name."""
@@ -56,7 +56,7 @@ NO_METRIC: Final = re.compile(r"(?!)")
 class Configuration:
     """The global configuration. Percentages are whole; ratios are exact.
 
-    ``ignored`` are upstream's names that were given and have no effect here.
+    ``ignored`` are upstream's names in the document that have no effect here.
     """
 
     range_of_min_max_replicas_recommendation_hours: int = 1

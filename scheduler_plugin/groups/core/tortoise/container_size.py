@@ -1,10 +1,11 @@
-"""How large a container should be, also where replicas scale horizontally (S3.4, S3.5).
+"""How large a container should be, also if replicas scale horizontally (S3.4, S3.5).
 
 Rules that hold here:
 
-- Vertical: the recommendation and a buffer. Up goes further than needed, down only for much: changes may restart pods.
-- Horizontal: sizes change where numbers should not. Too many replicas grow, the fewest shrink, and beside others a
-  container that never uses what its target allows shrinks to what it would.
+- Vertical: the recommendation and a buffer. A change may restart pods, so growth goes further than needed, and only a
+  large gap is worth shrinking.
+- Horizontal: sizes change if the replica count should not. Too many replicas grow, the fewest shrink, and a container
+  that stays far below its target because others drive the count shrinks until it fits the target.
 - A size ends within the bounds, and one step down keeps ``max_allowed_scaling_down_ratio`` of the present size.
 """
 
@@ -23,7 +24,7 @@ from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
 class Numbers:
     """The number of replicas, and the numbers that are too few and too many.
 
-    ``least`` is the HPA's minimum (None if there is not a HPA). ``grows``: there have been too many for long enough.
+    ``least`` is the HPA's minimum (None without an HPA). ``grows``: there have been too many for long enough.
     """
 
     replicas: int
@@ -65,7 +66,7 @@ class Sized:
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """``buffer`` (>= 0) on vertical sizes, and how much of a size (0..1) one step down keeps at least."""
+    """``buffer`` (>= 0) on vertical sizes, and the least share of a size (0..1) that one step down keeps."""
 
     buffer: Fraction
     down: Fraction
@@ -85,9 +86,9 @@ def container_size(policy: Scaling, facts: SizeFacts, numbers: Numbers, ratios: 
 def _vertical(facts: SizeFacts, buffer: Fraction) -> tuple[int, str]:
     ideal = int(facts.recommended * (1 + buffer))
     if ideal > facts.request:
-        # The buffer twice: up goes further than needed, because a change may restart pods.
+        # The buffer twice: one large step instead of several, because each change may restart pods.
         return int(facts.recommended * (1 + buffer) * (1 + buffer)), "the recommendation is above the request"
-    # Down only for much: changes may restart pods.
+    # The buffer on both sides: only a large gap is worth a change that may restart pods.
     if facts.request / (1 + buffer) * (1 - buffer) > facts.recommended * (1 + buffer):
         return ideal, "the recommendation is far below the request"
     return facts.request, "the recommendation is close to the request"
@@ -114,7 +115,7 @@ def _fewest(facts: SizeFacts, numbers: Numbers) -> Found:
 
 def _under_used(facts: SizeFacts, numbers: Numbers) -> Found:
     if numbers.least is not None and numbers.replicas <= numbers.least:
-        return None  # no other container drives the number there
+        return None  # at the HPA's minimum no container drives the number
     if not facts.several or facts.target is None:
         return None
     if facts.recommended * 100 >= UNDER_USED * facts.target * facts.request:
@@ -137,5 +138,5 @@ _HORIZONTAL: Final[tuple[Callable[[SizeFacts, Numbers], Found], ...]] = (_too_ma
 def _bounded(wanted: int, facts: SizeFacts, down: Fraction) -> int:
     # One step down keeps a share of the present size, so that a bad recommendation does little harm.
     least = max(facts.least, int(facts.request * down))
-    # The upper bound comes last and wins.
+    # Applied last, so the upper bound wins.
     return min(facts.most, max(wanted, least))

@@ -1,6 +1,7 @@
 """The policy: everything that a Tortoise decides at one look (S3.1-S3.6).
 
-An HPA is only told numbers and targets; replicas are the HPA's to set. Each resource is decided by itself.
+This sets an HPA's bounds and targets, and the HPA sets the replicas. Nothing is sized or numbered before enough data
+was gathered, for each resource by itself.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class TortoiseDecision:
     """Changes to write: the containers of ``decision``, and the HPA as ``autoscaler`` says (None: there should be
     none).
 
-    ``autoscaler`` equals what was seen where nothing is to change. ``proposed`` is the HPA, and ``sizes`` the requests,
-    without waiting and without regard to the mode: the recommendations of the status. ``unanswered`` are sentences
-    about containers that run out of memory and get no more.
+    ``autoscaler`` equals what was seen if nothing changes. ``proposed`` is the HPA, and ``sizes`` the requests, without
+    delays and whatever the mode: the recommendations of the status. ``unanswered`` are sentences about containers that
+    run out of memory and get no more.
     """
 
     decision: WorkloadDecision
@@ -48,9 +49,9 @@ def decide(
     spec: Spec, workload: Workload, seen: ObservedAutoscalers, memory: TortoiseMemory, now: datetime
 ) -> tuple[TortoiseDecision, TortoiseMemory]:
     """The desired state at ``now`` (aware), and the memory for the next time."""
-    # What is learned does not depend on the mode, so that switching it on begins with a memory.
+    # Learning does not depend on the mode, so that a Tortoise that is switched on has a memory already.
     before, memory = memory, _learned(spec, workload, seen, memory, now)
-    # Containers that went away leave metrics in the HPA, which no policy names any more.
+    # A container that went away leaves a metric in the HPA that no policy names any more.
     gone = [place for place in horizontal_places(before.policies) if workload.container(place[0]) is None]
     wanted = horizontal.base(spec, workload, seen.autoscaler, memory, gone)
     autoscaler, proposed, memory = _numbered(wanted, spec, workload, memory, now)
@@ -58,13 +59,13 @@ def decide(
     containers, withheld, after = vertical.written(changes, memory, now)
     because = (_because(change) for change in changes if change.sized.size != change.request.value)
     explanation = (*_unheard(spec, memory), f"{_phase(memory)}{_range(proposed)}", *because)
-    leaks = tuple(kills.unanswered(spec, workload, memory, now))
+    unanswered = tuple(kills.unanswered(spec, workload, memory, now))
     if spec.mode is TortoiseMode.OFF:
         dry = WorkloadDecision(kept=tuple(_dry(changes, seen.autoscaler, autoscaler)), explanation=explanation)
         # Off returns the HPA as it was seen, so that nothing differs and nothing is written.
-        return TortoiseDecision(dry, seen.autoscaler, proposed, _sizes(changes), leaks), memory
+        return TortoiseDecision(dry, seen.autoscaler, proposed, _sizes(changes), unanswered), memory
     decision = WorkloadDecision(containers=containers, kept=tuple(withheld), explanation=explanation)
-    return TortoiseDecision(decision, autoscaler, proposed, _sizes(changes), leaks), after
+    return TortoiseDecision(decision, autoscaler, proposed, _sizes(changes), unanswered), after
 
 
 def _learned(
@@ -73,7 +74,7 @@ def _learned(
     """The memory after this look, with the phase that it leads to."""
     configuration = spec.configuration
     attached = seen.autoscaler if spec.autoscaler is not None else None
-    # While an attached HPA is missing, policies that follow from it are unknown; the old ones stay.
+    # While an attached HPA is missing, the policies that follow from it are unknown, so the old ones stay.
     is_lost = spec.autoscaler is not None and seen.autoscaler is None and spec.policies is None
     policies = memory.policies if is_lost else effective(spec.policies, workload.containers, attached)
     resources = resource_phases(memory.resources, policies, configuration.gathering, now)
@@ -86,16 +87,16 @@ def _learned(
     )
     phase = next_phase(memory.phase, [resource.state for resource in resources.values()], circumstances)
     memory = replace(memory, phase=phase, replicas=memory.replicas.laid_out(configuration.layout))
-    # During an emergency replicas and sizes do not show the need.
+    # During an emergency replicas and sizes do not reflect the need.
     if phase.learns and _serve(workload):
         memory = memory.with_replicas(workload.ready, configuration, now).with_recommendation(seen.vertical)
     return memory.with_kills(workload)
 
 
 def _serve(workload: Workload) -> bool:
-    """Return True if enough replicas are ready for their number and their use to say what is needed.
+    """Return True if enough replicas are ready for their number and their use to reflect the need.
 
-    While pods crash, an HPA adds more of them, and what the few others use is no measure.
+    While pods crash, an HPA adds more of them, and the use of the few others is no measure.
     """
     return workload.ready * 2 >= workload.replicas
 
@@ -107,7 +108,7 @@ def _numbered(
     wanted: Autoscaler | None, spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime
 ) -> Numbered:
     """The HPA to write, the one that would be right without waiting, and what is to be remembered."""
-    # Before enough data was gathered, the HPA keeps its numbers.
+    # Until enough data is gathered, the HPA keeps its numbers.
     if wanted is None or not horizontal.is_ready(memory):
         return wanted, wanted, memory
     ranged, memory = horizontal.with_range(wanted, spec, workload.replicas, memory, now)
@@ -157,8 +158,8 @@ def _dry(changes: Iterable[Resize], seen: Autoscaler | None, found: Autoscaler |
 def _unheard(spec: Spec, memory: TortoiseMemory) -> Iterable[str]:
     """The reason why a requested emergency is not one."""
     if spec.mode is TortoiseMode.EMERGENCY and memory.phase is not Phase.EMERGENCY:
-        none = not horizontal_places(memory.policies)
-        why = "nothing scales horizontally" if none else "it is not known yet how many replicas are many"
+        is_vertical = not horizontal_places(memory.policies)
+        why = "nothing scales horizontally" if is_vertical else "it is not known yet how many replicas are many"
         yield f"updateMode Emergency has no effect: {why}"
 
 

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- What a VM was ordered to have is what its agent proved or asked to need; half of its peak cannot keep itself alive,
+- A VM's size is what its agent proved or asked to need, a floor included. Half of a peak cannot keep itself alive,
   because the peak fades each time that its slot comes again.
 - A floor rises a little before its slot, lies within the bounds, and ends by itself unless it is renewed.
 """
@@ -59,12 +59,11 @@ def wanted_floor(peaks: Peaks, mode: TortoiseMode, bounds: Bounds, now: datetime
     """
     if mode is TortoiseMode.OFF:
         return None
-    # A floor rises a little before the slot that needs it.
     peak = peaks.most if mode is TortoiseMode.EMERGENCY else peaks.of_slots(now, now + FLOOR_LEAD)
     share = Fraction(1) if mode is TortoiseMode.EMERGENCY else FLOOR_SHARE
     # A floor never asks for more than the VM may have.
     floor = Resources(peak.cpu.scaled(share), peak.mem.scaled(share)).at_most(bounds.max)
-    # Within the least size anyway: an annotation would change nothing.
+    # The VM has at least that much anyway, so an annotation would change nothing.
     return None if floor.within(bounds.min) else floor
 
 
@@ -74,9 +73,9 @@ def renewed(old: Floor | None, size: Resources | None, now: datetime) -> Floor |
         return None
     if old is not None and old.size == size:
         lasts = timedelta(seconds=old.until - now.timestamp())
-        # Renewed at half of its life: every look would be a write otherwise. A life that is too long is another
-        # clock's.
+        # Renewed at half of its life, so that not every look is a write. One that lasts too long comes from another
+        # clock.
         if FLOOR_LIFE / 2 <= lasts <= FLOOR_LIFE:
             return old
-    # Whole seconds keep the annotation short.
+    # The timestamp in the annotation has whole seconds.
     return Floor(size, float(int((now + FLOOR_LIFE).timestamp())))

@@ -26,30 +26,30 @@ def base(
     """
     places, excluded = horizontal(memory.policies), spec.configuration.hpa_external_metric_exclusion_regex
     if spec.autoscaler is not None and seen is not None:
-        # An HPA of others stays as it is until enough is known.
+        # An attached HPA stays as it is until enough is known.
         return _attached(seen, workload, memory, gone, excluded) if acts(memory) else seen
     if not places:
         return None
-    # Without a memory the numbers follow from the replicas that there are.
+    # A new HPA starts with bounds around the present replicas.
     bounds = capped(proposed(workload.replicas, spec.configuration), spec.configuration, spec.max_replicas)
-    first = seen or Autoscaler(bounds.min, bounds.max)
+    initial = seen or Autoscaler(bounds.min, bounds.max)
     others = [place for place in memory.policies if place not in places]
-    return first.managing(places, [*others, *gone]).without(excluded)
+    return initial.managing(places, [*others, *gone]).without(excluded)
 
 
 def acts(memory: TortoiseMemory) -> bool:
-    """Return True if enough is known for anything to be written to an HPA of others."""
+    """Return True if enough is known to write anything to an attached HPA."""
     return memory.phase not in (None, Phase.INITIALIZING, Phase.GATHERING_DATA)
 
 
 def _attached(
     seen: Autoscaler, workload: Workload, memory: TortoiseMemory, gone: Collection[Place], excluded: re.Pattern[str]
 ) -> Autoscaler:
-    """An HPA of others with the metrics that it should have.
+    """An attached HPA with the metrics that it should have.
 
-    A resource is scaled by container once each container that shares it has gathered enough; until then its metrics
-    stay. Without any metric an HPA scales by a default: one that loses its last keeps the number of replicas, and rests
-    at no replicas at all.
+    A resource is scaled by container once each container that scales by it has gathered enough data; until then its
+    metrics stay. An HPA that loses its last metric is pinned to the present replicas; at zero replicas it stays as it
+    is.
     """
     places = horizontal(memory.policies)
     gathering = {resource for name, resource in places if not memory.works((name, resource))}
@@ -60,7 +60,7 @@ def _attached(
         if policy is Scaling.VERTICAL and memory.works(place) and place[1] not in gathering
     ]
     updated = seen.managing(managed, [*sized, *gone]).without(excluded)
-    # An HPA without any metric scales by a default (80 % of CPU), so it is pinned to its present count instead.
+    # The API server gives an HPA without metrics a default (80 % of CPU), so it is pinned to the present count instead.
     if updated.metrics or not seen.metrics or not workload.replicas:
         return updated if updated.metrics else seen
     pinned = Autoscaler(workload.replicas, workload.replicas)
@@ -85,7 +85,7 @@ def with_range(
     bounds = memory.replicas.at(now) or proposed(replicas, configuration)
     recommended = capped(bounds, configuration, spec.max_replicas)
     if memory.phase is Phase.EMERGENCY:
-        # At least what is there: an emergency takes no replica away.
+        # At least the present replicas: an emergency takes none away.
         most = capped(ReplicaBounds(0, max(recommended.max, found.max, replicas)), configuration, spec.max_replicas).max
         return replace(found, min=most, max=most), memory
     if memory.phase is not Phase.BACK_TO_NORMAL:
@@ -96,7 +96,7 @@ def with_range(
 def _on_the_way_back(
     found: Autoscaler, recommended: ReplicaBounds, configuration: Configuration, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler, TortoiseMemory]:
-    """One step at each update interval, and Working after the last."""
+    """One step per update interval, and the phase Working after the last."""
     at = memory.stepped_at
     if not has_passed(configuration.tortoise_update_interval, at, now):
         # Between two steps the minimum stays, and the maximum may already follow.
@@ -111,10 +111,7 @@ def _on_the_way_back(
 def with_targets(
     found: Autoscaler, configuration: Configuration, workload: Workload, memory: TortoiseMemory
 ) -> Autoscaler:
-    """``found`` with the targets that would be right, however far they are.
-
-    At the maximum of replicas utilisation says nothing about the target.
-    """
+    """``found`` with the targets that would be right, however far they are."""
     # At the maximum of replicas utilisation says nothing about the target.
     if workload.replicas >= configuration.maximum_max_replicas:
         return found
@@ -131,10 +128,10 @@ def with_targets(
 def next_targets(
     old: Autoscaler, wanted: Autoscaler, configuration: Configuration, memory: TortoiseMemory, now: datetime
 ) -> tuple[Autoscaler, TortoiseMemory]:
-    """``wanted`` with targets no further from ``old`` than one change may go, once an update interval.
+    """``wanted`` with targets no further from ``old`` than one change may go, once per update interval.
 
-    That holds for a lower target too: what it is computed from was measured under ``old``, so that computing it again
-    at each look would take it down to the least.
+    The interval holds for a lower target too: it is computed from what was measured under ``old``, so computing it
+    again at each look would take it down to the minimum.
     """
     at = memory.targets_at
     allowed = has_passed(configuration.hpa_target_utilization_update_interval, at, now)

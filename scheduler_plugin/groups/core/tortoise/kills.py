@@ -15,15 +15,15 @@ from scheduler_plugin.groups.core.workload import OutOfMemory, SizeBounds, Workl
 def is_emergency(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> bool:
     """Return True if a recent kill is one that replicas or a size can answer."""
     return any(
-        # A size that may grow answers the kill, and until then other replicas take the load. Many pods at once mean
-        # that the load is too much for all; the one pod of twenty with a leak is only reported.
+        # If the memory may grow, more replicas take the load until it has. Many pods at once mean that the load is too
+        # much for all of them; a leak in one pod of twenty is only reported.
         not _why_kept(spec, workload, memory, kill) or _are_many(_pods(spec, kill, now), workload.replicas)
         for kill in _recent(spec, workload, now)
     )
 
 
 def unanswered(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> Iterator[str]:
-    """A sentence for each container that was killed of late and whose memory does not grow."""
+    """A sentence for each container that was killed recently and whose memory does not grow."""
     for kill in _recent(spec, workload, now):
         if why := _why_kept(spec, workload, memory, kill):
             pods = f"{_pods(spec, kill, now)} of {workload.replicas} pods"
@@ -45,7 +45,6 @@ def _are_many(pods: int, replicas: int) -> bool:
     >>> [_are_many(pods, 20) for pods in (1, 6, 7)], _are_many(1, 1), _are_many(1, 2)
     ([False, False, True], True, False)
     """
-    # A third of them; a single kill among several replicas is never many.
     return pods * 3 > replicas and (pods > 1 or replicas <= 1)
 
 
@@ -60,5 +59,4 @@ def _why_kept(spec: Spec, workload: Workload, memory: TortoiseMemory, kill: OutO
     if not memory.works((kill.container, "memory")):
         return "data is still gathered on its memory"
     _, most = bounds_of(spec.sizes.get(kill.container, SizeBounds()), spec.configuration.sizes, "memory")
-    # At its maximum its size is no answer.
     return f"its memory is at its maximum, {size}" if size.value >= most else ""

@@ -12,7 +12,7 @@ from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Policies
 
 
 class TortoiseMode(StrEnum):
-    """``spec.updateMode``. Off: what would be written is only said."""
+    """``spec.updateMode``. Off: changes are only reported."""
 
     OFF = "Off"
     AUTO = "Auto"
@@ -31,8 +31,8 @@ class Phase(StrEnum):
 
     @property
     def learns(self) -> bool:
-        """True if what is seen now says what is needed."""
-        # Replicas and sizes do not show the need during an emergency, nor on the way back.
+        """True if present observations reflect the need."""
+        # Replicas and sizes do not reflect the need during an emergency, nor on the way back.
         return self not in (Phase.EMERGENCY, Phase.BACK_TO_NORMAL)
 
 
@@ -69,13 +69,12 @@ class Circumstances:
     @property
     def is_emergency(self) -> bool:
         """True if as many replicas as ever should run now."""
-        # An emergency lasts as long as its cause.
         is_alarming = self.metrics_missing or self.out_of_memory
         return self.mode is TortoiseMode.EMERGENCY or (self.mode is TortoiseMode.AUTO and is_alarming)
 
 
 def is_missing(since: datetime | None, grace: timedelta, now: datetime) -> bool:
-    """Return True if metrics that are missing ``since`` then (None: they are there) have been missing too long."""
+    """Return True if metrics that are missing ``since`` then (None: they are present) have been missing too long."""
     return since is not None and now - since >= grace
 
 
@@ -83,7 +82,6 @@ def is_within(at: datetime, grace: timedelta, now: datetime) -> bool:
     """Return True if what happened ``at`` that time is shorter ago than ``grace``; a node's clock may be ahead by as
     much.
     """
-    # `abs`, because a node's clock may be ahead.
     return abs(now - at) < grace
 
 
@@ -99,7 +97,7 @@ _MAY_RAISE_ALARM: Final = frozenset({Phase.PARTLY_WORKING, Phase.WORKING, Phase.
 def next_phase(phase: Phase | None, states: Collection[ResourceState], seen: Circumstances) -> Phase:
     """The phase that follows ``phase`` (None: the Tortoise is new)."""
     following = _next(phase, states, seen)
-    # Before it is known how many replicas are many, an emergency could not be answered.
+    # In other phases too little is known of how many replicas an emergency needs.
     return Phase.EMERGENCY if seen.is_emergency and seen.has_horizontal and following in _MAY_RAISE_ALARM else following
 
 
@@ -112,13 +110,13 @@ def _next(phase: Phase | None, states: Collection[ResourceState], seen: Circumst
         case Phase.EMERGENCY:
             return phase if seen.is_emergency else Phase.BACK_TO_NORMAL
         case Phase.BACK_TO_NORMAL:
-            # Without horizontal resources, or with mode Off, there is no way back to walk.
+            # Without horizontal resources, or in mode Off, there are no steps back to take.
             return phase if seen.has_horizontal and seen.mode is not TortoiseMode.OFF else Phase.WORKING
     return by_states(states) or phase
 
 
 def by_states(states: Collection[ResourceState]) -> Phase | None:
-    """The phase that the resources' states make; None if nothing is scaled."""
+    """The phase that follows from the states of the resources; None if nothing is scaled."""
     gathering, working = ResourceState.GATHERING_DATA in states, ResourceState.WORKING in states
     if gathering and working:
         return Phase.PARTLY_WORKING
@@ -128,7 +126,7 @@ def by_states(states: Collection[ResourceState]) -> Phase | None:
 def resource_phases(
     old: Mapping[Place, ResourcePhase], policies: Policies, gathering: timedelta, now: datetime
 ) -> dict[Place, ResourcePhase]:
-    """The phase of every resource: what begins to be scaled gathers data first. Containers that went are forgotten."""
+    """The phase of every resource: a new one gathers data first. Containers that are gone are forgotten."""
     return {place: _resource_phase(old.get(place), policy, gathering, now) for place, policy in policies.items()}
 
 
@@ -137,10 +135,10 @@ def _resource_phase(old: ResourcePhase | None, policy: Scaling, gathering: timed
         return old if old is not None and old.state is ResourceState.OFF else ResourcePhase(ResourceState.OFF, now)
     if old is None or old.state is ResourceState.OFF:
         return ResourcePhase(ResourceState.GATHERING_DATA, now)
-    # A resource that works stays so, whatever the gathering period is changed to.
+    # A resource that works keeps working if the configuration gets a longer period.
     if old.state is not ResourceState.GATHERING_DATA:
         return old
-    # Gathering starts over: the date says nothing.
-    if old.since > now:  # another clock was ahead
+    # A date in the future comes from another clock, so gathering starts over.
+    if old.since > now:
         return ResourcePhase(ResourceState.GATHERING_DATA, now)
     return ResourcePhase(ResourceState.WORKING, now) if now - old.since >= gathering else old

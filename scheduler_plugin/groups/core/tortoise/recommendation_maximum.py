@@ -1,4 +1,4 @@
-"""The most that a vertical recommender said of late, which all sizes and targets are made of (S3.3)."""
+"""The greatest recent recommendation of a vertical recommender, the basis of all sizes and targets (S3.3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ def learned(old: ResourceList, said: ContainerRecommendation) -> ResourceList:
     maxima = old
     for resource, target in said.target:
         previous, upper = old[resource], said.upper[resource]
-        # Without an upper bound nothing says that the maximum is too much, so it only rises.
         highest = target if previous is None else maximum(previous, target, upper) if upper else max(previous, target)
         maxima = maxima.with_value(resource, highest.value)
     return maxima

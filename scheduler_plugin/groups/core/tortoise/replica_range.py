@@ -20,9 +20,9 @@ from scheduler_plugin.groups.core.workload import ReplicaBounds
 
 
 def proposed(replicas: int, configuration: Configuration) -> ReplicaBounds:
-    """Proposal of that many replicas (>= 0) alone for their slot.
+    """The bounds that this many replicas (>= 0) alone suggest for their slot.
 
-    A proposal below ``minimum_min_replicas`` becomes that, or its counterpart for the most.
+    A minimum below ``minimum_min_replicas`` becomes that; a maximum below it becomes its counterpart.
     """
     least = configuration.minimum_min_replicas
     low, high = (
@@ -30,7 +30,7 @@ def proposed(replicas: int, configuration: Configuration) -> ReplicaBounds:
         configuration.max_replicas_recommendation_multiplier,
     )
     minimum, maximum = ceil(replicas * low), ceil(replicas * high)
-    # A proposal below the least keeps the ratio between the two multipliers.
+    # The counterpart keeps the ratio between the two multipliers.
     return ReplicaBounds(max(minimum, least), maximum if maximum >= least else floor(least * high / low))
 
 
@@ -67,7 +67,7 @@ def capped(bounds: ReplicaBounds, configuration: Configuration, max_replicas: in
     """``bounds`` within the cluster's caps and the Tortoise's own ``max_replicas``."""
     most = min(bounds.max, configuration.maximum_max_replicas)
     most = most if max_replicas is None else min(most, max_replicas)
-    # The most comes last and wins, so the least is never above it.
+    # `most` caps both, so the minimum is never above the maximum.
     return ReplicaBounds(min(bounds.min, configuration.maximum_min_replicas, most), most)
 
 

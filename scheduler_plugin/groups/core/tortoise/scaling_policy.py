@@ -29,7 +29,7 @@ def effective(
 ) -> dict[Place, Scaling]:
     """The policy of every resource of ``containers``: as ``given``, or else by the HPA that is ``attached``."""
     return {
-        # Without request and limit there is no size to begin with.
+        # Without a request or a limit there is no size to start from.
         (container.name, resource): _policy(given, container, resource, attached)
         if container.sizes[resource]
         else Scaling.OFF

@@ -48,8 +48,8 @@ class SlotMemory:
         again = self.layout.comes_again(previous.at, now)
         # Within one occurrence of a slot its number only rises; when it comes again, it starts from a little less.
         highest = max(value, floor(previous.value * decay) if again else previous.value)
-        # A date in the future comes from a clock that was set back: it would keep the slot from ever counting as old.
-        # Unchanged otherwise, so that a status is not written at every look.
+        # A date in the future comes from a clock that has since been set back: it would keep the slot from fading until
+        # then. Otherwise the memory stays the same, so that not every look writes a status.
         return self._with(slot, highest, now) if again or highest != previous.value or previous.at > now else self
 
     def at(self, now: datetime) -> int | None:
@@ -73,7 +73,7 @@ class SlotMemory:
     def laid_out(self, layout: SlotLayout) -> SlotMemory:
         """The same memory in another layout: each slot takes the maximum of those that it overlaps.
 
-        In another time zone the hours mean other times: then nothing is taken over.
+        Nothing is taken over from another time zone.
         """
         if layout == self.layout:
             return self

@@ -22,7 +22,7 @@ HOURS: Final = 24
 
 
 class Slot(NamedTuple):
-    """The local hours from ``start`` up to, not including, ``end``, of one ``weekday`` or, where None, of every day."""
+    """The local hours from ``start`` up to, not including, ``end``, of one ``weekday``, or of every day if None."""
 
     start: int
     end: int
@@ -64,7 +64,7 @@ class SlotLayout:
 
         Another date, and at least as long ago by the clock on the wall as lies between two of its occurrences.
         """
-        # Without the zone the difference is that of the clock on the wall, on days of 23 and 25 hours too.
+        # Without the zone the difference is in wall-clock time, on days of 23 and 25 hours too.
         before, after = (moment.astimezone(self.zone).replace(tzinfo=None) for moment in (last, now))
         return before.date() != after.date() and after - before >= timedelta(hours=HOURS - self.range_hours)
 
@@ -81,7 +81,7 @@ def local_hour(now: datetime, zone: ZoneInfo) -> tuple[str, int]:
     return WEEKDAYS[local.isoweekday() % 7], local.hour
 
 
-# The layout rarely changes, and every look at a slot asks for all of them.
+# Cached: there are few layouts, and reading or writing a memory walks through all slots.
 @cache
 def _slots(range_hours: int, period: Period) -> tuple[Slot, ...]:
     days: tuple[str | None, ...] = WEEKDAYS if period == "weekly" else (None,)

@@ -50,12 +50,12 @@ class ObservedAutoscalers:
 
 @dataclass(frozen=True, slots=True)
 class TortoiseMemory:
-    """All that a restart must not forget; it stands in the Tortoise's status.
+    """All that a restart must not forget; stored in the Tortoise's status.
 
     ``recommended`` holds the maxima of what was recommended, by container. ``targets_at``: when target utilisations
     last changed. ``too_many_since``: since when there are too many replicas, or when containers last grew for that.
     ``shrunk_at``: when a container was last lowered. ``stepped_at``: the last step back after an emergency.
-    ``blind_since``: since when the HPA is known to lack metrics, if its own time for that lies ahead.
+    ``blind_since``: since when the HPA is known to lack metrics, if its own time for that is in the future.
     """
 
     replicas: ReplicaMemory
@@ -79,10 +79,10 @@ class TortoiseMemory:
         return place in self.resources and self.resources[place].state is ResourceState.WORKING
 
     def with_blindness(self, since: datetime | None, now: datetime) -> TortoiseMemory:
-        """After the HPA lacks metrics ``since`` then (None: it has them). A time that lies ahead counts from now on."""
+        """After a look at an HPA that lacks metrics ``since`` then (None: it has them)."""
         if since is None or since <= now:
             return replace(self, blind_since=None)
-        # The HPA's time lies ahead, so the first look at it counts.
+        # A time in the future comes from another clock, so the time of the first look counts instead.
         return replace(self, blind_since=now if self.blind_since is None else min(self.blind_since, now))
 
     def with_replicas(self, replicas: int, configuration: Configuration, now: datetime) -> TortoiseMemory:
@@ -90,7 +90,7 @@ class TortoiseMemory:
         return replace(self, replicas=self.replicas.learned(replicas, configuration, now))
 
     def with_recommendation(self, vertical: VerticalRecommendation | None) -> TortoiseMemory:
-        """After the VPA said that; containers that are scaled no more are forgotten."""
+        """After a look at the VPA; containers that have no policy any more are forgotten."""
         names = {container for container, _ in self.policies}
         recommendation = vertical or VerticalRecommendation()
         maxima = {
@@ -103,15 +103,15 @@ class TortoiseMemory:
         return replace(self, recommended={name: sizes for name, sizes in maxima.items() if sizes})
 
     def with_kills(self, workload: Workload) -> TortoiseMemory:
-        """After containers ran out of the memory that they could have: more is recommended, also in an emergency."""
+        """After containers ran out of memory: more is recommended, also in an emergency."""
         maxima = dict(self.recommended)
         for kill in workload.out_of_memory:
             container = workload.container(kill.container) or SizedContainer(kill.container)
-            # Without a limit the request is the closest guess at what it had.
+            # Without a limit the request is the best guess at what the container had.
             had = container.limits.memory or container.sizes.memory
             if had is not None and self.policies.get((kill.container, "memory"), Scaling.OFF) is not Scaling.OFF:
                 sizes = maxima.get(kill.container, NOTHING)
-                # Never below what was recommended already.
+                # A kill never lowers an earlier recommendation.
                 needed = max(after_kill(had).value, 0 if sizes.memory is None else sizes.memory.value)
                 maxima[kill.container] = sizes.with_value("memory", needed)
         return replace(self, recommended=maxima)

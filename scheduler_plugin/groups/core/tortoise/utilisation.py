@@ -17,9 +17,9 @@ A = TypeVar("A", bound=Amount)
 def target_utilisation(recommended: A, request: A, current: int, configuration: Configuration) -> int:
     """The target in percent: 100 - (``recommended`` / ``request`` in percent - ``current``), within the range.
 
-    ``request`` is above zero. What is no percentage (<= 0, > 100) leaves ``current``. A part of a percent counts whole.
+    ``request`` is above zero. A result outside 1..100 leaves ``current``. A part of a percent counts as a whole one.
     """
-    # Rounded up: a part of a percent counts whole.
+    # Negated floor division rounds up.
     used = -(-recommended.value * 100 // request.value)
     target = 100 - (used - current)
     valid = target if 0 < target <= 100 else current
@@ -33,5 +33,5 @@ def towards(current: int, recommended: int, most_increase: int) -> int:
     >>> towards(50, 80, 5), towards(78, 80, 5), towards(80, 70, 5)
     (55, 80, 70)
     """
-    # Lowering adds replicas and is safe at once; raising takes them away, so it goes in steps.
+    # A lower target adds replicas, which is safe at once; a higher one takes them away, so it goes in steps.
     return min(recommended, current + most_increase)

@@ -42,10 +42,7 @@ class Resize:
 def watched(
     memory: TortoiseMemory, configuration: Configuration, replicas: int, least: int | None, now: datetime
 ) -> tuple[bool, TortoiseMemory]:
-    """Return whether containers grow now because there are too many replicas, and since when there are.
-
-    Not while the HPA's minimum keeps the count up: larger containers would not change that.
-    """
+    """Return whether containers grow now because there are too many replicas, and the memory of since when."""
     if replicas < configuration.preferred_max_replicas or not horizontal(memory.policies):
         return False, replace(memory, too_many_since=None)
     # The HPA's minimum keeps the count up; larger containers would not lower it.
@@ -56,14 +53,14 @@ def watched(
         return False, replace(memory, too_many_since=now)
     if now - since < GROWTH_INTERVAL:
         return False, memory
-    # The time starts over, so the next growth waits for a whole interval again.
+    # The time starts over, so the next growth waits for another whole interval.
     return True, replace(memory, too_many_since=now)
 
 
 def resizes(spec: Spec, workload: Workload, memory: TortoiseMemory, found: Sizing) -> Iterator[Resize]:
     """Every resource that may be sized now, in the order of the containers.
 
-    In an emergency, and on the way back, that is the memory that ran out: anything else rests.
+    In an emergency, and on the way back, that is only memory that ran out.
     """
     killed = {(kill.container, "memory") for kill in workload.out_of_memory}
     is_usual = memory.phase in (Phase.WORKING, Phase.PARTLY_WORKING)
@@ -73,7 +70,7 @@ def resizes(spec: Spec, workload: Workload, memory: TortoiseMemory, found: Sizin
             place, most = (container.name, resource), recommended[resource]
             if memory.works(place) and request and most is not None and (is_usual or place in killed):
                 facts = _facts(place, request, most, spec, found)
-                # A container that ran out of memory is sized for it, whatever its policy says of horizontal scaling.
+                # A container that ran out of memory gets more, even if its memory scales horizontally.
                 policy = Scaling.VERTICAL if place in killed else memory.policies[place]
                 sized = container_size(policy, facts, found.numbers, found.ratios)
                 # In an emergency nothing shrinks.
@@ -82,7 +79,7 @@ def resizes(spec: Spec, workload: Workload, memory: TortoiseMemory, found: Sizin
 
 
 def _limit(container: SizedContainer, place: Place, sized: Sized, configuration: Configuration) -> int | None:
-    """The limit beside a new request: a multiple of it where the configuration says so, else in its old ratio."""
+    """The limit beside a new request: a multiple of it if the configuration says so, else in its old ratio."""
     resource = place[1]
     limit, request = container.limits[resource], container.sizes[resource]
     if limit is None or request is None or sized.size == request.value:
@@ -120,18 +117,17 @@ def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple
     """The bounds of one resource: the narrower of the container's and the cluster's; the upper one wins."""
     lows = [bound.value for bound in (own.least[resource], cluster.least[resource]) if bound is not None]
     highs = [bound.value for bound in (own.most[resource], cluster.most[resource]) if bound is not None]
-    # The upper bound wins where both contradict.
     return min(max(lows), *highs), min(highs)
 
 
 def written(
     changes: Iterable[Resize], memory: TortoiseMemory, now: datetime
 ) -> tuple[tuple[SizedContainer, ...], list[WithheldChange], TortoiseMemory]:
-    """The requests to write now, what is kept instead, and when something was last lowered.
+    """The requests to write now, what is kept instead, and the memory of when something was last lowered.
 
     Upwards at once; downwards at most once in ``DOWN_INTERVAL``.
     """
-    # Lowering a request may replace every pod, so it happens at most once an hour.
+    # Lowering a request may replace every pod.
     waits = not has_passed(DOWN_INTERVAL, memory.shrunk_at, now)
     containers: dict[str, SizedContainer] = {}
     withheld: list[WithheldChange] = []
@@ -153,12 +149,12 @@ def _with(container: SizedContainer, resource: Resource, each: Resize) -> SizedC
 
 
 def _kept(each: Resize, *, delayed: bool) -> list[WithheldChange]:
-    size = type(each.request)
-    # The amounts differ in type by resource; a new one is made of the same type.
-    subject, wanted = "/".join(each.place), size(each.sized.wanted)
+    # `MilliCpu` or `Bytes`, by the resource.
+    amount_type = type(each.request)
+    subject, wanted = "/".join(each.place), amount_type(each.sized.wanted)
     if delayed:
         message = "a container's request is lowered at most once an hour"
-        return [WithheldChange(subject, size(each.sized.size), each.request, Rule.DELAY, message)]
+        return [WithheldChange(subject, amount_type(each.sized.size), each.request, Rule.DELAY, message)]
     if each.sized.size != each.sized.wanted:
-        return [WithheldChange(subject, wanted, size(each.sized.size), Rule.BOUNDS, each.sized.because)]
+        return [WithheldChange(subject, wanted, amount_type(each.sized.size), Rule.BOUNDS, each.sized.because)]
     return []

@@ -1,7 +1,7 @@
 """The HPA and the VPA inside an Hvpa, in the spellings of the document and of the original controller.
 
 - HPA: ``hpaTemplate``, ``hpaSpec`` or ``hpa.template.spec``; the same for VPA.
-- They come out as today's ``autoscaling/v2`` and ``autoscaling.k8s.io/v1`` want them.
+- The results are in the form of today's ``autoscaling/v2`` and ``autoscaling.k8s.io/v1``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def autoscaler(spec: Fields, kind: str) -> Fields | None:
     if not wrapped.flag("deploy", otherwise=True):
         return None
     names = [name for name in (f"{kind}Template", f"{kind}Spec", kind) if spec.has(name)]
-    # Two spellings may disagree, and nothing says which one counts.
+    # Two spellings may disagree, and nothing defines which one wins.
     if len(names) > 1:
         raise FieldError(f"{spec.at(names[1])}: expected nothing beside {names[0]}")
     if not names:
@@ -37,7 +37,7 @@ def hpa_template(hpa: Fields) -> Json:
     body: Json = {"minReplicas": hpa.count("minReplicas", 1) or 1, "maxReplicas": hpa.count("maxReplicas", 1)}
     body["metrics"] = [_metric(metric) for metric in hpa.each("metrics")]
     percentage = hpa.count("targetCPUUtilizationPercentage", 1)
-    # The field of HPA v1 counts only where no metrics are named.
+    # The field of HPA v1 counts only without metrics.
     if not body["metrics"]:
         body["metrics"] = [_cpu_utilization(percentage or _DEFAULT_UTILIZATION)]
     if hpa.has("behavior"):
@@ -51,7 +51,7 @@ def _cpu_utilization(percentage: int) -> Json:
 
 
 def _metric(metric: Fields) -> Json:
-    """One metric; the targets that ``v2beta1`` wrote beside the name move to where v2 has them."""
+    """One metric; the targets that ``v2beta1`` has beside the name move to where v2 has them."""
     resource = metric.fields("resource")
     if resource.has("targetAverageUtilization"):
         target: Json = {"type": "Utilization", "averageUtilization": resource.get("targetAverageUtilization")}
@@ -86,7 +86,7 @@ def utilization_resources(hpa: Fields) -> tuple[Resource, ...] | None:
     """The resources of which use is measured against requests; None if other metrics stand beside them."""
     metrics = _v2_metrics(hpa)
     measured = [target.resource for metric in metrics for target in _targets(metric) if target.utilization]
-    # Only part of the count follows from utilisation; then the rest cannot be computed from it.
+    # Then only part of the HPA's count follows from utilisation, and the total need cannot be computed from it.
     if measured and len(measured) < len(metrics):
         return None
     return tuple(resource for resource in RESOURCES if resource in measured)

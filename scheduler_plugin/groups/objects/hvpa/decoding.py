@@ -64,7 +64,7 @@ class HvpaError(ValueError):
 
 
 class Applied(StrEnum):
-    """Way in which sizes reach running pods: through the template, in place, or not at all."""
+    """How sizes reach running pods: through the template, in place, or not at all."""
 
     TEMPLATE = "Template"
     IN_PLACE = "InPlace"
@@ -116,12 +116,12 @@ def decode(found: JsonObject) -> Hvpa:
     """Reads the object. Raises ``HvpaError``."""
     spec, parts = Fields(child(found, "spec"), "spec"), _Parts()
     found_in = _Autoscalers(*(parts.read(partial(autoscaler, spec, kind), None) for kind in _AXES))
-    # All parts are read before anything is raised, so that people see every problem at once.
+    # Read all parts before raising anything, so that people see every problem at once.
     target = parts.read(lambda: _target(spec, found_in.hpa), _NOTHING)
     applied = parts.read(lambda: spec.choice("updateMode", Applied), None)
     is_vm_group, is_off = target.get("kind") == VM_GROUP, applied is Applied.OFF
     policy = _policy_spec(spec, parts, found_in, is_off=is_off, is_vm_group=is_vm_group)
-    # VMs are resized without a restart, and so are pods in place.
+    # VMs, and pods in place, are resized without a restart.
     restarts = applied is not Applied.IN_PLACE and target.get("kind") not in (VM_GROUP, VM_KIND)
     decoded = Hvpa(
         spec=replace(policy, settle=parts.read(lambda: settle_of(spec, policy.mode, restarts), policy.settle)),
@@ -166,7 +166,7 @@ def _by_utilization(horizontal: Fields | None) -> tuple[Resource, ...]:
 
 def _target(spec: Fields, horizontal: Fields | None) -> Json:
     reference = spec.fields("targetRef")
-    # The original controller's documents name the target in the HPA alone.
+    # The original controller's documents name the target only in the HPA.
     if horizontal is not None and not spec.has("targetRef") and horizontal.has("scaleTargetRef"):
         reference = horizontal.fields("scaleTargetRef")
     target: Json = {name: reference.text(name) for name in ("apiVersion", "kind", "name")}

@@ -1,4 +1,4 @@
-"""The policy's memory as fields of an Hvpa's status, and back. What cannot be read was never remembered."""
+"""The policy's memory as fields of an Hvpa's status, and back. What cannot be read counts as never remembered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def memory_json(memory: ScalingTimes) -> Json:
         "lastScaleDownTime": None if memory.last_down is None else _written(memory.last_down),
         "pastTargets": targets or None,
         "pastReplicas": counts or None,
-        # Left out while empty, so that an unchanged status needs no write.
         **({"shrinking": waiting} if waiting else {}),
         **pods_json(memory.pods),
     }

@@ -19,13 +19,13 @@ from scheduler_plugin.groups.objects.hvpa.lenient_fields import MOST_REPLICAS, F
 from scheduler_plugin.groups.objects.hvpa.rule_fields import both_params
 
 ANY_REPLICAS: Final = ReplicaBounds(1, MOST_REPLICAS)
-"""Where there is not a HPA: replicas stay as they are."""
+"""Without an HPA: replicas stay as they are."""
 
 SETTLE: Final = Seconds(300.0)
-"""HPA's own window: how long less must have been enough where resizing restarts nothing."""
+"""HPA's own window: how long less must have been enough if resizing restarts nothing."""
 
 SETTLE_RESTARTING: Final = Seconds(900.0)
-"""The same where it does: in replay, noise of seconds resizes 67 replicas an hour without it, 42 with five minutes."""
+"""The same if it does: in replay, noise of seconds resizes 67 replicas an hour without it, 42 with five minutes."""
 
 _STAGE_ENDS: Final = ("stageTwoStartReplicaCount", "stageTwoStopReplicaCount")
 _STAGE_WEIGHTS: Final = ("firstStageVpaWeight", "secondStageVpaWeight", "thirdStageVpaWeight")
@@ -48,14 +48,14 @@ def mode_of(spec: Fields, horizontal: Fields | None, vertical: Fields | None) ->
     mode = spec.choice("mode", HvpaMode) or _meant(spec, horizontal, vertical)
     if horizontal is None and mode in {HvpaMode.HPA_PREFERRED, HvpaMode.EFFECTIVE_INTERVALS}:
         raise spec.error("hpaTemplate", f"an object with maxReplicas, which mode {mode} needs")
-    # With mixed targets the HPA's count is neither a need nor a minimum.
+    # With both kinds of targets the HPA's count is neither a total need nor a minimum.
     if mode is HvpaMode.EFFECTIVE_INTERVALS and horizontal is not None and utilization_resources(horizontal) is None:
         raise FieldError(f"{horizontal.at('metrics')}: expected utilization or other targets in mode {mode}, got both")
     return mode
 
 
 def _meant(spec: Fields, horizontal: Fields | None, vertical: Fields | None) -> HvpaMode:
-    # Any weight means the original controller's way of scaling.
+    # Only the weight-based mode has these fields.
     if spec.has(_INTERVALS, *_STAGE_ENDS, *_STAGE_WEIGHTS):
         return HvpaMode.WEIGHT_BASED
     if horizontal is None or vertical is None:
@@ -72,7 +72,7 @@ def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...
         raise FieldError(f"{spec.at(_INTERVALS)}: expected nothing beside stages")
     weights = _weights([(interval, "vpaWeight") for interval in listed])
     intervals = tuple(
-        # 0 is the API's way of leaving the count out.
+        # 0 counts as left out.
         Interval(weight, interval.count("startReplicaCount") or None, interval.count("lastReplicaCount") or None)
         for interval, weight in zip(listed, weights, strict=True)
     )
@@ -83,10 +83,10 @@ def weight_intervals(spec: Fields, bounds: ReplicaBounds) -> tuple[Interval, ...
 def _weights(fields: list[tuple[Fields, str]]) -> list[Fraction]:
     """Weights from 0 to 1, or all of them percentages, as in later versions of the original. Raises ``FieldError``.
 
-    A part of 1 beside a percentage is refused: nobody means half a percent.
+    A fraction beside a percentage is refused: nobody means half a percent.
     """
     weights = [source.number(name, 100) or Fraction(0) for source, name in fields]
-    # None above 1: they are shares already.
+    # None is above 1, so they are no percentages.
     if max(weights, default=Fraction(0)) <= 1:
         return weights
     for (source, name), weight in zip(fields, weights, strict=True):
@@ -126,7 +126,7 @@ def mixed_of(spec: Fields) -> Mixed:
 def settle_of(spec: Fields, mode: HvpaMode, restarts: bool) -> Seconds:
     """Time for which less must have been enough before effective intervals shrink: ``scaleDownDelay``, or the default.
 
-    ``restarts``: replicas restart to be resized; then noise of minutes costs more than the size that it keeps.
+    ``restarts``: a resize restarts replicas, so reacting to noise costs more than keeping the size for longer.
     """
     if mode is not HvpaMode.EFFECTIVE_INTERVALS:
         return Seconds(0.0)

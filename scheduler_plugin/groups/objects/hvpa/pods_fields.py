@@ -1,4 +1,4 @@
-"""What is remembered of the pods as fields of a group's status, and back. What cannot be read was never remembered."""
+"""The memory of pods as fields of a group's status, and back. What cannot be read counts as never remembered."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _past(pods: JsonObject) -> Iterator[PastPods]:
         try:
             sizes = tuple(read_container(size, "status.pods.past") for size in items(entry, "sizes"))
         except ValueError:
-            # One entry that cannot be read loses only itself.
+            # A bad entry is skipped; the others still count.
             continue
         if since is not None:
             yield PastPods(since, whole(entry, "ready"), sizes)

@@ -55,7 +55,7 @@ def _with_changes(rules: DirectionRules, found: Fields, names: tuple[str, str]) 
 
 
 def both_params(found: Fields, name: str, otherwise: ResourceChangeParams) -> ResourceChangeParams:
-    """``cpu`` and ``memory`` of the object of that name, each ``otherwise`` where it is not given."""
+    """``cpu`` and ``memory`` of the object of that name, each ``otherwise`` if it is missing."""
     return _params(found.fields(name), _RESOURCES, otherwise)
 
 
@@ -75,7 +75,7 @@ def maintenance_window(spec: Fields, *axes: AxisRules) -> MaintenanceWindow | No
     name = "maintenanceTimeWindow"
     if not spec.has(name):
         modes = {rules.mode for axis in axes for rules in (axis.up, axis.down)}
-        # An update mode that waits for a window that never comes would never scale.
+        # Without a window this mode would never scale.
         if UpdateMode.MAINTENANCE_WINDOW in modes:
             raise spec.error(name, "begin and end, which updateMode MaintenanceWindow needs")
         return None

@@ -24,7 +24,7 @@ from scheduler_plugin.groups.core.tortoise.configuration import NO_METRIC, Confi
 from scheduler_plugin.groups.core.workload import RESOURCES, Resource
 
 LARGEST: Final = 10_000
-"""Of replicas; and the largest multiplier."""
+"""The largest whole number, and the largest ratio."""
 
 
 class ConfigurationError(ValueError):
@@ -60,7 +60,7 @@ def read_configuration(document: Mapping[str, object]) -> Configuration:
     >>> read_configuration({"PreferredMaxReplicas": 10, "MaximumCPURequest": "5"}).maximum_cpu_request
     MilliCpu(value=5000)
     """
-    usual = Configuration()
+    defaults = Configuration()
     changes: dict[str, object] = {"ignored": tuple(sorted(IGNORED & document.keys()))}
     for name, value in document.items():
         if name in IGNORED:
@@ -70,10 +70,10 @@ def read_configuration(document: Mapping[str, object]) -> Configuration:
             raise ConfigurationError(f"{name}: unknown name; expected one of {', '.join(sorted(_FIELDS))}")
         try:
             # The type of the default decides how a value is read.
-            changes[field] = _READERS[type(getattr(usual, field))](value)
+            changes[field] = _READERS[type(getattr(defaults, field))](value)
         except ValueError as error:
             raise ConfigurationError(f"{name}: {error}") from None
-    configuration = replace(usual, **changes)  # type: ignore[arg-type]  # a reader makes what the field holds
+    configuration = replace(defaults, **changes)  # type: ignore[arg-type]  # a reader makes what the field holds
     _check(configuration)
     return configuration
 
@@ -112,7 +112,7 @@ def _whole(given: object) -> int:
 def _ratio(given: object) -> Fraction:
     if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 <= given <= LARGEST:
         raise ValueError(f"expected a number from 0 to {LARGEST}, got {shown(given)}")
-    # Through `str`: the fraction of a binary float has a long tail.
+    # Through `str`, for the decimal that was written and not its nearest binary float.
     return Fraction(str(given))
 
 
@@ -193,7 +193,7 @@ _SHARES: Final = ("ReplicaReductionFactor", "MaxAllowedScalingDownRatio", "Buffe
 def _check(found: Configuration) -> None:
     values = {name: getattr(found, field) for name, field in _FIELDS.items()}
     try:
-        # The layout raises if the hours do not divide a day.
+        # The layout raises `ValueError` if the hours do not divide a day.
         _ = found.layout
     except ValueError as error:
         raise ConfigurationError(f"RangeOfMinMaxReplicasRecommendationHours: {error}") from None

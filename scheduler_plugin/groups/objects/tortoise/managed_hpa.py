@@ -54,7 +54,7 @@ def _metric(found: Json) -> Metric:
     if text(found, "type") == "ContainerResource":
         for resource in RESOURCES:
             if text(container, "name") == resource:
-                # 0 means that there is no utilisation: such a target is an amount and is kept as it is.
+                # 0: no utilisation, so the target is an amount and the metric stays as it is.
                 target = whole(container, "target", "averageUtilization")
                 return ContainerTarget(text(container, "container"), resource, target or None, {} if target else found)
     if text(found, "type") == "Resource":

@@ -27,7 +27,7 @@ from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
 from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Resource, ResourceList, SizeBounds
 
 MOST_CONTAINERS: Final = 64
-"""Of which one Tortoise says anything: its status has an entry for each."""
+"""The most containers that one Tortoise may name: its status has an entry for each."""
 
 MOST_REPLICAS: Final = 10_000
 _API_VERSIONS: Final = {VM_KIND: f"{VM_GROUP}/{VM_VERSION}"}
@@ -115,7 +115,7 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
         manifest = msgspec.convert(found, _Object).spec
     except (ValueError, RecursionError) as error:
         raise InvalidTortoiseError(field_message(error)) from None
-    # All parts are read before anything is raised, so that people see every problem at once.
+    # Read all parts before raising anything, so that people see every problem at once.
     name, refs, parts = name_of(found), manifest.target_refs, _Parts()
     target = parts.read(lambda: _target(refs.scale_target_ref), Target("", "", ""))
     spec = Spec(
@@ -132,7 +132,7 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
     deletes = parts.read(lambda: _deletes(manifest.deletion_policy), False)
     if parts.problems:
         raise InvalidTortoiseError("; ".join(parts.problems))
-    # Upstream's name for a Tortoise's own HPA, so that an existing one is found.
+    # The name that upstream gives a Tortoise's own HPA, so that an existing one is found.
     hpa = spec.autoscaler or f"tortoise-hpa-{name.name}"
     return Tortoise(name, spec, target, hpa, deletes, manifest.horizontal_pod_autoscaler_behavior or {})
 
@@ -142,7 +142,7 @@ C = TypeVar("C", TortoiseMode, Scaling)
 
 
 class _Parts:
-    """Reads part by part, so that all that is wrong is said at once."""
+    """Reads part by part and collects every problem."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -159,7 +159,7 @@ def _target(given: _Target) -> Target:
     path = "spec.targetRefs.scaleTargetRef"
     if not given.kind or not given.name:
         raise ValueError(f"{path}: expected a kind and a name")
-    # Most targets without an API version are Deployments.
+    # `apps/v1` has Deployments, StatefulSets and ReplicaSets.
     return Target(given.api_version or _API_VERSIONS.get(given.kind, "apps/v1"), given.kind, given.name)
 
 
@@ -188,8 +188,7 @@ def _deletes(given: str) -> bool:
 
 
 def _policies(given: list[_Policy] | None) -> Policies | None:
-    """An empty list is none at all: then nothing was said."""
-    # An empty list means the same as none: nothing was said.
+    """The policies; None for an empty list too, which says nothing about any container."""
     if not given:
         return None
     policies: dict[Place, Scaling] = {}
@@ -217,7 +216,7 @@ P = TypeVar("P", _Policy, _Sizes)
 
 
 def _named(path: str, given: list[P]) -> list[tuple[str, P]]:
-    """Each entry with its path. No container may come twice, or be without a name."""
+    """Each entry with its path. Containers must have different names, none of them empty."""
     names = [entry.container_name for entry in given]
     if len(names) > MOST_CONTAINERS:
         raise ValueError(f"{path}: expected at most {MOST_CONTAINERS} containers, got {len(names)}")

@@ -50,9 +50,9 @@ def write_slots(memory: SlotMemory) -> list[Json]:
 
 def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemory:
     """The memory that ``write_slots`` wrote; an empty one in the layout ``otherwise`` if there is none."""
-    # At most one week of hours, however long the status is.
+    # Whatever someone wrote into the status, read at most one week of hours.
     parsed = _read(list(entries)[:MOST_SLOTS])
-    # The first readable entry tells the layout, so that a memory outlives a change of the configuration.
+    # The first readable entry defines the layout, so that a memory survives a change of the configuration.
     layout = next((candidate for entry in parsed if (candidate := _layout(entry)) is not None), otherwise)
     slots = frozenset(layout.slots())
     named = [(entry.slot, entry) for entry in parsed if entry.timezone == layout.zone.key]
@@ -60,9 +60,9 @@ def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemo
 
 
 def _read(found: list[JsonObject]) -> list[_Entry]:
-    """All entries at once; one by one where some of them cannot be read."""
+    """The entries that can be read."""
     try:
-        # All at once is much faster; one bad entry makes it necessary to go one by one.
+        # All at once is much faster; a bad entry makes it fail.
         return msgspec.convert(found, list[_Entry])
     except ValueError:
         return [entry for raw in found if (entry := _one(raw)) is not None]
@@ -72,7 +72,7 @@ def _one(found: JsonObject) -> _Entry | None:
     try:
         return msgspec.convert(found, _Entry)
     except ValueError:
-        # Left out, and learned again when its slot comes.
+        # Skipped; it is learned again when its slot comes.
         return None
 
 

@@ -1,4 +1,4 @@
-"""A Tortoise's status: its memory, in v1beta3's names where it has some, and its recommendations for people.
+"""A Tortoise's status: its memory, in v1beta3's names if it has them, and its recommendations for people.
 
 Rules that hold here:
 
