@@ -16,7 +16,7 @@ from typing import Final, Literal, TypeGuard
 
 import msgspec
 
-from protocol.smoothing.spec import READERS, SPECS, StageSpec
+from protocol.smoothing.spec import READERS, SPECS, HistogramSpec, StageSpec
 from protocol.smoothing.stage import LARGEST, Sample, Stage, StageExplanation
 from protocol.units import Instant
 
@@ -109,6 +109,7 @@ def parse_policy(document: object, resource: Resource = "cpu", path: str = "") -
     if not _is_list(document) or not 0 < len(document) <= MAX_STAGES:
         raise SmoothingPolicyError(path, f"expected a list of 1 to {MAX_STAGES} stages")
     specs = tuple(_parse_stage(raw, f"{path}[{index}]") for index, raw in enumerate(document))
+    specs = tuple((name, spec.of(resource) if isinstance(spec, HistogramSpec) else spec) for name, spec in specs)
     # Stages that could delay memory are refused: a guest without memory is killed, not just slow.
     for index, stage in enumerate(_build(path, specs)):
         if resource == "memory" and stage.delays_growth:

@@ -14,6 +14,7 @@ from math import inf
 from typing import Final, Literal
 
 import msgspec
+from msgspec import structs
 
 from protocol.durations import parse_duration
 from protocol.field_errors import shown
@@ -34,6 +35,10 @@ _MOST_TIMES: Final = 1000.0
 
 class Quantity(float):
     """A quantity of zero or more in the unit of the policy's resource."""
+
+
+_SMALLEST_CPU: Final = Quantity(0.01)
+_SMALLEST_MEMORY: Final = Quantity(1e7)
 
 
 class Duration(float):
@@ -200,17 +205,25 @@ class HistogramSpec(StageSpec, frozen=True):
     percentile: float = 0.90
     margin: float = 1.15
     half_life: Duration = Duration(86400)
-    smallest: Quantity = Quantity(0.01)
+    smallest: Quantity | None = None
     use: Literal["floor", "target"] = "floor"
 
     def __post_init__(self) -> None:
         check(0 <= self.percentile <= 1, "percentile of 0 to 1")
         check(0 < self.margin <= _MOST_TIMES, f"margin above zero and at most {_MOST_TIMES:g}")
-        check(self.smallest > 0, "smallest above zero")
+        check(self.smallest is None or self.smallest > 0, "smallest above zero")
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
         """The histogram."""
-        return HistogramStage(Seconds(self.half_life), self.percentile, self.margin, self.smallest, self.use)
+        smallest = _SMALLEST_CPU if self.smallest is None else self.smallest
+        return HistogramStage(Seconds(self.half_life), self.percentile, self.margin, smallest, self.use)
+
+    def of(self, resource: Literal["cpu", "memory"]) -> HistogramSpec:
+        """The same with the smallest bucket of that resource, unless it has one."""
+        if self.smallest is not None:
+            return self
+        # Buckets grow by a factor, so those that begin at a hundredth of a CPU end below a gigabyte.
+        return structs.replace(self, smallest=_SMALLEST_CPU if resource == "cpu" else _SMALLEST_MEMORY)
 
 
 class QuantizeSpec(StageSpec, frozen=True):

@@ -147,6 +147,14 @@ def test_a_stage_without_fields_has_sensible_ones(stage: str, meant: dict[str, o
     assert parse_policy([{stage: None}]) == parse_policy([{stage: {}}]) == parse_policy([{stage: meant}])
 
 
+def test_histogram_of_memory_reaches_large_vms() -> None:
+    """Its buckets end at 70 TB; those of CPU would end below a gigabyte."""
+    pipeline, need = parse_policy([{"histogram": {}}], "memory").start(), 8.0 * 2**30
+    for minute in range(3 * 24 * 60):
+        pipeline.target(Instant(minute * 60.0), Sample(need, need))
+    assert pipeline.target(Instant(3 * 86400.0), Sample(1.0, need)) == pytest.approx(1.15 * need, rel=0.06)
+
+
 def test_path_is_relative_to_policy() -> None:
     with pytest.raises(SmoothingPolicyError) as caught:
         parse_policy({"stages": [{"hold": {"window": 0}}]}, path="scaling.cpu")
