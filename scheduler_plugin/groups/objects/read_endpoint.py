@@ -39,9 +39,9 @@ def read_service(group: VmGroup) -> Json:
 
 def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
     """The slice that lists the replicas as ``plan`` has them."""
-    draining = [
-        reasoned.member for reasoned in plan.held_back if reasoned.member.available and _goes(reasoned.member, plan)
-    ]
+    leaving = (reasoned.member for reasoned in plan.held_back if _goes(reasoned.member, plan))
+    # Without an address it has no clients, and the API refuses a slice that names it.
+    draining = [member for member in leaving if member.available and member.address]
     endpoints = [
         *(_endpoint(member, group, True) for member in plan.serving),
         *(_endpoint(member, group, False) for member in draining),

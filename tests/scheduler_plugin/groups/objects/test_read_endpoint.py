@@ -50,6 +50,14 @@ def test_slice_lists_serving_and_draining() -> None:
     }
 
 
+def test_replica_without_an_address_is_not_listed() -> None:
+    """The API would refuse the whole slice, and the group would stand still."""
+    without = replica(1, draining=Seconds(2.0), address="")
+    plan = plan_group(replace(SHOP, replicas=1), [PRIMARY, replica(0), without], True)
+    found = endpoint_slice(GROUP, plan)
+    assert [each["addresses"] for each in items(found, "endpoints")] == [["10.100.128.1"]]
+
+
 def test_unchanged_slice_is_not_written() -> None:
     one = endpoint_slice(GROUP, plan_group(SHOP, [PRIMARY, replica(0)], True))
     two = endpoint_slice(GROUP, plan_group(SHOP, [PRIMARY, replica(0), replica(1)], True))
