@@ -23,9 +23,9 @@ LONGEST_PAGE: Final = 8 * 1024 * 1024
 
 
 class ApiError(Exception):
-    """A call to the Kubernetes API failed; see the two kinds. ``retry_after`` is the wait it asks for."""
+    """A call to the Kubernetes API failed; see the two kinds. ``retry_after`` is the wait that the server asks for."""
 
-    # Read by every back-off; None unless the server sent Retry-After.
+    # Added to every back-off; None unless the server sent Retry-After.
     retry_after: Seconds | None = None
 
 
@@ -56,7 +56,7 @@ class PageTooLargeError(ApiUnknownError):
 
 
 def complaint(status: int, body: bytes, retry_after: str) -> ApiError:
-    """Message of an error response."""
+    """The error for a response that is not a success."""
     refusal = read_refusal(status, body, retry_after)
     # A 5xx may come from a proxy while the API server still does the work, so it refuses nothing.
     return ApiUnknownError(str(refusal), refusal.retry_after) if refusal.is_unknown else ApiRefusedError(refusal)
@@ -65,8 +65,8 @@ def complaint(status: int, body: bytes, retry_after: str) -> ApiError:
 class ApiCall(msgspec.Struct, frozen=True):
     """One request. ``path`` begins with a slash; ``body`` is encoded as JSON; ``timeout`` covers the whole call.
 
-    From ``not_after`` on, on the machine's monotonic clock, it must not be sent any more: the sender may have been
-    stopped since it asked for it.
+    From ``not_after`` on, on the machine's monotonic clock, it must not be sent any more: the process may have been
+    suspended between the decision and the call.
     """
 
     method: str
@@ -79,26 +79,26 @@ class ApiCall(msgspec.Struct, frozen=True):
     not_after: Instant | None = None
 
     def within(self, timeout: Seconds, not_after: Instant | None = None) -> ApiCall:
-        """The call with this time-out, which the API server is asked to keep, too.
+        """The call with this time-out, which the API server is asked to observe, too.
 
         >>> ApiCall("DELETE", "/api/v1/nodes/n1", Seconds(3.0)).within(Seconds(1.5)).query
         {'timeout': '1500ms'}
         """
-        least = 1  # the server takes 0 for no time-out at all
-        # The server gives up a request that has waited this long there, so that a write does not land after its sender
-        # has gone on.
-        query = {**self.query, "timeout": f"{max(least, int(timeout * 1000))}ms"}
+        least_ms = 1  # the server takes 0 for no time-out at all
+        # The server gives up a request that takes this long, so that a write does not land after its sender has gone
+        # on.
+        query = {**self.query, "timeout": f"{max(least_ms, int(timeout * 1000))}ms"}
         return ApiCall(self.method, self.path, timeout, query, self.body, self.content_type, not_after)
 
 
 def unknown(call: ApiCall, error: Exception) -> ApiUnknownError:
-    """Record that the outcome of the call is unknown, for this reason."""
+    """The error that the outcome of the call is unknown, for this reason."""
     # Client errors may quote a whole response; a log line must stay readable.
     return ApiUnknownError(f"{call.method} {call.path}: {type(error).__name__}: {error}"[:SHOWN])
 
 
 Writing = Callable[[ApiCall], AbstractContextManager[ApiCall]]
-"""Entered around each write: the call as it may be made now, or an ``ApiUnknownError`` where nothing may be written."""
+"""Entered around each write: the call as it may be made now, or an ``ApiUnknownError`` if nothing may be written."""
 
 
 class KubernetesApi(Protocol):

@@ -1,6 +1,6 @@
 """Events: what our programs tell people on an object, shown by ``kubectl describe``.
 
-An Event's name says what it is about where that happens once: a second create of it is a 409.
+An Event that must be written only once gets a fixed name: a second create of it is a 409.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from protocol.messages import ObjectName
 from protocol.virtual_machine import VirtualMachine
 
 CLUSTER_WIDE: Final = "default"
-"""Where Events on objects without a namespace are kept, as kubelets do."""
+"""The namespace of Events on objects that have none, as kubelets choose it."""
 
 LONGEST_NOTE: Final = 1024
 """Characters: the API server takes no more."""
@@ -33,7 +33,7 @@ class EventSubject:
 class EventRecord:
     """An Event: ``reason`` in CamelCase, ``note`` for people.
 
-    ``name`` is that of the Event, if it must be written once however often it is reported; else it is generated.
+    ``name`` is that of the Event, if it must be written only once however often it is reported; else it is generated.
     """
 
     about: EventSubject
@@ -54,7 +54,7 @@ def about_vm(vm: VirtualMachine) -> EventSubject:
 
 
 def event_body(event: EventRecord, stamp: str, component: str = "autoscale-scheduler") -> JsonObject:
-    """The object to create; ``stamp`` (RFC 3339 with microseconds) makes its name its own, ``component`` tells it."""
+    """The object to create; ``stamp`` (RFC 3339 with microseconds) makes its name unique, ``component`` reports it."""
     about = event.about
     # A given name makes the Event unique: creating it a second time is a 409, which is not an error. A generated one
     # takes the digits of the time stamp, as names allow no colons.
@@ -62,7 +62,7 @@ def event_body(event: EventRecord, stamp: str, component: str = "autoscale-sched
     return {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
-        # An Event must live in a namespace, and in the one of its object if that has any.
+        # An Event must be in the namespace of its object, if that has one.
         "metadata": {"name": name, "namespace": about.name.namespace or CLUSTER_WIDE},
         "involvedObject": {
             "apiVersion": about.resource.api_version,

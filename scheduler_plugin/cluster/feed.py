@@ -1,4 +1,8 @@
-"""Feeds the ledger from the API: four informers in, facts and complete lists out."""
+"""Feeds the ledger from the API: four informers in, facts and complete lists out.
+
+The ledger gets nothing until all four kinds are listed, then all lists at once; and all of them again whenever a kind
+had to be listed again.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +82,7 @@ class Feed:
         self.claims: FactInformer[str] = FactInformer(CLAIMS, _ignored, report)
         self.volumes: FactInformer[tuple[NodeTerm, ...]] = FactInformer(VOLUMES, _ignored, report)
         for informer in (*self.informers, *self._extras):
-            # A restored store shows in one kind first. The others may be known from the history that was lost.
+            # A restored store shows in one kind first; the other caches may still hold the history that was lost.
             informer.on_restored = partial(self.restored, informer)
         self.addresses = PodAddresses()
         self._clock = clock
@@ -91,7 +95,7 @@ class Feed:
 
     @property
     def informers(self) -> tuple[FactInformer[Any], ...]:
-        """All informers."""
+        """The informers of the kinds that the ledger needs."""
         return (self.nodes, self.pods, self.vms, self.migrations)
 
     @property
@@ -99,7 +103,7 @@ class Feed:
         return (self.namespaces, self.claims, self.volumes)
 
     def fill(self, ledger: Ledger, queues: OrderQueues, writer: str | None) -> None:
-        """All that is read from now on goes into this ledger; what has already been read goes in at once.
+        """From now on changes go to this ledger; all that has already been read goes in at once.
 
         ``writer`` alone writes permits; None: another process decides.
         """
@@ -107,7 +111,7 @@ class Feed:
         ledger.rank_by(self.settings.ranking)
         ledger.serve(self.settings.scheduler_name, self.settings.percent_of_nodes)
         ledger.follow_requests(self.settings.pod_requests, limits_cpu=self.settings.limits_cpu)
-        # A new term gets its ledger while the caches are warm; there is nothing to wait for.
+        # A new term gets its ledger while the caches are warm, so there is nothing to wait for.
         if not self.missing:
             self._resync()
 
@@ -119,13 +123,13 @@ class Feed:
                 for informer in self.informers:
                     tasks.create_task(informer.refresh())
         finally:
-            # Also after a failure, or the ledger would never be given anything again.
+            # Also after a failure, or nothing would ever reach the ledger again.
             self._is_refreshing = False
 
     async def hold_back(self, span: Seconds) -> None:
-        """Gives the ledger nothing before all kinds were listed, ``span`` has passed, and all were listed once more.
+        """Gives the ledger nothing until all kinds were listed, ``span`` has passed, and all were listed once more.
 
-        So everything that an ended process had sent is known. ``run`` must be running, and nothing listed yet.
+        Everything that an ended process had sent is then known. ``run`` must be running, and nothing listed yet.
         """
         await self.refresh()
         self._is_refreshing = True
@@ -148,7 +152,7 @@ class Feed:
         self.settings = settings
         self._ledger.rank_by(settings.ranking)
         self._ledger.serve(settings.scheduler_name, settings.percent_of_nodes)
-        if not settings.pod_requests:  # at once; switched on, it waits until the API server has been asked
+        if not settings.pod_requests:  # off at once; on only after the API server has been asked
             self._ledger.follow_requests(False)
         if self._ledger.is_ready:
             # Unit, watermark, reserve and price are part of a node's facts, so every node has to be computed again.
@@ -161,7 +165,7 @@ class Feed:
 
     def listed(self, kind: str) -> None:
         """An informer has listed everything; once all have, the ledger takes in the lists."""
-        # A watch that could not be resumed lists again, too: what no event said is in that list.
+        # A watch that could not be resumed lists again, too; its list has the changes that no event reported.
         self._listed.add(kind)
         self._hand_over()
 
@@ -182,25 +186,24 @@ class Feed:
         self._queues.add(self._ledger.resync(nodes, self.pods.facts.values(), vms, self._clock.now(), moves))
 
     def restored(self, witness: FactInformer[Any] | None = None) -> None:
-        """The cluster's store was restored: everything is read again, by the ``witness``, who says so, anyway."""
+        """The cluster's store was restored: everything is read again. The ``witness``, which noticed, already does."""
         # Nothing reaches the ledger until every kind has been listed from the restored store.
         self._listed.clear()
-        # A restored store counts its versions from an older one, so newer facts would look stale.
+        # A restored store continues from an older version, so newer facts would look stale.
         self._ledger.forget_versions()
         for informer in (*self.informers, *self._extras):
-            # The witness is in the middle of reading everything again.
             if informer is not witness:
                 informer.read_again()
 
     @property
     def missing(self) -> list[str]:
-        """The kinds that have never been listed; the ledger is not ready while there is one."""
+        """The kinds not listed yet, or not since a restore; the ledger gets nothing while there are any."""
         return sorted(EVERY_KIND - self._listed)
 
     @property
     def surroundings(self) -> ConstraintContext:
-        """Everything beside the ledger's facts that decides where a VM may go now."""
-        # A cluster always has namespaces: none means that they could not be listed, not that none match.
+        """Everything except the ledger's facts that decides where a VM may go now."""
+        # A cluster always has namespaces, so an empty table means that they could not be listed.
         namespaces = self.namespaces.facts or None
         is_current = self.pods.is_current and self.migrations.is_current
         return ConstraintContext(namespaces, self.claims.facts, self.volumes.facts, is_current)
@@ -260,7 +263,7 @@ class Feed:
             self._queues.add(self._ledger.see_migration(change.after.facts, self._clock.now()))
 
     def _watch_for_rivals(self, change: FactChange[VirtualMachine]) -> None:
-        """Only one process may write permits at a time; another one must be seen."""
+        """Only one process may write permits at a time; reports any other."""
         before, after = change.before, change.after
         if self._writer is None or before is None or after is None or before.permit == after.permit:
             return

@@ -18,7 +18,7 @@ from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, ApiError, PageTo
 
 
 def http_client(found: Credentials, limits: httpx.Limits, name: str) -> httpx.AsyncClient:
-    """Connections to the Kubernetes API, whose log and ``managedFields`` then have the program's ``name``."""
+    """Connections to the Kubernetes API, whose logs and ``managedFields`` will show the program's ``name``."""
     headers = [(b"User-Agent", name.encode()), *encoded_headers(found)]
     transport = probed_transport(found.tls, limits, found.proxy)
     # trust_env would send API traffic through any HTTP_PROXY of the pod; the kubeconfig's own proxy is in the

@@ -76,10 +76,10 @@ class _Migration(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterMigration:
-    """A migration as the API has it: what the ledger must know, and the numbers and reasons that people ask for.
+    """A migration as the API has it: facts for the ledger, and the numbers and reasons that people ask for.
 
-    ``reason`` is why a scheduler ordered it; ``why`` is what the last condition says, where it failed: what went
-    wrong. ``total`` and ``downtime`` are None before they are known.
+    ``reason`` is why a scheduler ordered it; ``why`` is what its latest condition says: of a failed one, what went
+    wrong. ``total`` and ``downtime`` are None until they are known.
     """
 
     facts: MigrationFacts
@@ -115,7 +115,7 @@ def read_migration(obj: JsonObject) -> ClusterMigration:
     status = migration.status or _Status()
     info = status.info or _Info()
     changes = [(_time(_CHANGED, condition.last_transition_time), condition) for condition in status.conditions or ()]
-    # The controller appends conditions in no promised order; the one that changed last says why a migration failed.
+    # Conditions have no promised order; the one that changed last says why a migration failed.
     last = max(changes, key=lambda change: change[0], default=None)
     return ClusterMigration(
         facts=_facts(migration, status, None if last is None else last[0]),
@@ -144,7 +144,7 @@ def _facts(found: _Migration, status: _Status, changed_at: float | None) -> Migr
         is_leaving=meta.deletionTimestamp is not None,
         # People and other tools create migrations, too; only those with our label are ours to cancel.
         is_ours=(meta.labels or {}).get(LABEL_CREATED_BY) == SCHEDULER_NAME,
-        # The API has no end time: the youngest condition stands for it, or else the creation.
+        # The API has no end time: that of the latest condition stands for it, or else the creation.
         ended_at=max(created, changed_at or 0.0) if phase.is_over else None,
         created_at=created,
         dirty_rate=_dirty_rate(status.info),
@@ -179,7 +179,7 @@ def _seconds(milliseconds: int | None) -> Seconds | None:
 
 
 def _time(path: str, text: str | None) -> float:
-    """Seconds since 1970; 0 if nothing is said."""
+    """Seconds since 1970; 0 if there is no time."""
     if text is None:
         return 0.0
     at = parse_timestamp(text)
@@ -201,10 +201,10 @@ _PHASES: Final = {
 }
 
 MIGRATIONS: Final = Kind(
-    # A cluster without the migration CRD is still autoscaled; its VMs just stay where they are.
     MIGRATION_PLURAL,
     f"/apis/{VM_GROUP}/{VM_VERSION}/{MIGRATION_PLURAL}",
     read_migration,
+    # A cluster without the migration CRD is still autoscaled; its VMs just stay where they are.
     is_optional=True,
 )
 

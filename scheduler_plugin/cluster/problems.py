@@ -27,16 +27,16 @@ def unreadable_objects(feed: Feed) -> Iterator[tuple[Resource, Unreadable]]:
 
 
 def unreadable_event(resource: Resource, found: Unreadable) -> EventRecord:
-    """That an object cannot be read."""
-    # One Event per version of the object: the same name again is a 409. The UID tells a recreated object from the old
-    # one.
+    """The Event for an object that cannot be read."""
+    # One Event per version of the object: creating the same name again is a 409. The UID tells a recreated object from
+    # the old one.
     name = f"{found.name.name[:_LONGEST_NAME]}.unreadable.{found.uid[:8]}.{found.version or 0}"
     note = f"cannot be read, so it counts at its maximum: {found.reason}"
     return EventRecord(EventSubject(resource, found.name, found.uid), "Unreadable", note, name=name)
 
 
 def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[tuple[str, str]]:
-    """Problems of a VM that can be decoded: reasons in CamelCase, and notes."""
+    """Problems of a VM that can be read: reasons in CamelCase, and notes."""
     problems = [("PartlyUnreadable", problem) for problem in vm.problems]
     # The unit is set per node, but only the VM's owner can see that it jumps straight to its maximum (S4.6).
     if vm.enabled:
@@ -46,7 +46,7 @@ def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[tuple[s
 
 
 def vm_events(vm: VirtualMachine, settings: SchedulerSettings) -> list[EventRecord]:
-    """The same as Events."""
+    """Problems of a VM, as Events."""
     return [
         EventRecord(about_vm(vm), reason, note, name=_event_name(vm.name, reason, note))
         for reason, note in vm_problems(vm, settings)
@@ -57,7 +57,7 @@ def notes_on(feed: Feed, vm: ObjectName) -> list[str]:
     """Problems of a VM and of the pods that run it, for ``/explain``."""
     current, bad = feed.vms.facts.get(vm), feed.vms.unreadable.get(vm)
     notes = [] if bad is None else [f"VirtualMachine {vm} cannot be read: {bad.reason}"]
-    # An unreadable VM stands in the cache at its maximum; problems of that stand-in mean nothing.
+    # The cache has a stand-in for an unreadable VM, whose problems mean nothing.
     if current is not None and bad is None:
         notes += [note for _, note in vm_problems(current, feed.settings)]
     for name, unreadable in feed.pods.unreadable.items():

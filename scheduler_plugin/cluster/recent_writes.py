@@ -10,7 +10,7 @@ K = TypeVar("K")
 
 
 class RecentWrites(Generic[K]):
-    """By what each write is about. One has landed, or never will, ``settle`` after it was sent."""
+    """Writes by their subject. ``settle`` after it was sent, a write has landed or never will."""
 
     def __init__(self, settle: Seconds) -> None:
         self._settle = settle
@@ -21,7 +21,7 @@ class RecentWrites(Generic[K]):
 
     def sent(self, about: K, now: Instant) -> None:
         """A write is on its way."""
-        # Pruned here, so that the table never grows, whatever becomes of the writes.
+        # Pruned here, so that the table stays small whatever becomes of the writes.
         recent = {key: at for key, at in self._sent_at.items() if now - at < self._settle}
         self._sent_at = recent | {about: now}
 

@@ -1,7 +1,7 @@
-"""The fields of pods, VirtualMachines, nodes and volumes that constraints are made of, read into their vocabulary.
+"""The fields of pods, VirtualMachines, nodes and volumes that constraints are made of, read into constraint types.
 
-What cannot be read constrains nothing and says so: a VM that is well but for its affinity is still scaled, and
-kube-scheduler's refusal tells what was overlooked.
+What cannot be read constrains nothing: a VM with a malformed affinity is still scaled, and kube-scheduler refuses any
+node that breaks a constraint overlooked here.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ S = TypeVar("S")
 
 
 def pod_constraints(spec: Mapping[str, object]) -> PodConstraints:
-    """Node constraints in the ``spec`` of a VirtualMachine; spelled as in a pod."""
+    """Node constraints in the ``spec`` of a VirtualMachine, which has the same fields as a pod."""
     # Most VMs have none of these fields: they share one empty value, and the decoder is not run.
     if not any(spec.get(key) for key in CONSTRAINING):
         return UNCONSTRAINED
     try:
         return _constraints(msgspec.convert(spec, ConstrainingSpec))
     except (ValueError, RecursionError) as error:
-        # A VM whose affinity is malformed is still scaled; it just does not move.
+        # No reason to call the whole VM unreadable: it is still scaled.
         return PodConstraints(unreadable=f"spec: {field_message(error)}")
 
 
@@ -99,12 +99,12 @@ def placed_traits(
 ) -> PodTraits:
     """A pod as other pods' constraints see it, with the ports of all of its containers, and what else it asks for."""
     affinity = found.affinity or Affinity()
-    made = PodTraits(
+    traits = PodTraits(
         labels=labels,
         anti_affinity=_pod_terms(affinity.pod_anti_affinity),
         host_ports=tuple(_host_ports(ports)),
         volumes=tuple(_claims(found)),
-        # Dropping what the API server adds to every pod lets ordinary pods share PLAIN_POD.
+        # Without what the API server adds to every pod, a pod may still equal PLAIN_POD.
         tolerations=tuple(
             _toleration(toleration)
             for toleration in found.tolerations or ()
@@ -113,14 +113,14 @@ def placed_traits(
         is_leaving=is_leaving,
         asks=asks,
     )
-    # Thousands of pods have no such traits; one shared value saves their memory.
-    return PLAIN_POD if made == PLAIN_POD else made
+    # All pods without traits share one value, which saves memory.
+    return PLAIN_POD if traits == PLAIN_POD else traits
 
 
 def has_preferences(body: bytes | msgspec.Raw) -> bool:
-    """Return True if a Pod, as JSON text, says itself which of the nodes that it fits it would rather have.
+    """Return True if a Pod, as JSON text, states a preference among the nodes that it fits.
 
-    That is preferred affinity, and spread that may be violated. What cannot be read may be one.
+    That is preferred affinity, or a spread that may be violated. A pod that cannot be read may have one.
     """
     try:
         return prefers(_PREFERRING.decode(body).spec)
@@ -129,12 +129,12 @@ def has_preferences(body: bytes | msgspec.Raw) -> bool:
 
 
 def prefers(spec: PreferringSpec) -> bool:
-    """Return True if a pod says itself which nodes it would rather have."""
+    """Return True if a pod states a preference among nodes."""
     if spec.affinity is None and not spec.topology_spread_constraints:
         return False
     affinity = spec.affinity or Affinity()
-    parts = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
-    if any(part is not None and part.preferred for part in parts):
+    affinities = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
+    if any(part is not None and part.preferred for part in affinities):
         return True
     # ScheduleAnyway is a preference. A DoNotSchedule spread filters nodes instead.
     return any(spread.when_unsatisfiable != "DoNotSchedule" for spread in spec.topology_spread_constraints or ())
@@ -143,7 +143,7 @@ def prefers(spec: PreferringSpec) -> bool:
 def node_traits(
     labels: Mapping[str, str], taints: object, conditions: object, has: Mapping[str, int] | None = None
 ) -> NodeTraits:
-    """A node by its labels, ``spec.taints``, ``status.conditions``, and what it has beside CPU and memory.
+    """A node by its labels, ``spec.taints``, ``status.conditions``, and its resources besides CPU and memory.
 
     Entries that cannot be read are left out.
     """
@@ -165,13 +165,13 @@ def volume_terms(affinity: object) -> tuple[NodeTerm, ...]:
 
 
 def _listed(given: object, kind: type[S]) -> list[S]:
-    read = []
+    converted = []
     for shape in given if isinstance(given, list) else ():
         try:
-            read.append(msgspec.convert(shape, kind))
+            converted.append(msgspec.convert(shape, kind))
         except (ValueError, RecursionError):
             continue
-    return read
+    return converted
 
 
 def _constraints(found: ConstrainingSpec) -> PodConstraints:
@@ -260,8 +260,7 @@ def _spread(found: SpreadShape) -> Spread:
         _selector(found.label_selector),
         # The API's default.
         1 if found.min_domains is None else found.min_domains,
-        # The API's defaults differ: affinity is honored unless told otherwise, taints are ignored unless told
-        # otherwise.
+        # The API's defaults differ: affinity is honored unless the policy is Ignore, taints only if it is Honor.
         honors_affinity=found.node_affinity_policy != "Ignore",
         honors_taints=found.node_taints_policy == "Honor",
         same=tuple(found.match_label_keys or ()),
@@ -278,6 +277,6 @@ def _host_ports(ports: Sequence[Port]) -> list[HostPort]:
 
 
 def _claims(found: Placed) -> list[str]:
-    """The names of the pod's PersistentVolumeClaims. Ephemeral ones are made again for every pod."""
+    """The names of the pod's PersistentVolumeClaims. Ephemeral volumes do not count: each pod gets a new claim."""
     claims = [volume.persistent_volume_claim for volume in found.volumes or ()]
     return [claim.claim_name for claim in claims if claim is not None]

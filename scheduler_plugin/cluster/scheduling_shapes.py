@@ -11,7 +11,7 @@ import msgspec
 
 
 class _Camel(msgspec.Struct, frozen=True, rename="camel"):
-    """Fields are spelled as in the API."""
+    """Fields are spelled in camel case on the wire, as in the API."""
 
 
 class RequirementShape(_Camel, frozen=True):
@@ -50,7 +50,7 @@ class PreferredNodes(_Camel, frozen=True):
     preference: NodeTermShape
 
 
-# Not camel-cased by the base class: these two names are too long to use in code, so they are given one by one.
+# Not camel-cased by the base class: the API's names are too long to use in code, so each field is renamed.
 class NodeAffinity(msgspec.Struct, frozen=True):
     """``nodeAffinity``."""
 
@@ -100,7 +100,7 @@ class Affinity(_Camel, frozen=True):
 class PodToleration(_Camel, frozen=True):
     """One of ``spec.tolerations``."""
 
-    # Without a key, and with the operator Exists, everything is tolerated.
+    # With the operator Exists and no key, everything is tolerated.
     key: str | None = None
     operator: str | None = None
     value: str | None = None
@@ -149,7 +149,7 @@ class Port(_Camel, frozen=True):
 
     host_port: int | None = None
     protocol: str | None = None
-    # The camel rule would make hostIp of it.
+    # The camel-case rule would make it hostIp.
     host_ip: str | None = msgspec.field(default=None, name="hostIP")
 
 
@@ -168,11 +168,11 @@ class VolumeClaim(_Camel, frozen=True):
 class Volume(_Camel, frozen=True):
     """One of ``spec.volumes``."""
 
-    # Only claims tie a pod to nodes; every other source of a volume is left out.
+    # Only claims tie a pod to nodes, so no other source of a volume is read.
     persistent_volume_claim: VolumeClaim | None = None
 
 
-# Two decoders make such a spec: the plain one below, and that of watched pods, which reads everything in one pass.
+# Two types satisfy it: PlacedSpec below, and the spec of watched pods, which are read in one pass.
 class Placed(Protocol):
     """Fields of a pod's spec that other pods' constraints are judged by, beside the ports of its containers."""
 
@@ -212,6 +212,6 @@ class PreferringSpec(_Camel, frozen=True):
 
 
 class PreferringPod(_Camel, frozen=True):
-    """A pod, as far as it says which nodes it would rather have."""
+    """A pod, as far as it states preferences among nodes."""
 
     spec: PreferringSpec

@@ -18,7 +18,7 @@ _PATH: Final = TOKEN_REVIEWS.path()
 
 @dataclass(frozen=True, slots=True)
 class TokenReviews:
-    """Asks over ``api``, which should have connections of its own: a flood must not delay bindings and permits."""
+    """Asks over ``api``, which should have connections of its own: a flood of reviews must not delay bindings."""
 
     api: KubernetesApi
 

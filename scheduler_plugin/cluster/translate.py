@@ -84,7 +84,7 @@ def _converted(obj: JsonObject, kind: type[T]) -> T:
 
 
 def read_node(obj: JsonObject) -> ClusterNode:
-    """A Node; capacity stands in where nothing is said to be allocatable. Raises ``ValueError``."""
+    """A Node; its capacity stands in if its kubelet reports nothing allocatable. Raises ``ValueError``."""
     return _cluster_node(_converted(obj, _Node))
 
 
@@ -101,7 +101,7 @@ def decode_node(body: bytes | msgspec.Raw) -> ClusterNode:
 
 def _cluster_node(found: _Node) -> ClusterNode:
     status, spec = found.status or _NodeStatus(), found.spec or _NodeSpec()
-    # Kubernetes takes the capacity for allocatable where a kubelet does not report the latter.
+    # As the API server does by default for a kubelet that reports no allocatable.
     total = ("status.allocatable", status.allocatable) if status.allocatable else ("status.capacity", status.capacity)
     labels = found.metadata.labels or {}
     return ClusterNode(
@@ -130,7 +130,7 @@ def _amounts(path: str, given: Amounts | None) -> Resources:
 
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._-]+")
-"""A name in which nothing has to be quoted."""
+"""A name that needs no quoting."""
 
 NODES: Final = Kind("nodes", "/api/v1/nodes", read_node)
 PODS: Final = Kind("pods", "/api/v1/pods", read_pod, at_most=pod_at_most, read_line=watched_pod)

@@ -64,7 +64,7 @@ def read_vm(obj: JsonObject) -> VirtualMachine:
     """A VirtualMachine. Raises ``ValueError``."""
     vm, spec = parse_virtual_machine(obj), child(obj, "spec")
     has_overlay = flag(spec, "extraNetwork", "enable") or bool(text(obj, "status", "extraNetIP"))
-    # The controller puts the reason on a condition while the guest boots, and refuses to migrate it then.
+    # While the guest boots, the controller gives a condition this reason, and refuses to migrate the VM.
     booting = any(text(condition, "reason") == BOOTING for condition in items(obj, "status", "conditions"))
     return ClusterVm(
         **asdict(vm),
@@ -79,8 +79,8 @@ def read_vm(obj: JsonObject) -> VirtualMachine:
 def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> VirtualMachine | None:
     """``vm`` after a write of ``permit`` onto that very version of it was answered; None if more may have changed.
 
-    What a webhook changes in passing shows in the generation, the labels or the annotations; the status is written
-    elsewhere. So the rest of the answer need not be read.
+    A webhook's change shows in the UID, the generation, the labels or the annotations, and this call does not write the
+    status. So the rest of the answer need not be read.
     """
     metadata = answer.get("metadata")
     # Without a generation a change of the spec does not show, and an object with problems has to be read whole.
@@ -94,7 +94,6 @@ def with_permit(vm: VirtualMachine, permit: Resources, answer: JsonObject) -> Vi
         ANNOTATION_PERMIT_WRITER: text(annotations, ANNOTATION_PERMIT_WRITER),
     }
     answered = metadata.get("uid"), metadata.get("generation"), metadata.get("labels", {}), annotations
-    # A webhook's change in passing shows in one of these four; the status is not written by this call.
     if answered != (vm.uid, vm.generation, vm.labels, {**vm.annotations, **written}):
         return None
     return replace(vm, resource_version=version, annotations=annotations, permit=permit)
@@ -132,7 +131,7 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
 
 
 def _limit(vm: VirtualMachine) -> Resources:
-    """The most that the VM may have been granted, before its bounds were lowered."""
+    """The most that the VM may have been granted, even before its bounds were lowered."""
     return vm.bounds.max if vm.at_most is None else vm.at_most
 
 
@@ -151,8 +150,8 @@ def _granted(vm: VirtualMachine) -> Resources:
     if annotated is None or not vm.enabled:
         return ZERO
     try:
-        # The agent that was granted it uses it without asking, under any later scheduler, so it counts as long as it
-        # stands on the VM (B.11).
+        # The agent uses its grant without asking, under any later scheduler, so it counts as long as it is on the VM
+        # (B.11).
         return decode_permit(annotated).at_most(_limit(vm))
     except ValueError:
         # An unreadable grant may be anything up to the limit.
@@ -170,30 +169,30 @@ def _stays_because(vm: VirtualMachine) -> str | None:
 
 
 def _auto_migration(vm: VirtualMachine) -> bool | None:
-    """The VM's migration opt-in, as a label or an annotation; an opt-out counts more."""
+    """The VM's opt-in to migration, or opt-out, by a label or an annotation; None if it has neither."""
     choices = vm.labels.get(AUTO_MIGRATION), vm.annotations.get(AUTO_MIGRATION)
     # An opt-out wins over an opt-in, wherever each of the two is written.
     return False if "false" in choices else True if "true" in choices else None
 
 
 def _or_most(amount: Resources | None, vm: VirtualMachine, path: str) -> Resources | None:
-    """An amount of the object, or its maximum where something at ``path`` cannot be read."""
+    """An amount of the object, or the maximum if something at ``path`` cannot be read."""
     if not vm.problems:
         return amount
     return vm.at_most if any(problem.startswith(path) for problem in vm.problems) else amount
 
 
 def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
-    """A VirtualMachine that cannot be read for ``reason``, as far as it can. Never raises.
+    """A VirtualMachine that cannot be read for ``reason``, from its readable parts. Never raises.
 
-    ``use`` is the largest size that is named anywhere; what of ``bounds.max`` is zero has no bound.
+    ``use`` is the largest size in its spec or status; a zero in ``bounds.max`` means no bound.
     """
     guest, status, labels = child(obj, "spec", "guest"), child(obj, "status"), texts(obj, "metadata", "labels")
     # The CRD's default.
     slot = _read(mem_from_wire, guest.get("memorySlotSize", "1Gi"))
     cpus = _sizes(cpu_from_wire, guest.get("cpus", {}), MilliCpu.cores(1))
     counts = _sizes(slot_count_from_wire, guest.get("memorySlots", {}), 1)
-    # One unreadable size may be the largest, so the rest does not bound the VM: zero below means no bound.
+    # An unreadable size may be the largest, so the others do not bound the VM: hence zero, no bound.
     mems = None if counts is None or slot is None else [slot * count for count in counts]
     high = Resources(max(cpus) if cpus else MilliCpu(0), max(mems) if mems else Bytes(0))
     has = Resources(
@@ -207,7 +206,6 @@ def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
         labels=labels,
         annotations=texts(obj, "metadata", "annotations"),
         bounds=Bounds(ZERO, high),
-        # A VM that cannot be read counts at the largest size that its object names anywhere, in its spec or its status.
         use=high.at_least(has),
         actual=None,
         slot_size=slot or DEFAULT_SLOT,
@@ -223,7 +221,7 @@ def vm_at_most(obj: JsonObject, reason: str) -> VirtualMachine:
 
 
 def _permit_at_most(obj: JsonObject, high: Resources) -> Resources | None:
-    """The permit on the object; ``high`` where it cannot be read, None if there is none."""
+    """The permit on the object; ``high`` if it cannot be read, None if there is none."""
     annotated = texts(obj, "metadata", "annotations").get(ANNOTATION_PERMIT)
     if annotated is None:
         return None
@@ -234,7 +232,7 @@ def _permit_at_most(obj: JsonObject, high: Resources) -> Resources | None:
 
 
 def _sizes(read: Callable[[str, WireQuantity], Q], given: object, default: Q) -> list[Q] | None:
-    """Every size of a range; None if one of them cannot be read, so that the largest is not known."""
+    """Every size of a range; None if one of them cannot be read, since the largest is then unknown."""
     if not isinstance(given, Mapping):
         return None
     sizes = [default]

@@ -1,6 +1,6 @@
 """Namespaces, PersistentVolumeClaims and PersistentVolumes, as far as they decide where a VM may go (S4.8).
 
-A cluster may lack or forbid each of these kinds: what is not known ties no VM to any node.
+A cluster may lack or forbid each of these kinds; unknown objects tie no VM to any node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def read_claim(obj: JsonObject) -> str:
 
 
 def read_volume(obj: JsonObject) -> tuple[NodeTerm, ...]:
-    """The alternatives of the volume's node affinity; none where every node reaches it."""
+    """The alternatives of the volume's node affinity; none if every node reaches it."""
     return volume_terms(child(obj, "spec").get("nodeAffinity"))
 
 

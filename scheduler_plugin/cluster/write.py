@@ -1,6 +1,6 @@
 """The few writes that the scheduler makes: permits, requests, bindings, wake-ups, events, migrations; and reads first.
 
-Nothing is retried here: who asked knows whether it is still wanted.
+Nothing is retried here: the caller knows whether the write is still wanted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ WRITE_TIMEOUT: Final = Seconds(3.0)
 class ClusterWriter:
     """Writes and single reads; each raises ``ApiRefusedError`` or ``ApiUnknownError`` (see ``cluster.api``).
 
-    ``identity`` names this process beside every permit that it writes. What ``writing`` forbids counts as unknown.
+    ``identity`` names this process beside every permit that it writes. A write that ``writing`` forbids counts as
+    unknown.
     """
 
     api: KubernetesApi
@@ -39,12 +40,12 @@ class ClusterWriter:
     writing: Writing
 
     async def store_permit(self, vm: VirtualMachine, order: PersistPermit) -> JsonObject:
-        """Writes the permit onto this version of the VM, 409 where it has changed; returns the new object."""
+        """Writes the permit onto this version of the VM, 409 if it has changed; returns the new object."""
         writer = encode_writer(self.identity, order.revision, order.holders)
         metadata = {
-            # The UID and the version make this a 409 on a changed VM or on one that replaced it. No two writes are
-            # equal, since the writer's revision differs, so each gives the VM another version: a write that was
-            # believed lost cannot land after a newer one.
+            # The UID and the version make this a 409 if the VM has changed or was replaced. The writer's revision makes
+            # no two writes equal, so each gives the VM a new version: a write that seemed lost cannot land after a
+            # newer one.
             "uid": vm.uid,
             "resourceVersion": vm.resource_version,
             "annotations": {ANNOTATION_PERMIT: encode_permit(order.permit), ANNOTATION_PERMIT_WRITER: writer},
@@ -60,7 +61,7 @@ class ClusterWriter:
         return await self.api.call(ApiCall("GET", pod_path(name), WRITE_TIMEOUT))
 
     async def bind(self, pod: ObjectName, uid: str, node: str) -> None:
-        """Binds the pod with this uid to the node; 409 where it is bound already or was replaced."""
+        """Binds the pod with this uid to the node; 409 if it is already bound or was replaced."""
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -71,9 +72,9 @@ class ClusterWriter:
         await self._write(_call("POST", f"{pod_path(pod)}/binding", body))
 
     async def resize_pod(self, order: ResizePod) -> JsonObject:
-        """Writes what the guest's container requests onto this version of the pod, 409 where it has changed.
+        """Writes the requests of the guest's container onto this version of the pod, 409 if it has changed.
 
-        Its CPU limit too where the order names one; all else stays as it is. Returns the new object.
+        Its CPU limit too if the order names one; all else stays as it is. Returns the new object.
         """
         resources: JsonObject = {
             "requests": {"cpu": order.size.cpu.quantity(), "memory": order.size.mem.quantity()},
@@ -99,8 +100,8 @@ class ClusterWriter:
         await self._write(_call("POST", event.path, event_body(event, stamp)))
 
     async def create_migration(self, order: MigrationOrder) -> JsonObject:
-        """Creates a VirtualMachineMigration, 409 where its name is taken; returns the object."""
-        # The name was chosen by whoever ordered it, so that a create of unknown outcome can be read back.
+        """Creates a VirtualMachineMigration, 409 if its name is taken; returns the object."""
+        # The caller chose the name, so that it can read back a create of unknown outcome.
         path = migrations_path(order.name.namespace)
         return await self._write(_call("POST", path, migration_body(order)))
 
@@ -109,14 +110,14 @@ class ClusterWriter:
         return await self.api.call(ApiCall("GET", migration_path(name), WRITE_TIMEOUT))
 
     async def delete_migration(self, name: ObjectName, uid: str) -> None:
-        """Deletes this very migration: cancels one that has not ended, and clears away one that has."""
+        """Deletes this very migration; this cancels one that has not ended."""
         # A new migration may have taken the name; only this UID is to go.
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         await self._write(_call("DELETE", migration_path(name), body))
 
     async def _write(self, call: ApiCall) -> JsonObject:
-        # A process that has lost its lease must not write: the call is refused here, or cut short to the time that is
-        # left.
+        # A process that has lost its lease must not write: the call is refused here, or its time-out cut to what is
+        # left of the lease.
         with self.writing(call) as limited:
             return await self.api.call(limited)
 

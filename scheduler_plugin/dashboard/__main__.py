@@ -43,7 +43,7 @@ QUESTION: Final = 60.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start."""
+    """Runs until SIGTERM or SIGINT; 0 then, 2 if it cannot start."""
     options = parsed(arguments)
     prepare(options.log_level)
     return run(NAME, _run(options))
@@ -65,7 +65,7 @@ async def _run(options: argparse.Namespace) -> None:
             dashboard = assemble(options.title, api, sources, clock, ApiJudge(api), history, options.labels)
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(dashboard.run())]
-                # A Prometheus records already.
+                # With a Prometheus there is nothing to record.
                 if options.history is not None and not options.prometheus:
                     looks = ClusterLooks(api, dashboard.sources, clock, dashboard.telemetry)
                     bounds = RetentionBounds.of_volume(options.history_volume)
@@ -80,7 +80,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 @asynccontextmanager
 async def _history(options: argparse.Namespace) -> AsyncIterator[History | None]:
-    """The Prometheus where one is given, else the file that we record into; None if there is neither."""
+    """The Prometheus if one is given, else the file that we record into; None if there is neither."""
     if options.prometheus:
         async with httpx.AsyncClient(base_url=options.prometheus, timeout=QUESTION, trust_env=False) as http:
             yield PrometheusHistory(http)

@@ -30,14 +30,14 @@ OF_THE_VM_ALONE: Final = frozenset(
     {"vm", "leading", "mayMove", "staysBecause", "unreadableConstraints"}
     | {"refusedTargets", "problems", "migrations", "pods"}
 )
-"""What the scheduler says of a VM that names no VM of another namespace."""
+"""The parts of the scheduler's account of a VM that name no VM of another namespace."""
 
 
 @dataclass(slots=True)
 class Accounts:
-    """Asks the API, the scheduler and agents. Few at a time: readers cannot make a flood of it.
+    """Asks the API, the scheduler and agents; a few at a time, so that readers cannot cause a flood.
 
-    ``reads_events``: the API is asked with the readers' own rights, so that events are for them to see.
+    ``reads_events``: the API is asked with the readers' own rights, so they may see events.
     """
 
     api: KubernetesApi
@@ -58,15 +58,15 @@ class Accounts:
         async with self._turns:
             try:
                 path = VIRTUAL_MACHINES.path(name.namespace, name.name)
-                # First of all: without the VM there is no agent to ask, and no UID of its events.
+                # First: without the VM there is no agent to ask, and no UID to find its events by.
                 vm = dict(await self.api.call(ApiCall("GET", path, TIMEOUT)))
             except ApiError:
                 return None
             from_scheduler = self.sources.of_scheduler(f"/explain/{escaped(name.namespace)}/{escaped(name.name)}")
             agent, scheduler, events = await asyncio.gather(self.sources.of_vm(vm), from_scheduler, self._events(vm))
         if scheduler is not None and sight.namespaces is not None:
-            # For readers of some namespaces: the rest may name VMs of others.
-            scheduler = {key: report for key, report in scheduler.items() if key in OF_THE_VM_ALONE}
+            # For readers of some namespaces only: the rest may name VMs of others.
+            scheduler = {key: part for key, part in scheduler.items() if key in OF_THE_VM_ALONE}
         sentences = list(story(vm, agent, scheduler, events or ()))
         return {"story": sentences, "agent": agent, "scheduler": scheduler, "warnings": events is not None}
 
@@ -75,7 +75,7 @@ class Accounts:
         # On a cluster the API is asked with the page's own rights, which are not the reader's.
         if not self.reads_events:
             return None
-        # By UID: a VM of the same name may have been there before.
+        # By UID: there may have been another VM of the same name.
         path, about = EVENTS.path(name_of(vm).namespace), {"fieldSelector": f"involvedObject.uid={uid_of(vm)}"}
         try:
             return items(await self.api.call(ApiCall("GET", path, TIMEOUT, about)), "items")

@@ -72,7 +72,7 @@ def assemble(  # noqa: PLR0913, PLR0917 - each is a part of its own
     # Each needs the other, so one of the two is set afterwards.
     fleet.on_news = readers.stir
     doorman = SignIn(fleet, clock, telemetry, judge)
-    # All that ask agents go through it, so that the page learns of an agent's trouble whoever asked.
+    # Whoever asks agents goes through it, so that the page always learns of an agent's trouble.
     overheard = Overheard(sources, fleet.hear)
     reports = CostReports(history, sources, clock, labels)
     # With a judge the API is asked with the program's rights, so events are left out.

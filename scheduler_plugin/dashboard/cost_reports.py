@@ -54,7 +54,7 @@ class CostReports:
         key = seconds, until, sight, by, only
         async with self._billing:
             if key not in self._bills:
-                # Ten thousand VMs take a second, and events go on meanwhile.
+                # Ten thousand VMs take a second; in a thread, so that events go on meanwhile.
                 document = await asyncio.to_thread(costs, material, sight, by, only)
                 self._bills[key] = {**document, "labels": list(self.labels)}
                 # Keys come from readers, who must not fill the memory.
@@ -63,7 +63,7 @@ class CostReports:
             return self._bills[key]
 
     async def _material(self, history: History, seconds: int) -> tuple[Instant, Material]:
-        """Inputs of the bills, and how long they are kept. Raises ``HistoryError``."""
+        """Inputs of the bills, and until when they are kept. Raises ``HistoryError``."""
         began = self.clock.now()
         previous = self._materials.get(seconds)
         if previous is not None and began < previous[0]:
@@ -73,7 +73,7 @@ class CostReports:
         ranking, whose = prices_in(await self.sources.of_scheduler("/settings"))
         prices, usages = await priced_usage(history, period, ranking)
         material = Material(period, usages, await history.high_needs(period, HIGH), prices, whose)
-        # Counted from the end, or a slow answer would be out of date as soon as it is there.
+        # Counted from the end, or a slow answer would be out of date on arrival.
         ended = self.clock.now()
         # The longer the history takes to answer, the more rarely it is asked, however many readers there are.
         valid_until = Instant(ended + max(KEPT, Seconds(_TIMES * (ended - began))))

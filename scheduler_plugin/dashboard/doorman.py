@@ -31,7 +31,7 @@ _DIGITS: Final = 5
 
 
 def cookie_at(host: str) -> str:
-    """The name of the cookie at a ``Host``: browsers send a cookie to every port, and each port may have its page.
+    """The name of the cookie at a ``Host``: browsers send a cookie to every port, and each port may be another page.
 
     >>> cookie_at("127.0.0.1:10290"), cookie_at("page.example"), cookie_at("[::1]")
     ('autoscale-session-10290', 'autoscale-session', 'autoscale-session')
@@ -43,7 +43,7 @@ def cookie_at(host: str) -> str:
 
 @dataclass(slots=True)
 class SignIn:
-    """``judge`` is None on one machine, where links are offered instead: ``on_link`` hears each new one."""
+    """``judge`` is None on one machine, where people use links instead: ``on_link`` is called with each new one."""
 
     fleet: Fleet
     clock: Clock
@@ -74,14 +74,14 @@ class SignIn:
         if visitor is None:
             return None
         secret = secrets.token_urlsafe(SECRET)
-        # A link is void once used, so there is nothing to judge again.
+        # Without a judge the token is a link, void once used: there is nothing to judge again.
         kept_token = "" if self.judge is None else token
         now = self.clock.now()
         self.sessions.begin(secret, visitor.sight, now, token=kept_token, who=visitor.who, asked_to=visitor.asked_to)
         return secret
 
     async def find(self, cookie: str) -> Session | None:
-        """The session of a cookie, judged again where that is due; None if there is none any more."""
+        """The session of a cookie, judged again if that is due; None if there is none any more."""
         session = self.sessions.find(cookie, self.clock.now())
         return None if session is None else await self.renewed(session)
 
@@ -90,9 +90,9 @@ class SignIn:
         current = self._still(session)
         if current is None or self.judge is None or not current.is_due(self.clock.now()):
             return current
-        # Every page of a session comes here when it is due; one of them asks for all.
+        # Every page of a session comes here when a check is due; one of them asks for all.
         async with self._renewing.setdefault(current.key, asyncio.Lock()):
-            current = self._still(session)  # another page of it may have asked
+            current = self._still(session)  # another page of the session may have asked
             if current is None or not current.is_due(self.clock.now()):
                 return current
             return await self._judged_again(current, self.judge)
@@ -113,7 +113,7 @@ class SignIn:
         return self.sessions.checked(found, visitor.sight, self.clock.now(), visitor.asked_to)
 
     async def _judged(self, token: str) -> Visitor | None:
-        # Such a text can be no token, so the API server is not asked.
+        # This cannot be a token, so the API server need not be asked.
         if not 0 < len(token) <= LONGEST_TOKEN or not token.isascii() or not token.isprintable():
             return None
         if self.judge is not None:

@@ -1,4 +1,4 @@
-"""The page's own files, read once. A name that is not among them is not there: no path is ever looked up."""
+"""The page's own files, read once. No request's path is ever looked up in the file system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler_plugin.dashboard.core.states import script
 
 STATIC: Final = Path(__file__).parent / "static"
 STATES: Final = "states.js"
-"""Made of ``core/states.py``: no file of it is kept."""
+"""Generated from ``core/states.py``; there is no such file on disk."""
 TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",

@@ -37,14 +37,14 @@ from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 
 LOOK: Final = Seconds(1.0)
-"""The least pause between two looks at the scheduler; a look that takes long makes it longer."""
+"""The shortest pause between two looks at the scheduler; a slow look makes it longer."""
 
 GROUP_KINDS: Final = (VM_GROUPS, HVPAS, TORTOISES)
 WATCHED: Final = (VIRTUAL_MACHINES, MIGRATIONS)
-"""State shown as current: the page says when updates stop."""
+"""The page shows these as current, so it says when updates stop."""
 SILENT: Final = "no contact with its agent"
 _FEW: Final = 4
-"""A pause is this many times as long as the look before it, within these bounds."""
+"""A pause is this many times as long as the look before it, from ``LOOK`` to ``LONGEST_PAUSE``."""
 LONGEST_PAUSE: Final = Seconds(5.0)
 
 
@@ -95,9 +95,9 @@ class Fleet:
             tasks.create_task(self._look_for_ever())
 
     def hear(self, vm: ObjectName, account: Json | None) -> None:
-        """Store the answer of a VM's agent; None if it did not answer: then its earlier answer no longer counts."""
+        """Takes in the answer of a VM's agent. None, if it did not answer, clears its earlier answer."""
         key, trouble = str(vm), "" if account is None else trouble_in(account)
-        # Of a VM that is gone nothing is kept; its agent's answer may arrive late.
+        # An agent's answer may arrive after its VM is gone, and would then stay for ever.
         if trouble == self._troubles.get(key, "") or self.journal.get(VM, key) is None:
             return
         if trouble:
@@ -109,9 +109,9 @@ class Fleet:
 
     async def look(self) -> None:
         """One look at the scheduler."""
-        # Sizes and permits come by watches within milliseconds; reservations and denials only from here.
+        # Sizes and permits come by watches within milliseconds; reservations and denials come only from here.
         answer = await self._sources.of_scheduler("/nodes")
-        # A scheduler that does not answer changes no number: the page says that they are old.
+        # If the scheduler does not answer, the numbers stay, and the page says that they are old.
         self._said = standing_row(answer)
         self._notice_silence()
         news = self._stand()
@@ -119,26 +119,26 @@ class Fleet:
             # Decoding the pods of a large fleet would hold up the events.
             nodes, reports = await asyncio.to_thread(lambda: (node_rows(answer), words(answer)))
             news = self.journal.replace(NODE, nodes) or news
-            # Only these rows can have changed by it: laying all of them over again is slow.
+            # Only these rows can have changed, and renewing all of them is slow.
             changed, self._words = differing(self._words, reports), reports
             news = self._renew([*changed, *self._mute(reports)]) or news
-        # Time alone makes these news: nothing else tells when a VM has waited for a minute.
+        # Time alone makes this news: no event says that a VM has waited for a minute.
         news = self._renew(self._waiting.long(self._clock.now())) or news
         if news:
             self.on_news()
 
     def _mute(self, said: Mapping[str, SchedulerReport]) -> list[str]:
-        """The VMs whose agents have been silent for long. Who leads again has heard no agent at first."""
+        """The VMs whose agents have been silent for long: a new leader has not heard from any agent at first."""
         now = self._clock.now()
-        # A VM that the scheduler does not mention counts from the start when it does again.
+        # For a VM that the scheduler mentions again after a gap, silence counts from zero.
         for key in self._silent_agents.keys - said.keys():
             self._silent_agents.see(key, now, is_so=False)
-        for key, word in said.items():
-            self._silent_agents.see(key, now, is_so=word.silent)
+        for key, report in said.items():
+            self._silent_agents.see(key, now, is_so=report.silent)
         return self._silent_agents.long(now)
 
     def _renew(self, keys: Iterable[str]) -> bool:
-        """Overlay the rows of these VMs with the present state. Return True if they changed."""
+        """Overlays the rows of these VMs with the present state. Return True if any has changed."""
         rows = [row for key in keys if isinstance(row := self.journal.get(VM, key), VmRow)]
         # A list, as ``any`` over a generator would stop at the first change.
         news = [self.journal.put(VM, self._laid_over(row)) for row in rows]
@@ -159,13 +159,13 @@ class Fleet:
     def _notice_silence(self) -> None:
         if all(self._informers[kind].is_answered for kind in WATCHED):
             self._silent = 0
-        # Since when, for people: wall-clock time, and only the first look that saw it.
+        # Wall-clock time, as people read it; only the first look that notices the silence sets it.
         elif not self._silent:
             self._silent = round(self._clock.wall())
 
     def _stand(self) -> bool:
-        """Tells how everything stands, once the scheduler has been looked at; whether that is news."""
-        # Nothing is claimed about the scheduler before it has been asked.
+        """Updates the standing row; returns whether that is news."""
+        # The row says nothing about the scheduler before it has been asked.
         if self._said is None:
             return False
         row = msgspec.structs.replace(self._said, listed=not self._unlisted, silent=self._silent)

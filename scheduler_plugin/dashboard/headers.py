@@ -40,11 +40,11 @@ class SafeHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                # By default what a session sees stays out of every cache; the page's own files say otherwise.
+                # What a session sees stays out of every cache by default; the page's own files override this.
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        # A foreign name that leads to this machine is an attack (DNS rebinding).
+        # A foreign name that resolves to this machine is an attack (DNS rebinding).
         if self._hosts is not None and host_of(scope) not in self._hosts:
             await PlainTextResponse("this host name is not answered\n", 421)(scope, receive, sending)
             return
@@ -54,7 +54,7 @@ class SafeHeaders:
 def host_of(scope: Scope) -> str:
     """The name in the ``Host`` header, without its port; empty if there is not exactly one."""
     hosts = [value for name, value in scope["headers"] if name == b"host"]
-    # With two of them a proxy may have judged by the other one.
+    # If there are two, a proxy may have checked the other one.
     if len(hosts) != 1:
         return ""
     host: str = hosts[0].decode("latin-1").lower()

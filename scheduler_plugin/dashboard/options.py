@@ -17,11 +17,11 @@ DESCRIPTION: Final = (
 )
 
 _LEAST_VOLUME: Final = 16 * 1024**2
-"""A smaller one holds no hour of a small fleet."""
+"""A smaller volume does not hold even an hour of a small fleet."""
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The flags as they were given. Ends the program with 2 where they are malformed."""
+    """The flags as they were given. Ends the program with 2 if they are malformed."""
     flags = parser()
     options = flags.parse_args(arguments)
     if (options.certificate is None) != (options.key is None):

@@ -17,10 +17,10 @@ from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 TICK: Final = Seconds(0.2)
 BEAT: Final = Seconds(10.0)
 MOST: Final = 64
-# Of one person, so that nobody takes all places.
+# Open pages of one person, so that nobody takes all places.
 MOST_OF_ONE: Final = 16
 SHARED: Final = 16
-"""Frames that are kept for readers who have seen the same."""
+"""How many frames are kept for readers who have seen the same."""
 
 Sees = Callable[[], Awaitable[VisibilityFilter | None]]
 """What a reader may see now; None: nothing any more."""
@@ -43,7 +43,7 @@ class Readers:
         return self._open.total()
 
     def is_full(self, person: bytes) -> bool:
-        """Return True if no more may read: at all, or of this person."""
+        """Return True if no more pages may be opened: by anybody, or by this person."""
         return self.count >= MOST or self._open[person] >= MOST_OF_ONE
 
     def stir(self) -> None:
@@ -55,7 +55,7 @@ class Readers:
         while True:
             await self._stir.wait()
             self._stir.clear()
-            # A new event for the next turn: clearing the old one could miss readers that have not woken up yet.
+            # A new event for the next turn: readers keep the old one, which stays set until all of them have woken up.
             self._turn.set()
             self._turn = asyncio.Event()
             await self._clock.sleep(TICK)
@@ -63,7 +63,7 @@ class Readers:
     async def frames(self, sees: Sees, last_id: str, person: bytes = b"") -> AsyncIterator[bytes]:
         """Frames for one reader whose last event was ``last_id``, until it may see nothing any more.
 
-        Nothing if there are too many: several may have been let in at the same moment.
+        None at all if too many pages are open: several may have passed ``is_full`` at the same moment.
         """
         if self.is_full(person):
             return
@@ -72,7 +72,7 @@ class Readers:
         revision, before, silent_since = None, None, self._clock.now()
         try:
             while (sight := await sees()) is not None:
-                # Taken before the frame is made: news that comes meanwhile sets this very event.
+                # Taken before the frame is made, so that news that arrives meanwhile sets this very event.
                 turn = self._turn
                 # Whoever may see more or less than before begins again with a snapshot.
                 if sight != before:
@@ -85,7 +85,7 @@ class Readers:
                     self._telemetry.sent.inc(len(frame))
                     yield frame
                     silent_since = self._clock.now()
-                # A slow reader may be behind after its frame was sent; then it goes on at once, to what is newest.
+                # A slow reader may be behind by the time its frame is sent; then it continues at once.
                 if revision == self.journal.revision:
                     await self._clock.wait(turn, Instant(silent_since + BEAT))
         finally:
@@ -93,12 +93,11 @@ class Readers:
             self._telemetry.readers.dec()
 
     def _next(self, sight: VisibilityFilter, seen: int | None) -> tuple[bytes, int]:
-        """The next frame, made once for all readers that stand alike."""
-        # Readers with the same rights who have seen the same get the same bytes.
+        """The next frame, made once for all readers with the same rights who have seen the same."""
         key = seen, self.journal.revision, sight
         if key not in self._frames:
             self._frames[key] = next_frame(self.journal, f"{self.epoch}{sight.tag}", sight, seen)
-            # The oldest: readers that are in step ask for the newest.
+            # Drops the oldest: readers that keep up ask for the newest.
             if len(self._frames) > SHARED:
                 self._frames.popitem(last=False)
         return self._frames[key]

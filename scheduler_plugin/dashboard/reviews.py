@@ -21,13 +21,13 @@ TIMEOUT: Final = Seconds(5.0)
 PATIENCE: Final = 10.0
 AT_ONCE: Final = 4
 QUESTIONS: Final = 16
-"""Reviews of one sign-in at the same time."""
+"""Access reviews under way at the same time, for all visitors together."""
 AT_A_TIME: Final = 1000
-"""Namespaces."""
+"""Namespaces that are asked about in one batch."""
 
 
 class Visitor(NamedTuple):
-    """A token's user to the API server, the namespaces they may see, and the one asked about last."""
+    """The user of a token by the API server's word, the namespaces they may see, and the one asked about last."""
 
     who: str
     sight: VisibilityFilter
@@ -38,7 +38,7 @@ class AccessReviewer(Protocol):
     """Says whose a token is and what its bearer may see."""
 
     async def visitor(self, token: str, namespaces: Iterable[str], before: Visitor | None = None) -> Visitor | None:
-        """None if the token is no good, or allows nothing. ``before`` is what was answered the last time.
+        """None if the token is no good, or allows nothing. ``before`` is the last answer for this token.
 
         Raises ``ApiError`` and ``TimeoutError``.
         """
@@ -60,22 +60,22 @@ class ApiJudge:
             if user is None:
                 return None
             who = text(user, "username")
-            # All namespaces at once, which is one question instead of thousands.
+            # About all namespaces first: one question may replace thousands.
             if await self._may_list(user, ""):
                 return Visitor(who, ALL)
             return await self._of_namespaces(user, sorted(namespaces), before or Visitor(who, NOTHING))
 
     async def _of_namespaces(self, user: JsonObject, names: list[str], before: Visitor) -> Visitor | None:
         """Asks about the next namespaces, and about more of them until one is allowed."""
-        visible, after, left = (before.sight.namespaces or frozenset()) & set(names), before.asked_to, len(names)
-        while left:
-            # In turn: who may list one of thousands comes in at once, and sees the others within a few renewals.
-            batch = in_turn(names, after)[: min(AT_A_TIME, left)]
+        visible, after, remaining = (before.sight.namespaces or frozenset()) & set(names), before.asked_to, len(names)
+        while remaining:
+            # In turn: somebody who may list a few of thousands gets in soon, and sees all of them after a few renewals.
+            batch = in_turn(names, after)[: min(AT_A_TIME, remaining)]
             allowed = await asyncio.gather(*(self._may_list(user, name) for name in batch))
-            # Rights that were taken away go with the answer that says so.
+            # Namespaces of this batch that are no longer allowed go; those of earlier batches stay until asked again.
             visible = visible.difference(batch).union(name for name, may in zip(batch, allowed, strict=True) if may)
-            # The next renewal goes on from here.
-            after, left = batch[-1], left - len(batch)
+            # The next renewal continues from here.
+            after, remaining = batch[-1], remaining - len(batch)
             if visible:
                 return Visitor(text(user, "username"), VisibilityFilter(visible), after)
         return None

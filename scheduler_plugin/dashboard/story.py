@@ -51,7 +51,7 @@ def story(
 
 
 def _no_agent(vm: Json, reason: str) -> str:
-    # Such a VM has no agent; that is no fault.
+    # A VM that is not enabled has no agent, which is no fault.
     if labels_of(vm).get(LABEL_ENABLED) != "true":
         return f"The VM is not enabled for autoscaling: it has no label {LABEL_ENABLED}=true."
     return f"Its agent does not answer: {reason or 'it may be starting'}"
@@ -59,7 +59,7 @@ def _no_agent(vm: Json, reason: str) -> str:
 
 def _of_problems(scheduler: Json) -> Iterator[str]:
     problems = scheduler.get("problems")
-    # Answers come from other programs, maybe of another release: a field of another type is left out.
+    # Answers come from other programs, maybe of another release: fields of an unexpected type are left out.
     for problem in problems if isinstance(problems, list) else ():
         yield f"  Problem: {problem}"
 
@@ -87,7 +87,7 @@ def _of_migrations(scheduler: Json) -> Iterator[str]:
 
 def warnings_about(vm: Json, events: Sequence[Json]) -> list[Json]:
     """The latest warnings about ``vm``, the newest last (pure)."""
-    # By UID: events of an earlier VM of the name may still be there.
+    # By UID: events of an earlier VM of the same name may still exist.
     of_vm = [event for event in events if text(event, "involvedObject", "uid") == uid_of(vm)]
     warnings = [event for event in of_vm if text(event, "type") == "Warning"]
     return sorted(warnings, key=lambda event: text(event, "lastTimestamp"))[-_WARNINGS:]
@@ -200,13 +200,13 @@ def _memory(quantity: str) -> str:
         amount = Bytes.parse(quantity)
     except QuantityError:
         return quantity
-    # A need in bytes has ten digits, which nobody reads.
+    # Nobody reads ten digits of bytes.
     return quantity if amount.value % _MIB == 0 or amount.value < _MIB else f"{amount.value / _MIB:.0f}Mi"
 
 
 def _real(value: object) -> float | None:
-    """A number; None if it is none, or none that a program of ours says."""
-    # A number of another program may be huge, and formatting it would fill the line.
+    """A number; None if it is not one, or larger than any that our programs report."""
+    # A huge number would fill the line.
     return float(value) if isinstance(value, (int, float)) and abs(value) < _LARGEST else None
 
 

@@ -2,10 +2,12 @@
 
 Rules that hold here:
 
-- All but the files and the sign-in need a session. What a session may not see answers like what is not there.
+- All but the files and the sign-in need a session. For objects that a session may not see, the answer is the same as
+  for objects that do not exist.
 - Nothing here changes anything in the cluster.
-- The page may be below a path that a proxy takes away, which is not known here: it names all addresses relative to its
-  own, and the cookie has no path, so that a browser keeps it to the addresses beside the one that set it (``…/api/``).
+- The page may be below a path that a proxy strips, which is not known here. So the page uses relative addresses only,
+  and the cookie has no path: a browser then sends it only to addresses beside the one that set it, and below
+  (``…/api/``).
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ Id = Annotated[str, Query(max_length=LONGEST_ID)]
 Span = Annotated[int, Query(ge=60, le=400 * 86_400)]
 LONGEST_BODY: Final = LONGEST_TOKEN + 1024
 _ICON: Final = "max-age=86400"
-"""A browser looks for the icon whenever the view's address changes; all else it asks for once, and then again."""
+"""Cached, unlike the other files: a browser may ask for the icon whenever the view's address changes."""
 _AWAY: Final = {"error": "the API server does not answer: try again"}
 _NOT_HERE: Final = {"error": "there is no such object"}
 _SIGN_IN: Final = {"error": "sign in first"}
@@ -64,7 +66,7 @@ def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
         if page_file is None:
             return JSONResponse({"error": "there is no such file"}, 404)
         headers = {"ETag": page_file.etag, "Cache-Control": _ICON if name == "icon.svg" else "no-cache"}
-        # The page asks for its files again at each load, so that a new release shows at once.
+        # no-cache makes a browser ask again at each load, so that a new release shows at once.
         if request.headers.get("if-none-match") == page_file.etag:
             return Response(status_code=304, headers=headers)
         return Response(page_file.body, media_type=page_file.media_type, headers=headers)
@@ -126,7 +128,8 @@ def _add_events(app: FastAPI, doorman: SignIn, readers: Readers) -> None:
             current = await doorman.renewed(session)
             return None if current is None else current.sight
 
-        last_id = request.headers.get("last-event-id", after)  # a browser that connects again by itself knows better
+        # The header is newer than ``after``: a browser sends it when it reconnects by itself.
+        last_id = request.headers.get("last-event-id", after)
         frames = readers.frames(sees, last_id, session.person)
         # A proxy that buffers would hold events back; nginx reads this header.
         return StreamingResponse(frames, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
@@ -138,7 +141,7 @@ def _add_accounts(app: FastAPI, doorman: SignIn, accounts: Accounts) -> None:
         if session is None:
             return JSONResponse(_SIGN_IN, 401)
         account = await ask(session.sight)
-        # The same answer for what is not there and for what the session may not see.
+        # The same whether the object does not exist or the session may not see it.
         return JSONResponse(_NOT_HERE, 404) if account is None else JSONResponse(account)
 
     @app.get("/api/vms/{namespace}/{name}")
@@ -170,8 +173,7 @@ def _is_https(request: Request) -> bool:
 def _set_cookie(response: Response, request: Request, secret: str, age: int) -> None:
     https = _is_https(request)
     name = _cookie(request)
-    # No path: below a path that a proxy takes away, a browser keeps the cookie to the addresses beside the one that set
-    # it.
+    # No path: the browser then derives it from the address that it sees, in front of any proxy.
     response.set_cookie(name, secret, max_age=age, path=None, httponly=True, samesite="strict", secure=https)
 
 
@@ -188,10 +190,8 @@ async def _session(request: Request, doorman: SignIn) -> Session | None:
 
 
 def _is_own(request: Request) -> bool:
-    """Return True if the page itself asks: a form of another site cannot send this, and a browser says whose request it
-    is.
-    """
-    # A form cannot send JSON, and another site's script would need a preflight.
+    """Return True if the page itself asks, and not another site (CSRF)."""
+    # A form cannot send JSON, and another site's script would need a preflight. Browsers also say whose request it is.
     is_json = request.headers.get("content-type", "").partition(";")[0].strip() == "application/json"
     return is_json and request.headers.get("sec-fetch-site", "same-origin") in {"same-origin", "none"}
 
@@ -200,7 +200,7 @@ async def _token_in(request: Request) -> str | None:
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        # Counted while it arrives: nobody has signed in yet.
+        # Counted while it arrives: the sender has not signed in.
         if len(body) > LONGEST_BODY:
             return None
     try:

@@ -26,7 +26,7 @@ refused changes nothing. Stops on SIGTERM and SIGINT.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until told to stop; 0 then, 2 where it cannot start."""
+    """Runs until SIGTERM or SIGINT; 0 then, 2 if it cannot start."""
     parser = argparse.ArgumentParser(
         prog="autoscale-expander",
         description="Tells the Cluster Autoscaler which node group to grow: the cheapest way to run the waiting pods.",
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_as_json(chosen.log_level)
     try:
         asyncio.run(_until_signalled(chosen.config))
-    # RuntimeError is gRPC's for an address that is taken.
+    # gRPC raises RuntimeError if an address is taken.
     except (FileRefusedError, CredentialsError, OSError, RuntimeError) as error:
         print(f"autoscale-expander: cannot start: {error}", file=sys.stderr)
         return 2

@@ -49,10 +49,10 @@ async def run(path: Path | None, clock: Clock, environment: Mapping[str, str], s
 
 @asynccontextmanager
 async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str]) -> AsyncIterator[Addresses]:
-    """An expander with the settings of the file at ``path``, without one with the defaults.
+    """An expander with the settings of the file at ``path``, or the defaults without one.
 
-    Where it cannot start: ``FileRefusedError``, ``CredentialsError``, ``OSError``, or ``RuntimeError``
-    (an address is taken).
+    Raises ``FileRefusedError``, ``CredentialsError``, ``OSError``, or ``RuntimeError`` (an address is taken) if it
+    cannot start.
     """
     file = None if path is None else FollowedFile(path, parse_settings)
     settings = ExpanderSettings() if file is None else file.load()
@@ -76,7 +76,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
                 tasks.append(group.create_task(file.follow(SettingsFollower(take, telemetry), clock)))
             try:
                 yield addresses
-            # Both tasks run for ever: the group would never end by itself.
+            # The tasks run for ever, so the group would never end by itself.
             finally:
                 for task in tasks:
                     task.cancel()
@@ -84,7 +84,7 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
 
 def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) -> NodeApi | None:
     """Connection to the API of the cluster that we run in; None outside of one. Raises ``CredentialsError``."""
-    # Set by the kubelet in every pod, and nowhere else.
+    # The kubelet sets it in every pod.
     if not environment.get("KUBERNETES_SERVICE_HOST"):
         return None
     credentials_of_pod = from_pod(environment, clock)
@@ -107,7 +107,7 @@ async def _serve(
         certificate = followed(settings.tls.files())
         telemetry.watch_tls(certificate)
         port = server.add_secure_port(settings.listen, credentials(certificate))
-    # Before the start, so that a failure further down stops it, too.
+    # Before the start, so that the server is stopped even if something below fails.
     stack.push_async_callback(server.stop, STOP_GRACE)
     await server.start()
     routes: Mapping[str, Route] = {
@@ -118,6 +118,6 @@ async def _serve(
     }
     host, metrics_port = host_and_port("metricsListen", settings.metrics_listen)
     addresses = Addresses(port, await stack.enter_async_context(listening(host, metrics_port, routes)))
-    what = {"port": port, "tls": settings.tls is not None, "metrics_port": addresses.metrics_port}
-    LOG.info("serving", extra=what)
+    details = {"port": port, "tls": settings.tls is not None, "metrics_port": addresses.metrics_port}
+    LOG.info("serving", extra=details)
     return addresses

@@ -15,8 +15,7 @@ from scheduler_plugin.expander.scaleup import ScaleUp, ScaleUpOption
 class Rank(NamedTuple):
     """An option's rank (lower is better); ``is_estimated`` if there is a price table and it lacks the node."""
 
-    # First, so that a group which the price table lacks comes after those with a price in it, however cheap its parts
-    # seem.
+    # First, so that a group without a price in the table comes after all those with one, however cheap its parts seem.
     is_estimated: bool
     value: float
 
@@ -31,7 +30,8 @@ Judgement = Rank | str
 class Verdict:
     """The options that are passed on, and why in one line.
 
-    ``learnt`` is what the question showed of earlier answers; ``unlisted`` are the groups that the price table lacks.
+    ``learnt`` is what the question revealed about earlier answers; ``unlisted`` are the groups that the price table
+    lacks.
     """
 
     options: tuple[ScaleUpOption, ...]
@@ -43,11 +43,11 @@ class Verdict:
 def choose(scale_up: ScaleUp, judgements: Mapping[str, Judgement], failures: Failures, now: Instant) -> Verdict:
     """Answers one question and remembers the answer. ``judgements`` has an entry for each option's group."""
     requested_pods = {pod.key for option in scale_up.options for pod in option.pods}
-    # Before the choice: what this question shows of earlier answers counts for it already.
+    # First: what this question reveals about earlier answers already counts for this choice.
     learnt = failures.asked(requested_pods, now)
     options, why = _best(scale_up.options, judgements, failures, now)
     pods = {pod.key for option in options for pod in option.pods}
-    # Only the pods of the chosen options are promised anything.
+    # Only the pods of the chosen options can expect nodes.
     failures.answered([option.group for option in options], pods, now)
     ranks = {group: rank for group, rank in judgements.items() if isinstance(rank, Rank)}
     unlisted = tuple(option.group for option in scale_up.options if ranks.get(option.group, LISTED).is_estimated)
@@ -60,13 +60,13 @@ def _best(
     sound = [option for option in offered if not failures.demoted(option.group, now)]
     # Groups that failed come after every group that did not, whatever the ranks.
     for options, note in ((sound, ""), (offered, "every group has failed lately, ")):
-        # A group that cannot be judged comes after every sound group that can.
-        ranks = {o.group: rank for o in options if isinstance(rank := judgements[o.group], Rank)}
+        # Groups without a rank are left out if any of the others has one.
+        ranks = {option.group: rank for option in options if isinstance(rank := judgements[option.group], Rank)}
         if ranks:
             return _lowest(options, ranks, failures, now, note)
         # None of them can be judged, so all are passed on: the autoscaler's next expander picks one.
         if options:
-            reasons = "; ".join(f"{o.group}: {judgements[o.group]}" for o in options[:3])
+            reasons = "; ".join(f"{option.group}: {judgements[option.group]}" for option in options[:3])
             return list(options), f"{note}none of {len(options)} can be judged ({reasons})"
     return [], "nothing was offered"
 
@@ -76,7 +76,7 @@ def _lowest(
 ) -> tuple[list[ScaleUpOption], str]:
     lowest = min(ranks.values())
     tied = [group for group, rank in ranks.items() if _is_equal(rank, lowest)]
-    # Ties are kept, except to find out which of several suspects fails.
+    # All tied groups are named, except to find out which of several suspects fails.
     chosen = set(failures.one_of(tied, now))
     why = f"{note}rank {lowest.value:.4g} is the lowest of {len(ranks)}"
     if lowest.is_estimated:
@@ -85,5 +85,5 @@ def _lowest(
 
 
 def _is_equal(one: Rank, other: Rank) -> bool:
-    # Equal offers may differ in the last digits of a float.
+    # Ranks of equal offers may differ in the last digits of a float.
     return one.is_estimated == other.is_estimated and isclose(one.value, other.value, rel_tol=1e-9)

@@ -34,7 +34,7 @@ _DECODER: Final = msgspec.json.Decoder(_NodeList)
 
 @dataclass(frozen=True, slots=True)
 class NodeApi:
-    """The API of the cluster, and the token to show."""
+    """The API of the cluster, and the bearer token for it."""
 
     client: httpx.AsyncClient
     token: Callable[[], str | None]
@@ -62,9 +62,9 @@ class ClusterSize:
             try:
                 self._counted = await self._count(self._api)
             except (httpx.HTTPError, OSError, ValueError, RecursionError) as error:
-                # The last count stays, or none, and then no node size is preferred.
-                what = {"nodes": self._counted, "reason": repr(error)}
-                _log.warning("cannot count the cluster's nodes, keeping what was counted last", extra=what)
+                # The last count stays; if there is none, no node size is preferred.
+                details = {"nodes": self._counted, "reason": repr(error)}
+                _log.warning("cannot count the cluster's nodes, keeping what was counted last", extra=details)
                 await clock.sleep(RETRY)
             else:
                 await clock.sleep(INTERVAL)
@@ -75,5 +75,5 @@ class ClusterSize:
         answer = await api.client.get(f"{NODES.path()}?limit=1", headers=headers)
         answer.raise_for_status()
         page = _DECODER.decode(answer.content)
-        # The cost does not grow with the cluster. The API server leaves the count out where nothing remains.
+        # One node and the count of the rest: cheap, however large the cluster. Without a rest there is no count.
         return len(page.items) + (page.metadata.remaining_item_count or 0)

@@ -1,4 +1,4 @@
-"""Memory of node groups that promised nodes which never came, judged by who asks again (S2.8a).
+"""Memory of node groups that were chosen and brought no nodes, as shown by pods that come up again (S2.8a).
 
 Demotion only orders options. It never removes the last one.
 """
@@ -55,10 +55,11 @@ class Failures:
         asked_again = set(pods)
         for choice in self._open:
             age = now - choice.at
-            # The autoscaler counts nodes that are on their way and does not ask for their pods again.
+            # The autoscaler counts nodes that are on their way and does not ask for their pods again. So if at least
+            # half of the pods come up again, the choice failed.
             if age >= self.rules.grace and 2 * len(choice.pods & asked_again) >= len(choice.pods):
                 learnt.append(self._failed(choice, now))
-            # Silence for this long is success.
+            # No question about the pods for this long is success.
             elif age < self.rules.remember:
                 still_open.append(choice)
             else:
@@ -68,11 +69,11 @@ class Failures:
 
     def answered(self, groups: Sequence[str], pods: Collection[str], now: Instant) -> None:
         """Remembers that ``groups`` (tied, if several) were named for ``pods``."""
-        # Nobody could ask again for no pods, so the outcome would never be known.
+        # Without pods nothing can come up again, so the outcome would never be known.
         if not pods:
             return
         for group in groups:
-            # Also for groups that never failed: it breaks later ties.
+            # Also for groups that have never failed: it breaks later ties.
             self._groups.setdefault(group, _Group()).chosen_at = now
         self._open = [*self._open, _Choice(now, tuple(groups), frozenset(pods))][-MOST_OPEN_CHOICES:]
 
@@ -82,14 +83,13 @@ class Failures:
         return state is not None and now < state.demoted_until
 
     def one_of(self, tied: Sequence[str], now: Instant) -> Sequence[str]:
-        """``tied`` as it is, or one group of it where a suspect is among them: rather an unsuspected one, then the
-        one that was named longest ago."""
+        """``tied`` as it is, or one group of it if there is a suspect among them."""
         states = {group: self._groups.get(group, _Group()) for group in tied}
         # Without a suspect the autoscaler's own next expander breaks the tie.
         if not any(now < group.suspect_until for group in states.values()):
             return tied
-        # One group only, so that the next failure has a name: rather an unsuspected one, then the one that was named
-        # longest ago.
+        # One group only, so that the next failure is clearly its own: preferably an unsuspected one, and of several the
+        # one that was named longest ago.
         return [min(tied, key=lambda group: (now < states[group].suspect_until, states[group].chosen_at))]
 
     def _failed(self, choice: _Choice, now: Instant) -> str:
@@ -100,7 +100,7 @@ class Failures:
             return f"one of {', '.join(choice.groups)} brought no nodes: they are tried one at a time now"
         group = self._groups[choice.groups[0]]
         group.failures += 1
-        # Twice as long for each further failure in a row. Without a spread: no rivals have to be kept apart.
+        # Twice as long for each further failure in a row. No spread, since nobody else retries at the same time.
         span = Backoff(self.rules.demote, self.rules.longest, spread=0.0).delay(group.failures, 0.0)
         group.demoted_until = Instant(now + span)
         return f"{choice.groups[0]} brought no nodes {group.failures} times in a row: it comes last for {span:g} s"

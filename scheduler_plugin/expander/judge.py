@@ -26,12 +26,11 @@ def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_
         if why_not or shape is None:
             judged[offered.group] = why_not
             continue
-        # Stands unless a rank replaces it below: the ranking leaves out what is not finite.
+        # Stands unless a rank replaces it below: the ranking leaves out ranks that are not finite.
         judged[offered.group] = "its rank is no number"
         # The most specific first: the table may name the group, its pool or its machine type.
         names = (offered.group, *shape.price_keys)
         if is_estimated(names, config):
-            # The price of its parts only ranks it among others that the table lacks.
             estimates.add(offered.group)
         pods = tuple([pod.needs for pod in offered.pods])
         price = node_price(names, shape.offers, config)

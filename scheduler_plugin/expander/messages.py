@@ -18,7 +18,7 @@ _OF_KUBERNETES: Final = ("Pod", "PodSpec", "Container", "Requirements", "Quantit
 _MESSAGES: Final[dict[str, Fields]] = {
     "BestOptionsRequest": (
         ("options", 1, "many Option"),
-        # Older releases embed the messages here, newer ones carry their bytes in 3. On the wire the two are alike.
+        # Older releases embed the messages here, newer ones have their bytes in 3. On the wire the two are alike.
         ("nodeMap", 2, "map bytes"),
         ("nodeBytesMap", 3, "map bytes"),
     ),
@@ -27,7 +27,7 @@ _MESSAGES: Final[dict[str, Fields]] = {
         ("nodeGroupId", 1, "string"),
         ("nodeCount", 2, "int32"),
         ("debug", 3, "string"),
-        # Embedded in older releases, bytes in 5 in newer ones, as above.
+        # Likewise: embedded in older releases, bytes in 5 in newer ones.
         ("pod", 4, "many bytes"),
         ("podBytes", 5, "many bytes"),
     ),

@@ -1,6 +1,7 @@
 """A question of the Cluster Autoscaler in plain values: groups that can grow, by how many nodes, for which pods (S2.2).
 
-The autoscaler has already obeyed group limits, node selectors and pods that do not fit: an option is possible as it is.
+The autoscaler has already applied group limits and node selectors and left out pods that do not fit: every option is
+possible as it is.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ScaleUpOption:
 class ScaleUp:
     """One question: the options, and what a new node of each group looks like.
 
-    ``problems`` says of a group why it cannot be judged; it lacks a shape or some of its pods then.
+    ``problems`` has the reason why a group cannot be judged; the group then lacks its shape or some of its pods.
     """
 
     options: tuple[ScaleUpOption, ...]

@@ -20,12 +20,12 @@ LARGEST_MESSAGE: Final = 128 * 1024**2
 """What the autoscaler's client allows in either direction."""
 
 MOST_AT_ONCE: Final = 4
-"""The autoscaler asks one question at a time, and each may have ``LARGEST_MESSAGE``."""
+"""The autoscaler asks one question at a time, and each may take ``LARGEST_MESSAGE`` of memory."""
 
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", LARGEST_MESSAGE),
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
-    # With it a second process could listen on the same port unnoticed, and share the questions.
+    # With SO_REUSEPORT a second process could listen on the same port unnoticed, and get some of the questions.
     ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", MOST_AT_ONCE),
     ("grpc.max_connection_idle_ms", 300_000),
@@ -56,10 +56,10 @@ class Expander:
             scale_up = decode_scale_up(question)
         except MalformedScaleUpError as error:
             self._telemetry.malformed(str(error))
-            # The autoscaler then passes on every option. ``abort`` raises.
+            # On an error the autoscaler itself passes on every option. ``abort`` raises.
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         try:
-            # Encoded within the try, too: whatever fails, the answer below has every option.
+            # The encoding is within the try, too: whatever fails, the answer below has every option.
             verdict = choose(scale_up, self.judge(scale_up), self.failures, began)
             answer = _written(verdict.options, verdict.why)
         except Exception:  # noqa: BLE001 - a mistake of ours must not keep pods waiting: everything is passed on

@@ -29,19 +29,19 @@ class FailureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     longest: Span = 3600
 
     def rules(self) -> FailureRules:
-        """The same as rules."""
+        """These settings as rules."""
         return FailureRules(Seconds(self.grace), Seconds(self.remember), Seconds(self.demote), Seconds(self.longest))
 
 
 class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Paths of PEM files; see ``tls_files.Parts``."""
+    """Paths of PEM files; see ``TlsParts``."""
 
     certificate: str
     key: str
     client_ca: str | None = None
 
     def files(self) -> TlsParts:
-        """The same as paths."""
+        """These settings as paths."""
         return TlsParts(Path(self.certificate), Path(self.key), Path(self.client_ca) if self.client_ca else None)
 
 
@@ -76,7 +76,7 @@ def host_and_port(path: str, address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"{path}: expected HOST:PORT, got {address!r}")
-    # IPv6 addresses have brackets only where a port follows.
+    # The brackets of an IPv6 address are no part of the host.
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -84,5 +84,5 @@ def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
-        # A name that is resolved could lead anywhere.
+        # Any other name could resolve to anything.
         return host == "localhost"

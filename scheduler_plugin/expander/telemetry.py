@@ -34,7 +34,7 @@ class PriceExpanderTelemetry:
             ("outcome",),
             registry=self.registry,
         )
-        # So that the first of its kind shows as an increase.
+        # Created at zero, so that the first of each outcome shows as an increase.
         for outcome in ("chosen", "all", "malformed"):
             self._answers.labels(outcome)
         self._failures = Counter(
@@ -63,7 +63,6 @@ class PriceExpanderTelemetry:
 
     def watch_cluster_size(self, nodes: Callable[[], int | None]) -> None:
         """Shows the number of nodes in every scrape from now on."""
-        # Read at each scrape: the count changes on its own.
         self._nodes.set_function(lambda: float("nan") if (count := nodes()) is None else count)
 
     def watch_tls(self, followed: Followed) -> None:
@@ -72,7 +71,7 @@ class PriceExpanderTelemetry:
 
     def answered(self, scale_up: ScaleUp, verdict: Verdict, took: Seconds) -> None:
         """A question was answered."""
-        # All options passed on decide nothing: the autoscaler's next expander does.
+        # If all options are passed on, the autoscaler's next expander decides.
         narrowed = len(verdict.options) < len(scale_up.options)
         self._answers.labels("chosen" if narrowed else "all").inc()
         self._seconds.observe(took)
@@ -81,7 +80,7 @@ class PriceExpanderTelemetry:
             LOG.warning("failed choice", extra={"reason": line})
         for group, problem in list(scale_up.problems.items())[:_SHOWN]:
             LOG.warning("group cannot be judged", extra={"group": group, "reason": problem})
-        what = {
+        details = {
             "groups": [option.group for option in verdict.options[:_SHOWN]],
             "passed_on": len(verdict.options),
             "offered": len(scale_up.options),
@@ -89,8 +88,8 @@ class PriceExpanderTelemetry:
             "why": verdict.why,
         }
         if verdict.unlisted:
-            what["not_in_price_table"] = list(verdict.unlisted[:_SHOWN])
-        LOG.info("answered", extra=what)
+            details["not_in_price_table"] = list(verdict.unlisted[:_SHOWN])
+        LOG.info("answered", extra=details)
 
     def malformed(self, problem: str) -> None:
         """A question could not be read at all."""

@@ -12,13 +12,13 @@ Followed = FollowedTls[grpc.ServerCertificateConfiguration]
 
 
 def followed(parts: TlsParts) -> Followed:
-    """The files as gRPC takes them; with an authority only clients that it signed may call."""
+    """The files as gRPC takes them, followed as they change."""
     return FollowedTls("expander", parts, _configuration)
 
 
 def credentials(found: Followed) -> grpc.ServerCredentials:
-    """Server credentials that are asked for at each handshake. Raises ``TlsFilesError``."""
-    # With an authority configured a client has to show a certificate that it signed.
+    """Server credentials that gRPC asks for at each handshake. Raises ``TlsFilesError``."""
+    # If an authority is configured, clients need a certificate that it has signed.
     demands = found.parts.authority is not None
     return grpc.dynamic_ssl_server_credentials(found.value(), found.value, require_client_authentication=demands)
 

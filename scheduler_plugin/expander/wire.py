@@ -57,7 +57,7 @@ def encode_groups(groups: Iterable[tuple[str, int, str]]) -> bytes:
 
 
 class _Known(dict[K, V]):
-    """A table that reads what it does not hold yet, once."""
+    """A cache that reads each missing value once."""
 
     def __init__(self, read: Callable[[K], V]) -> None:
         super().__init__()
@@ -69,11 +69,11 @@ class _Known(dict[K, V]):
 
 
 class _Reader:
-    """Reads the parts of one request, and remembers what could not be read of which group."""
+    """Reads the parts of one request, and collects the problems of each group."""
 
     def __init__(self) -> None:
         self.problems: dict[str, str] = {}
-        # Equal pods arrive once for each option, and equal amounts in most nodes: each is read once per request.
+        # The same pod comes in many options, and the same amounts in most nodes: each is read once per request.
         self._pods: _Known[bytes, PodNeeds] = _Known(self._pod)
         self._cpu: _Known[str, MilliCpu] = _Known(MilliCpu.parse)
         self._bytes: _Known[str, Bytes] = _Known(Bytes.parse)
@@ -83,9 +83,9 @@ class _Reader:
         try:
             pods = tuple(map(self._pods.__getitem__, option.podBytes or option.pod))
         except (DecodeError, QuantityError) as error:
-            # A problem of this group alone: the others are still judged.
+            # This affects only this group: the others are still judged.
             self.problems[option.nodeGroupId] = f"a pod cannot be read: {error}"
-        # The field is signed on the wire.
+        # The field is signed on the wire, so it may be negative.
         return ScaleUpOption(option.nodeGroupId, max(0, option.nodeCount), pods)
 
     def shapes(self, nodes: Mapping[str, bytes]) -> dict[str, NodeShape]:
@@ -105,13 +105,13 @@ class _Reader:
     def _pod(self, body: bytes) -> PodNeeds:
         pod = cast("PodMessage", _parse("Pod", body))
         meta = pod.metadata
-        # A pod without a UID still needs a name by which it is recognized when it is asked for again.
+        # A pod without a UID still needs a key by which it is recognized in a later question.
         return PodNeeds(meta.uid or f"{meta.namespace}/{meta.name}", self._needs(pod.spec))
 
     def _needs(self, spec: PodSpecMessage) -> Needs:
-        """The requests that kube-scheduler counts: the pod's greatest moment, and overhead.
+        """The requests that kube-scheduler counts: the pod's greatest need at any moment, and its overhead.
 
-        A request on the pod itself replaces what its containers come to.
+        A request on the pod itself replaces the sum of its containers.
         """
         sidecars, starting = NOTHING, NOTHING
         for container in spec.initContainers:

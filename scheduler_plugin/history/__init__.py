@@ -1,1 +1,1 @@
-"""The past of a fleet: sizes, needs, decisions and migrations over time, kept for people. Losing it loses no safety."""
+"""The past of a fleet: sizes, needs, decisions and migrations over time, kept for people. No decision depends on it."""

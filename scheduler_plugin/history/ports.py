@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - Every adapter answers the same questions with the same numbers; ``HistoryError`` is the only error that leaves one.
-- An answer never invents: what was not seen is missing from spans, and ``Usage.seen`` says how long a VM was seen.
+- An answer never invents: time that was not seen is missing from spans, and ``Span.seen`` says how long was seen.
 - Times are milliseconds since 1970. A period is half open: from ``since`` up to, not including, ``until``.
 """
 
@@ -31,10 +31,10 @@ class Period(msgspec.Struct, frozen=True, gc=False):
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Reservation and usage of one VM while its facts were these: integrals, known times and peaks of ``VM_COLUMNS``.
+    """Reservation and usage of one VM while it had these facts: integrals, known times and peaks of ``VM_COLUMNS``.
 
-    ``span.seen`` is for how long it was seen; what is missing to ``until - since`` is unknown. ``in_use`` are the
-    integrals of the CPU and memory that were reserved while the use of them was known (None: an even part).
+    ``span.seen`` is for how long it was seen; the rest of ``until - since`` is unknown. ``in_use`` are the integrals of
+    the CPU and memory that were reserved while their use was known (None: not known exactly).
     """
 
     facts: VmRecord
@@ -43,7 +43,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeUsage(msgspec.Struct, frozen=True, gc=False):
-    """The same of a node, in ``NODE_COLUMNS``."""
+    """The same for a node, in ``NODE_COLUMNS``."""
 
     facts: NodeRecord
     span: Span
@@ -61,7 +61,7 @@ class Extent(msgspec.Struct, frozen=True, gc=False):
 
 
 class History(Protocol):
-    """Asks a history."""
+    """The questions that a history answers."""
 
     async def extent(self) -> Extent:
         """Extent of the history. Raises ``HistoryError``."""
@@ -82,9 +82,9 @@ class History(Protocol):
         """Reservation and usage of each VM, once for each of its facts in the period. Raises ``HistoryError``."""
 
     async def node_usage(self, period: Period) -> Sequence[NodeUsage]:
-        """The same of each node. Raises ``HistoryError``."""
+        """The same for each node. Raises ``HistoryError``."""
 
     async def high_needs(self, period: Period, share: float) -> Mapping[ObjectName, Size]:
-        """The need of each VM that it did not exceed in ``share`` (0..1) of the time it was known, each resource by
-        itself. Of spans that were made coarser their peak counts. Raises ``HistoryError``.
+        """The need that each VM did not exceed in ``share`` (0..1) of the time in which it was known, each resource by
+        itself. Of a stored span the peak counts. Raises ``HistoryError``.
         """

@@ -1,7 +1,7 @@
 """Reservation and usage of VMs in a period, and the prices of nodes at that time (S2.1, B.6).
 
-A node's name may be used again for a machine of another price. The history is then asked about the time before and
-after it, because a VM has one sum for all the time that it was on a node of that name.
+A node's name may be used again for a machine of another price. The history is then asked separately about the time
+before and after that, because an answer has one sum for all the time of a VM on a node of that name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scheduler_plugin.history.costs.prices import PriceList, price_changes, pric
 from scheduler_plugin.history.ports import History, NodeUsage, Period, Usage
 
 MOST_PARTS: Final = 200
-"""Each part is two questions. Beyond this many some changes are left out: the latest price in a part counts then."""
+"""Each part takes two questions. Beyond this many some changes are left out: the latest price in a part then counts."""
 
 
 async def priced_usage(history: History, period: Period, ranking: RankingConfig) -> tuple[PriceList, list[Usage]]:
@@ -27,7 +27,7 @@ async def priced_usage(history: History, period: Period, ranking: RankingConfig)
     parts = await _parts(history, period, nodes, ranking, MOST_PARTS)
     usages = [usage for part, _ in parts for usage in await history.usage(part)]
     prices = [(part.since, prices_of(part_nodes, ranking)) for part, part_nodes in parts]
-    # One part has the prices that the list has anyway.
+    # A single part has the same prices as the list itself.
     return price_list(nodes, ranking, prices if len(prices) > 1 else ()), usages
 
 
@@ -36,7 +36,7 @@ async def _parts(
 ) -> list[tuple[Period, Sequence[NodeUsage]]]:
     """The period in at most ``most`` parts, with the nodes that were seen in each.
 
-    Machines that take turns under one name have overlapping times, which only asking about a part takes apart.
+    The times of machines that alternate under one name overlap; only questions about shorter parts separate them.
     """
     changes = price_changes(nodes, ranking, period) if most > 1 else []
     if not changes:
@@ -47,6 +47,6 @@ async def _parts(
     return [
         piece
         for part in parts
-        # Asking about a part may show changes that overlapped before; the share of ``most`` bounds the recursion.
+        # A question about a part may reveal changes that overlapped before; the share of ``most`` bounds the recursion.
         for piece in await _parts(history, part, await history.node_usage(part), ranking, most // len(parts))
     ]

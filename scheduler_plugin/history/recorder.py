@@ -26,7 +26,7 @@ LOG: Final = logging.getLogger("autoscale.history")
 INTERVAL: Final = Seconds(10.0)
 UPKEEP: Final = Seconds(600.0)
 AHEAD: Final = Seconds(3600.0)
-"""A clock that gains so much between two looks was set."""
+"""A clock that gains this much between two looks has been set."""
 MOST_ASKED: Final = 64
 """Agents that are asked at one look, at most."""
 _TOGETHER: Final = 16
@@ -53,7 +53,7 @@ class SampleSource(Protocol):
 
 
 class Recorder:
-    """Records a cluster into the file ``path``. Run ``run`` in a task; ``close`` comes with its end.
+    """Records a cluster into the file ``path``. Run ``run`` in a task; at its end it closes the file.
 
     ``labels`` are the keys whose values are kept, ``interval`` is the time between two looks.
     """
@@ -82,7 +82,7 @@ class Recorder:
         self._behind: Instant | None = None
 
     async def run(self) -> None:
-        """Records until it is cancelled; then it writes the rest and gives the store back."""
+        """Records until it is cancelled, then writes the rest and closes the store."""
         try:
             while True:
                 await self.record()
@@ -97,10 +97,10 @@ class Recorder:
             # Only the holder of the store's lock writes it; another recorder tries again at each look.
             store = self._store or await self._opened()
             look = await self._source.look()
-            # After the look, as the file may be removed while it is under way.
+            # After the look, as somebody may remove the file during it.
             store = await self._there(store)
             await self._in_order(store, look.at)
-            # Few agents at each look: those with news, then those that were asked longest ago.
+            # A few agents at each look: those with news, then those that were asked longest ago.
             answers = await self._answers(look)
             try:
                 await self._in_thread(lambda: store.write(self._chronicle.take(look, answers)))
@@ -114,14 +114,14 @@ class Recorder:
             self._note("")
 
     async def _in_order(self, store: SqliteStore, at: Millis) -> None:
-        """Returns where what is seen now comes after what the history has; later times were of a clock that was wrong
-        once it has stayed so for as long as upkeep waits. Raises ``ClockError`` until then.
+        """Makes sure that ``at`` comes after what the history has. If the clock stays behind for ``UPKEEP``, the later
+        times were those of a wrong clock, and are removed. Raises ``ClockError`` until then.
         """
-        # Small steps back are normal where a clock is disciplined; spans leave such samples out.
+        # Small steps back are normal for a clock under NTP; spans leave such samples out.
         now, tolerance = self._clock.now(), GAP_INTERVALS * self._interval
         if self._latest is not None and at < self._latest - tolerance * SECOND:
             self._behind = now if self._behind is None else self._behind
-            # The clock may be wrong for a moment only, such as before NTP has set it after a boot.
+            # The clock may be wrong only for a moment, such as after a boot until NTP sets it.
             if now < self._behind + UPKEEP:
                 raise ClockError(f"the clock is {(self._latest - at) // SECOND} s before what the history has")
             LOG.warning("the clock was set back: what the history has of later times is removed")
@@ -130,8 +130,8 @@ class Recorder:
         self._latest, self._behind = at, None
 
     async def _tidied(self, store: SqliteStore, at: Millis) -> None:
-        """Upkeep where it is due; it may make the room that a batch had not."""
-        # Retention would remove all of the history by a clock that is years ahead, and may soon be right again.
+        """Runs upkeep if it is due."""
+        # By a clock that is years ahead, retention would remove the whole history; the clock may soon be right again.
         if self._was_set_ahead(at):
             self._upkeep_at = Instant(self._clock.now() + UPKEEP)
         if self._clock.now() >= self._upkeep_at:
@@ -139,23 +139,23 @@ class Recorder:
             await self._in_thread(lambda: store.upkeep(at))
 
     def _was_set_ahead(self, at: Millis) -> bool:
-        """Return True if the clock shows another time than after the look before, or there was none."""
+        """Return True if the clock has gained more than ``AHEAD`` since the last look, or if this is the first."""
         now, before = self._clock.now(), self._looked
         self._looked = now, at
-        # At the first look there is nothing to compare with, so the clock counts as set.
+        # At the first look there is nothing to compare with, so the clock counts as set ahead.
         return before is None or at - before[1] > (now - before[0] + AHEAD) * SECOND
 
     async def _opened(self) -> SqliteStore:
-        """The store, which nothing is written into before its latest moment."""
+        """Opens the store."""
         store = await self._in_thread(lambda: SqliteStore(self._path, self._clock.wall, self._bounds))
         for note in store.notes:
             LOG.warning("history", extra={"note": note})
-        # The store's own last moment: a restarted recorder has seen no clock before.
+        # From the store, since a restarted recorder has no memory of times: nothing is written before its last moment.
         self._store, self._latest = store, await self._in_thread(store.latest)
         return store
 
     async def _there(self, store: SqliteStore) -> SqliteStore:
-        """The store, begun again where its file was removed."""
+        """The store; a new one if its file was removed."""
         if not await self._in_thread(store.is_gone):
             return store
         LOG.warning("the history's file was removed: a new one begins")
@@ -186,7 +186,7 @@ class Recorder:
         self.trouble = trouble
 
     def _close(self) -> None:
-        """Writes the rest; on the way out the loop may wait for it."""
+        """Writes the rest, blocking the loop, which has little else to do by its end."""
         if self._store is not None:
             # The task is being cancelled, so it cannot await this.
             self._thread.submit(_ended, self._store, self._chronicle.end()).result()

@@ -1,4 +1,4 @@
-"""``autoscale-injector``: the agent into the pods of VMs, and certificates for all (B.4, B.13). Run with ``--help``."""
+"""``autoscale-injector``: agents for the pods of VMs, and certificates for all (B.4, B.13). Run with ``--help``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ METRICS_LIMITS: Final = Limits(connections=128, per_peer=64)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGTERM or SIGINT; 0 then, 2 where it cannot start."""
+    """Runs until SIGTERM or SIGINT; 0 then, 2 if it cannot start."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     return run(NAME, _run(options))
@@ -40,12 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
-    # Settings that are refused at the start end the program; later ones only leave the old ones in force.
+    # Settings that are refused at the start end the program; if new ones are refused later, the old ones stay.
     file = FollowedFile(options.settings, parse_settings)
     settings = file.load()
     access = credentials(options.kubeconfig, clock)
     async with http_client(access, CONNECTIONS, NAME) as http:
-        # The Lease's holder: a restarted pod of the same name is another holder.
+        # Random, so that a restarted pod of the same name is another holder of the Lease.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         program = assemble(HttpApi(http, access.token), clock, settings, identity, options.tls_folder)
         watch_tls(program.telemetry.registry, [program.tls, *followed_by(access.tls)])
@@ -59,8 +59,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 async def _serve_webhook(address: str, program: InjectorProgram, stop: asyncio.Event) -> None:
-    """Listens once there is a certificate: until then the API server makes pods without asking (``Ignore``)."""
-    # Without a certificate no handshake would succeed.
+    """Listens once there is a certificate: until then the API server creates pods without asking (``Ignore``)."""
     await program.serves.wait()
     await serve([Listener("webhook", webhook_app(program.injector), address, program.tls, WEBHOOK_LIMITS)], stop)
 

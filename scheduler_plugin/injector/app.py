@@ -30,12 +30,12 @@ NO_CERTIFICATE: Final = "the webhook has no certificate yet"
 NO_AUTHORITY: Final = "no ca.crt names an authority that is valid"
 TIMEOUT: Final = Seconds(3.0)
 RETRY: Final = Seconds(2.0)
-"""After a turn that failed, and while the webhook has no certificate yet."""
+"""The pause after a turn that failed, and while the webhook has no certificate yet."""
 
 
 @dataclass(slots=True)
 class InjectorProgram:
-    """One ``autoscale-injector``: what to keep running, and what to ask. ``folder`` has the webhook's certificate."""
+    """One ``autoscale-injector``: its parts and background tasks. ``folder`` has the webhook's certificate."""
 
     api: KubernetesApi
     clock: Clock
@@ -53,7 +53,7 @@ class InjectorProgram:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
-        """Works until cancelled; gives the Lease back where that can still be said."""
+        """Works until cancelled, then releases the Lease if it can."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.leadership.run())
@@ -64,7 +64,7 @@ class InjectorProgram:
             await self.leadership.release()
 
     def use(self, settings: InjectorSettings) -> None:
-        """New settings: agents of pods to come are like that."""
+        """New settings, for the agents of pods created from now on."""
         self.injector.template = settings.template()
 
     def led(self, leads: bool) -> None:
@@ -84,11 +84,11 @@ class InjectorProgram:
     async def _look_after_certificates(self) -> None:
         pause = Seconds(longest_pause(self.settings.certificates.lives().certificate))
         while True:
-            # Before the turn: what happens during it makes another one due.
+            # Before the turn, so that a change during it makes another turn due.
             self._wake.clear()
             trouble = await self._turn()
             self.telemetry.turned(trouble)
-            # Replicas that do not lead wait here for the leader to fill the Secret, so they look often until then.
+            # Until the leader has filled the Secret, the other replicas wait for it here, so they look often.
             wait = pause if self.serves.is_set() and not trouble else min(RETRY, pause)
             await self.clock.wait(self._wake, Instant(self.clock.now() + wait))
 
@@ -109,11 +109,11 @@ class InjectorProgram:
     async def _certificates(self) -> str:
         makes, trouble = self.settings.certificates.provider == "self", ""
         if self.leadership.leads and makes:
-            # Stored first and published then: what is trusted must already be kept.
+            # Stored first, published second: no authority may be trusted whose key could still be lost.
             bundle, trouble = await self.keeper.turn()
             trouble = await self.publisher.publish(bundle) or trouble
         elif self.leadership.leads:
-            # cert-manager makes the certificates; we only tell everybody whom to trust.
+            # Somebody else, such as cert-manager, makes the certificates; we only tell everybody whom to trust.
             mounted = (self.folder / BUNDLE).read_bytes()
             bundle = await self.gathered.gather(mounted, await self.publisher.published())
             trouble = await self.publisher.publish(bundle) if bundle else NO_AUTHORITY
@@ -123,8 +123,8 @@ class InjectorProgram:
         return trouble
 
     async def _learn_version(self) -> None:
-        """Asks until it is known that this Kubernetes can have native sidecars: it may be upgraded meanwhile."""
-        # A cluster is not downgraded, so once it is new enough it is not asked again.
+        """Asks until this Kubernetes is known to have native sidecars: it may be upgraded meanwhile."""
+        # Clusters are not downgraded, so one that is new enough is not asked again.
         while self.injector.problem:
             try:
                 self.injector.problem = why_not(await self.api.call(ApiCall("GET", VERSION_PATH, TIMEOUT)))
@@ -151,7 +151,7 @@ def assemble(
         settings.certificates.lives(),
         telemetry.renewed,
     )
-    # One file with both parts is replaced at once; two files could be read between their replacements.
+    # One file with both parts can be replaced atomically; of two files a reader could get one old and one new.
     files = folder / "own.pem", folder / "own.pem"
     if settings.certificates.provider == "files":
         files = folder / CERTIFICATE, folder / KEY

@@ -1,4 +1,4 @@
-"""The injector's settings: one YAML file. What agents are like is taken in while running; all else with the next start.
+"""The injector's settings: one YAML file. The settings of agents apply at once; all others need a restart.
 
 A text is taken whole or refused whole, with the path of the bad field.
 """
@@ -31,7 +31,7 @@ SERVERS: Final = {
 """The Services under whose names each of our servers is reached."""
 
 KUBE_SCHEDULER: Final = "kube-scheduler"
-"""Shows the extender a certificate as its client."""
+"""It calls the extender with a client certificate."""
 
 
 def _resources() -> dict[str, Any]:
@@ -58,20 +58,21 @@ class InjectedAgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """``self``: we make them. ``files``: another makes them (cert-manager); ours and the authorities are mounted."""
+    """``self``: we make the certificates. ``files``: another program does (cert-manager), and ours and the authorities
+    are mounted.
+    """
 
     provider: Literal["self", "files"] = "self"
     authority_life: str = "3285d"
     life: str = "90d"
 
     def lives(self) -> Lives:
-        """The same as spans. Raises ``SettingsError``."""
+        """The lifetimes as durations. Raises ``SettingsError``."""
         try:
             lives = Lives(parse_duration(self.authority_life), parse_duration(self.life))
         except ValueError as error:
             raise SettingsError(f"certificates: {error}") from None
-        # An authority signs in the second third of its life and is trusted in the third: what it signs must not outlive
-        # it.
+        # An authority signs in the second third of its life, and its certificates must not outlive it.
         if not 10 <= lives.certificate <= lives.authority / 3:
             raise SettingsError("certificates.life: expected 10s to a third of certificates.authorityLife")
         return lives
@@ -115,9 +116,9 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         )
 
     def terms(self) -> LeaseTerms:
-        """The Lease's. Raises ``SettingsError`` if a holder would lose it between two renewals.
+        """The terms of the Lease. Raises ``SettingsError`` if a holder would lose it between two renewals.
 
-        Every write is onto the version that was read, and what is created has one name.
+        The Lease is fenced: every write is onto the version that was read.
         """
         lease = self.lease
         # One renewal may fail without the Lease being lost.
@@ -127,7 +128,7 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         return LeaseTerms(name, Seconds(float(lease.duration_seconds)), Seconds(lease.renew_seconds), is_fenced=True)
 
     def wanted(self) -> list[WantedCertificate]:
-        """Every certificate that there may be; those whose Secret exists are made."""
+        """Every certificate that there may be; only those whose Secret exists are made."""
         servers = [
             WantedCertificate(self.secret(name), self._server(name, services)) for name, services in SERVERS.items()
         ]
@@ -142,7 +143,7 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         return f"{self.secrets}-{name}"
 
     def _server(self, name: str, services: tuple[str, ...]) -> Purpose:
-        # All names by which a client in the cluster may call the Service, from the shortest to the full one.
+        # All names by which clients in the cluster may call the Service.
         suffixes = ("", f".{self.namespace}", f".{self.namespace}.svc", f".{self.namespace}.svc.{self.cluster_domain}")
         dns = [f"{service}{suffix}" for service in services for suffix in suffixes]
         # The loopback names are for probes and for people who forward a port.
@@ -155,7 +156,7 @@ def parse_settings(text: str) -> InjectorSettings:
         settings = msgspec.convert(read_yaml(text) or {}, InjectorSettings)
     except (ValueError, RecursionError) as error:
         raise SettingsError(field_message(error)) from None
-    # Both raise: bad spans are refused with the file, not when they are first used.
+    # Both raise, so that bad times are refused with the file and not when they are first used.
     settings.certificates.lives()
     settings.terms()
     return settings

@@ -34,7 +34,7 @@ class InjectorTelemetry:
             "1 while the settings' file holds something that was refused",
             registry=self.registry,
         )
-        for outcome in ("done", "failed"):  # the first failure is an increase
+        for outcome in ("done", "failed"):  # at zero, so that the first failure shows as an increase
             self._renewals.labels(outcome)
         self._trouble = ""
         self._problem = ""
@@ -55,7 +55,7 @@ class InjectorTelemetry:
         self._renewals.labels(outcome).inc()
 
     def turned(self, trouble: str) -> None:
-        """All certificates were looked at; ``trouble`` says what went wrong, and is logged once."""
+        """All certificates were looked at; ``trouble`` says what went wrong."""
         self._turns.labels("failed" if trouble else "done").inc()
         # A turn comes every few seconds; the same trouble is logged once.
         if trouble and trouble != self._trouble:
@@ -74,7 +74,7 @@ class InjectorTelemetry:
         LOG.info("holds the Lease" if leads else "does not hold the Lease")
 
     def is_ready(self, ready: bool) -> None:
-        """Record if pods can get an agent now."""
+        """Records whether pods can get an agent now."""
         self._ready.set(int(ready))
 
     def settings_accepted(self, generation: int) -> None:
@@ -84,7 +84,7 @@ class InjectorTelemetry:
         LOG.info("settings accepted", extra={"generation": generation})
 
     def settings_refused(self, reason: str) -> None:
-        """A new content was refused, the old settings stay."""
+        """New settings were refused; the old ones stay."""
         self._reloads.labels("refused").inc()
         self._refused.set(1)
         LOG.error("settings refused, the old ones stay", extra={"reason": reason})

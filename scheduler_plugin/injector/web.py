@@ -19,7 +19,7 @@ from scheduler_plugin.web.probes import probes_app
 
 MUTATE: Final = "/mutate"
 LONGEST_REVIEW: Final = 8 * 1024 * 1024
-"""An object has at most 1.5 MiB in the store, and may be written out twice in a review."""
+"""Bytes. An object has at most 1.5 MiB in the store, and a review may contain it twice."""
 
 
 def webhook_app(injector: Injector) -> HotPaths:

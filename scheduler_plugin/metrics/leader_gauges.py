@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 
 class LeaderGauges:
-    """The gauges that what acts sets. Each is made here, so that a replica that stands by shows none."""
+    """Gauges that only the leader sets; a standby replica shows none of them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -18,13 +18,15 @@ class LeaderGauges:
         self._leads = False
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        """One more, before the first term. Children with ``labels`` are those of one term: look them up in each."""
-        # Registered only while this process leads: what a replica knew when it was deposed is no fact.
-        made = Gauge(name, text, labels, registry=None)
-        self._gauges.append(made)
+        """Creates a gauge; call it before the first term. Children with ``labels`` last for one term: look them up in
+        each.
+        """
+        # Registered only while this process leads: a deposed leader's numbers are stale.
+        gauge = Gauge(name, text, labels, registry=None)
+        self._gauges.append(gauge)
         # A gauge with labels loses its children; one without can only be set back.
-        self._resets.append(made.clear if labels else partial(made.set, 0.0))
-        return made
+        self._resets.append(gauge.clear if labels else partial(gauge.set, 0.0))
+        return gauge
 
     def leads(self, leads: bool) -> None:
         """This process begins to lead, or leads no more."""
@@ -37,5 +39,5 @@ class LeaderGauges:
                 self._registry.register(gauge)
             else:
                 self._registry.unregister(gauge)
-                # A term must not begin with what was set in an earlier one.
+                # A term must not begin with the numbers of an earlier one.
                 reset()

@@ -1,4 +1,4 @@
-"""Metrics of migrations (S4.8, S4.12). Labels are few fixed words."""
+"""Metrics of migrations (S4.8, S4.12). Labels are small fixed sets of words."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DOWNTIME: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
 
 class MigrationMetrics:
-    """Orders, endings and what is on its way."""
+    """Migrations that were ordered, that are under way, and that have ended."""
 
     def __init__(self, registry: CollectorRegistry, of_leader: LeaderGauges) -> None:
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
-        # Only the leader knows these; counters and histograms keep what this process did.
+        # Only the leader knows these. Counters and histograms count what this process did, leading or not.
         gauge = of_leader.gauge
         orders = "Migrations that were to be created, by what came of it"
         self.orders = counter("autoscale_scheduler_migration_orders", orders, ("outcome",))

@@ -1,1 +1,1 @@
-"""Pods: their shapes in the Kubernetes API, what they come to, and the facts that the ledger has of them."""
+"""Pods: their shapes in the Kubernetes API, their requests, and the facts about them for the ledger."""

@@ -13,7 +13,7 @@ class PodAddresses:
         self._at: dict[str, dict[ObjectName, PodFacts]] = {}
 
     def change(self, before: PodFacts | None, after: PodFacts | None) -> None:
-        """A pod as it was and as it is; None is one that is not there."""
+        """Takes in a change of one pod; ``before`` is None for a new pod, ``after`` for a deleted one."""
         if before is not None:
             for address in before.addresses:
                 self._at[address].pop(before.name, None)
@@ -27,5 +27,5 @@ class PodAddresses:
     def only_pod_at(self, address: str) -> PodFacts | None:
         """The pod with that address; None if there is none, or more than one."""
         pods = self._at.get(address, {})
-        # A reused address may still stand on a pod that has ended: two owners prove nothing about either.
+        # When an address is reused, two pods may show it for a moment, and neither is certain to own it.
         return next(iter(pods.values())) if len(pods) == 1 else None

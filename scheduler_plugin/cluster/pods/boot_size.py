@@ -1,4 +1,4 @@
-"""The size with which a VM's pod boots its guest: its arguments have the VM's spec as of its creation."""
+"""The size with which a VM's pod boots its guest: its arguments hold the VM's spec as of its creation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.vm_arguments import SPEC_FLAG, ArgumentsError, unpacked, value_of
 from scheduler_plugin.cluster.pods.shapes import Container
 
 _LONGEST_REMEMBERED: Final = 4096
-"""Characters of arguments that are read only once: people may make a pod with megabytes of them."""
+"""Characters. Longer arguments bypass the cache: anybody may create pods with megabytes of them."""
 
 
 class _Spec(msgspec.Struct, frozen=True):
@@ -26,13 +26,13 @@ _SPEC: Final = msgspec.json.Decoder(_Spec)
 
 def boots_with(containers: list[Container]) -> Resources:
     """The size with which the guest of these containers boots; zero if they do not say it."""
-    # NeonVM's pods pass no such arguments: their guests boot with the least memory of the VM.
+    # Only our controller's pods have ``args``. NeonVM's use ``command``, and their guests boot with the VM's least
+    # memory.
     runner = next((container for container in containers if container.name == RUNNER_CONTAINER), None)
     words = [] if runner is None or not isinstance(runner.args, list) else runner.args
     dump = value_of([word for word in words if isinstance(word, str)], SPEC_FLAG)
     if not dump:
         return ZERO
-    # Past the cache, or a few huge pods would fill the memory with their arguments.
     return _use.__wrapped__(dump) if len(dump) > _LONGEST_REMEMBERED else _use(dump)
 
 

@@ -11,7 +11,7 @@ from protocol.wire.wire_quantities import mem_from_wire
 from scheduler_plugin.cluster.pods.shapes import Amounts, Container, PodSpec
 
 LEDGERS: Final = frozenset({"cpu", "memory"})
-"""Those that the ledger keeps."""
+"""Resources that the ledger itself accounts for."""
 
 
 def other_resources(given: Amounts | None) -> Counter[str]:
@@ -19,30 +19,30 @@ def other_resources(given: Amounts | None) -> Counter[str]:
     amounts: Counter[str] = Counter()
     for name, amount in (given or {}).items():
         if name not in LEDGERS:
-            # kube-scheduler judges the real object and refuses a node that has too little.
+            # An amount that cannot be read is skipped: kube-scheduler judges the real object anyway.
             with suppress(ValueError):
                 amounts[name] = mem_from_wire(name, amount).value
     return amounts
 
 
 def other_requests(spec: PodSpec) -> tuple[tuple[str, int], ...]:
-    """The pod's requests for them, by name: most pods have none, and cost one look at each container."""
+    """The pod's requests for such resources, by name."""
     inits: Sequence[Container] = spec.initContainers or ()
-    # The usual case, by one look at each container: the sums below are slow.
+    # Most pods have none, and the sums below are slow.
     if not (_ask(spec.containers) or _ask(inits)):
         return ()
     running: Counter[str] = Counter()
-    for init in spec.containers:
-        running += _requests(init)
+    for container in spec.containers:
+        running += _requests(container)
     sidecars: Counter[str] = Counter()
     starting: Counter[str] = Counter()
-    for init in inits:
-        needed = sidecars + _requests(init)
-        # For Counters this is the maximum of each resource: init containers run one after the other.
+    for container in inits:
+        needed = sidecars + _requests(container)
+        # The maximum of each resource, since init containers run one after the other.
         starting |= needed
-        # An init container that always restarts is a sidecar: it goes on running beside all that start after it.
-        sidecars = needed if init.restartPolicy == "Always" else sidecars
-    # Adding Counters drops what is zero: an amount of nothing asks for nothing.
+        # An init container that always restarts is a sidecar, and keeps running beside all that start after it.
+        sidecars = needed if container.restartPolicy == "Always" else sidecars
+    # Adding Counters drops zeros: a request for none of a resource constrains nothing.
     return tuple(sorted(((running + sidecars) | starting).items()))
 
 

@@ -1,6 +1,6 @@
 """Pods of the Kubernetes API into facts for the ledger. Nothing else looks inside a pod.
 
-A pod runs a VM only where the VM, or a migration as its controller, owns it by UID. Labels alone prove nothing.
+A pod runs a VM only if the VM, or a migration as its controller, owns it by UID. Labels alone prove nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read_pod(obj: JsonObject) -> PodFacts:
         facts = pod_facts(pod)
     except (ValueError, RecursionError) as error:
         raise ValueError(field_message(error)) from None
-    # Other pods' constraints see a pod until it is gone, but in another way while it is being deleted.
+    # Other pods' constraints still count a pod that is being deleted, but treat it differently.
     is_leaving, asks = bool(text(obj, "metadata", "deletionTimestamp")), other_requests(pod.spec)
     traits = pod_traits(texts(obj, "metadata", "labels"), child(obj, "spec"), is_leaving=is_leaving, asks=asks)
     # Copying is slow, and most pods are plain.
@@ -42,13 +42,13 @@ def read_pod(obj: JsonObject) -> PodFacts:
 
 
 def pod_at_most(obj: JsonObject, reason: str) -> PodFacts:
-    """A Pod that cannot be read for ``reason``, as far as it can: what it needs is not known. Never raises."""
+    """A Pod that cannot be read for ``reason``, from its readable parts; its needs are unknown. Never raises."""
     name = name_of(obj)
     owners = [_owner_at_most(owner) for owner in items(obj, "metadata", "ownerReferences")]
     meta = PodMetadata(name.name, name.namespace, uid_of(obj), texts(obj, "metadata", "labels"), owners)
     spec = PodSpec(nodeName=text(obj, "spec", "nodeName"), schedulerName=text(obj, "spec", "schedulerName"))
     facts = pod_facts(Pod(meta, spec, PodStatus(text(obj, "status", "phase"))))
-    # The containers were not read, so whether one of them is the runner is unknown.
+    # The containers were not read, so one of them may be the runner.
     return replace(facts, unreadable=reason, has_runner=True)
 
 
@@ -81,7 +81,7 @@ def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
         traits=traits,
         has_runner=vm is None or any(container.name == RUNNER_CONTAINER for container in found.spec.containers),
         runner=None if vm is None else runner_requests(meta, found.spec, status),
-        # The guest of a migration's target does not boot: it arrives at the size that it has.
+        # The guest of a migration's target does not boot: it arrives at its present size.
         boots_with=ZERO if vm is None or migration is not None else boots_with(found.spec.containers),
         # A pod on the host's network has its node's address, which it shares with others.
         addresses=() if found.spec.hostNetwork else _addresses(status),
@@ -89,7 +89,6 @@ def pod_facts(found: Pod, traits: PodTraits = PLAIN_POD) -> PodFacts:
 
 
 def _addresses(status: PodStatus) -> tuple[str, ...]:
-    """One for each family; the API says the first of them twice."""
     if status.phase in TERMINAL:
         return ()
     # Dual-stack: podIPs has one for each family, and the first of them is podIP again.
@@ -108,8 +107,8 @@ def _unschedulable(status: PodStatus) -> str:
 def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, str]:
     """The VM that the pod runs and the migration that it is the target of, each with its UID.
 
-    A target is the migration's until that has succeeded, and then the VM's; until then its label says which VM. The
-    source of a migration has it as an owner too, but not as its controller.
+    The VM owns a target only once the migration has succeeded; until then the target's label names the VM. A source
+    has the migration as an owner too, but not as its controller.
     """
     # By group: another group may have a kind of the same name. The group is empty if the owner was read without its
     # apiVersion.
@@ -119,9 +118,7 @@ def _run_by(meta: Metadata) -> tuple[ObjectName | None, str, ObjectName | None, 
         if reference.apiVersion.partition("/")[0] in ("", VM_GROUP)
     ]
     for owner in owners:
-        # The source has the migration as an owner, too, but not as its controller.
         if owner.kind == MIGRATION_KIND and owner.controller:
-            # The VM owns the target only once the migration has succeeded; until then its label says which VM.
             vm = (meta.labels or {}).get(LABEL_VM_NAME)
             migration = ObjectName(meta.namespace, owner.name)
             return ObjectName(meta.namespace, vm) if vm else None, "", migration, owner.uid

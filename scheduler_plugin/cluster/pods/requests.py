@@ -40,20 +40,15 @@ RESTART: Final = "RestartContainer"
 
 
 def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> RunnerRequests | None:
-    """Requests of the guest's container, if they may be changed in place (B.10).
-
-    A pod keeps its class of service, so one without any request cannot be given some, and one whose requests are its
-    limits would need both changed. Limits are the operator's, but for the CPU limit that we wrote: a container that
-    has some is left as it is. So is one that its kubelet would restart: that ends the guest.
-    """
+    """Requests of the guest's container; None if they cannot be changed in place (B.10)."""
     runner = next((container for container in spec.containers if container.name == RUNNER_CONTAINER), None)
-    # A pod keeps its class of service for life: one without requests cannot be given some, and a guaranteed one would
-    # need its limits changed, too.
+    # A pod keeps its QoS class for life: one without requests cannot be given any, and a Guaranteed one would need its
+    # limits changed, too.
     if runner is None or status.qosClass != BURSTABLE or spec.resources is not None:
         return None
     resources = runner.resources or ContainerResources()
     limits = resources.limits or {}
-    # Limits are the operator's, but for the CPU limit that we wrote ourselves.
+    # Limits belong to the operator, except for a CPU limit that we wrote ourselves.
     ours = limited_by(SCHEDULER_NAME, meta.managedFields or ()) & {"cpu"}
     if (limits.keys() & {"cpu", "memory"}) - ours:
         return None
@@ -71,7 +66,7 @@ def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> Runn
         problem=_resize_problem(meta, status),
         version=meta.resourceVersion,
         by_us=_amounts("requests by us", {name: amount for name, amount in requests.items() if name in written}),
-        # 0 is a kubelet that does not report the generation: its status has to be believed.
+        # 0: the kubelet does not report the generation, so its status counts as current.
         is_seen=not 0 < status.observedGeneration < meta.generation,
         cpu_limit=cpu_from_wire("limits of the guest's container", limits["cpu"]) if "cpu" in limits else None,
     )
@@ -91,7 +86,7 @@ def deferred(found: Pod, status: PodStatus, requests: Resources) -> Resources:
     """The part of ``requests`` that the kubelet grants only once others have left the node."""
     if not _resize_is(DEFERRED, found.metadata, status):
         return ZERO
-    # Without the wish: what the containers have now is what the kubelet has granted already.
+    # is_feasible=False leaves out the requested sizes: only what the kubelet has already granted counts.
     has, _ = _held(found.spec, status, is_feasible=False)
     return requests.minus_or_zero(has)
 
@@ -101,9 +96,9 @@ def _resize_is(reason: str, meta: Metadata, status: PodStatus) -> bool:
 
 
 def _verdicts(meta: Metadata, status: PodStatus) -> Iterator[Condition]:
-    """The kubelet's verdicts on the present requests; those on earlier ones do not count."""
+    """The kubelet's verdicts on the present requests, without those on earlier ones."""
     for condition in status.conditions or ():
-        # A verdict on an earlier wish does not count. Older kubelets do not say which wish they judged.
+        # Older kubelets do not say which generation they judged.
         if condition.type == RESIZE_PENDING and (
             not condition.observedGeneration or condition.observedGeneration >= meta.generation
         ):
@@ -112,7 +107,7 @@ def _verdicts(meta: Metadata, status: PodStatus) -> Iterator[Condition]:
 
 def counted(meta: Metadata, spec: PodSpec, status: PodStatus) -> tuple[Resources, Resources]:
     """The requests that kube-scheduler counts for the pod, and the part of them outside the guest's container."""
-    # What the kubelet has called infeasible never happens on this node, so kube-scheduler leaves it out.
+    # A resize that the kubelet calls infeasible never happens on this node, so kube-scheduler leaves it out.
     return _held(spec, status, is_feasible=not _resize_is(INFEASIBLE, meta, status))
 
 
@@ -128,7 +123,7 @@ def _held(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resou
     counted = (Resources.sum(sizes) + sidecars).at_least(starting)
     counted = _pod_level(spec, status, counted, is_feasible=is_feasible)
     overhead = _amounts("spec.overhead", spec.overhead)
-    # In a VM's pod without a container of that name the first one counts as the guest's.
+    # If no container has that name, the first one counts as the guest's.
     runner = next((index for index, container in enumerate(spec.containers) if container.name == RUNNER_CONTAINER), 0)
     beside = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
     return counted + overhead, beside + sidecars + overhead
@@ -140,7 +135,7 @@ def _init_sizes(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple
     sidecars, starting = ZERO, ZERO
     for index, init in enumerate(spec.initContainers or ()):
         is_sidecar = init.restartPolicy == "Always"
-        # Only sidecars can be resized in place; ordinary init containers have ended by the time of a resize.
+        # Of init containers only sidecars can be resized in place.
         sidecar_status = statuses.get(init.name) if is_sidecar else None
         size = _size(f"spec.initContainers[{index}]", init, sidecar_status, is_feasible=is_feasible)
         # An init container runs beside the sidecars that were started before it.
@@ -158,7 +153,7 @@ def _size(path: str, container: Container, held: Held | None, *, is_feasible: bo
     if held is None or (held.resources is None and not held.allocatedResources):
         return requests
     has = _has(f"status of {container.name}", held.allocatedResources, held.resources)
-    # While a resize is under way the container may use the larger of wish, allocation and actual size.
+    # During a resize the container may use the largest of its request, its allocation and its actual size.
     return requests.at_least(has) if is_feasible else has
 
 
@@ -168,7 +163,7 @@ def _has(path: str, allocated: Amounts | None, actual: Requests | None) -> Resou
 
 
 def _pod_level(spec: PodSpec, status: PodStatus, counted: Resources, *, is_feasible: bool) -> Resources:
-    """A request on the pod itself replaces what its containers come to."""
+    """A request on the pod itself replaces the sum of its containers, for the resources that it names only."""
     if spec.resources is None or not spec.resources.requests:
         return counted
     requests = spec.resources.requests
@@ -176,7 +171,6 @@ def _pod_level(spec: PodSpec, status: PodStatus, counted: Resources, *, is_feasi
     if status.resources is not None or status.allocatedResources:
         has = _has("status", status.allocatedResources, status.resources)
         size = size.at_least(has) if is_feasible else has
-    # A request on the pod replaces the sum for the resources that it names, and only for those.
     return Resources(size.cpu if "cpu" in requests else counted.cpu, size.mem if "memory" in requests else counted.mem)
 
 

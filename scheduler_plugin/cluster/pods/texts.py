@@ -92,16 +92,16 @@ def decode_pod(body: bytes | msgspec.Raw) -> PodFacts:
 
 
 def watched_pod(line: bytes) -> Watched[PodFacts] | None:
-    """A Pod that appeared or changed, by a line of a watch; None if it is another line, or cannot be read."""
+    """A Pod that appeared or changed, from a line of a watch; None for any other line, or if it cannot be read."""
     try:
-        # The result must equal that of read_pod for the same object: the two paths are used for one cache.
+        # The result must equal that of read_pod for the same object: both paths fill one cache.
         pod = _WATCHED.decode(line).found
         meta, spec = pod.metadata, pod.spec
         ports = [port for container in spec.containers for port in container.ports or ()]
         is_leaving, asks = bool(meta.deletionTimestamp), other_requests(spec)
         traits = placed_traits(meta.labels or {}, spec, ports, is_leaving=is_leaving, asks=asks)
         facts = pod_facts(pod, traits)
-        # Copied only for pods that are being deleted: most lines are not about one.
+        # Most lines are about other pods, and copying is slow.
         facts = replace(facts, is_leaving=True) if is_leaving else facts
     except (ValueError, RecursionError):
         return None

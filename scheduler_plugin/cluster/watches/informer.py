@@ -1,9 +1,9 @@
 """One kind of object kept in step with the API: list, watch, resume, list again (level-triggered).
 
-Lists and reads are consistent: they show all that was known before they were asked for. A list that is older than that,
-or that shows an object older than it was or one that was gone, proves that the store was restored, also where its
-revision was raised above all earlier ones (``etcdutl snapshot restore --bump-revision``). Then versions that were known
-mean nothing any more, and everything is read again.
+Lists and reads are consistent: they show all that was known before they were sent. A list that is older than that, or
+that shows an object older than it was or one that was gone, proves that the store was restored, even if its revision
+was raised above all earlier ones (``etcdutl snapshot restore --bump-revision``). Known versions then mean nothing any
+more, and everything is read again.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from scheduler_plugin.cluster.watches.kinds import F
 from scheduler_plugin.cluster.watches.known import KnownFacts
 
 PAGE: Final = 500
-"""Objects per page of a list; fewer where objects are so large that a page of them is not read at once."""
+"""Objects per page of a list; fewer if objects are so large that a page has too many bytes."""
 
 AT_ONCE: Final = 64
-"""This many objects of a page are taken in before others get their turn."""
+"""This many objects of a page are taken in before other tasks get their turn."""
 
 LONG_LINE: Final = 16 * 1024
-"""Bytes. A longer line of a watch is taken apart in a thread: at worst it costs milliseconds."""
+"""Bytes. A longer line of a watch is decoded in a thread; decoding a shorter one costs milliseconds at worst."""
 
 LIST_TIMEOUT: Final = Seconds(30.0)
 WATCH_SPAN: Final = Seconds(20.0)
@@ -54,13 +54,13 @@ MISSING_RETRY: Final = Seconds(60.0)
 """How often a kind that the cluster lacks is looked for."""
 
 LIST_AFTER: Final = 10
-"""After this many failures in a row the version is not believed any more: list again."""
+"""After this many failures in a row the version is no longer trusted: list again."""
 
 
 @dataclass(slots=True, eq=False)
 class FactInformer(KnownFacts[F]):
-    """Cache of one kind, kept in step. ``is_missing`` while the cluster lacks the kind, ``is_answered`` while
-    lists and watches of it have not broken off since the API server last answered.
+    """Cache of one kind, kept in step. ``is_missing`` while the cluster lacks the kind; ``is_answered`` from an answer
+    of the API server until a list or watch breaks off.
 
     ``on_restored`` runs as soon as it is certain that the cluster's store was restored; a list of this kind follows.
     """
@@ -81,7 +81,7 @@ class FactInformer(KnownFacts[F]):
 
     @property
     def is_current(self) -> bool:
-        """True if the watch has said something since it last broke off."""
+        """False from a failure until the watch delivers something again."""
         return not self._retries.failures
 
     async def run(self, api: KubernetesApi, clock: Clock, on_synced: Callable[[], None]) -> Never:
@@ -90,19 +90,19 @@ class FactInformer(KnownFacts[F]):
             await self._interruptible(self._round(api, clock, on_synced))
 
     async def refresh(self) -> None:
-        """Returns once a list has been taken in that was begun after this call: all that was written before is known.
+        """Returns once a list that began after this call has been taken in: everything written before is then known.
 
         ``run`` must be running.
         """
         # A list that is already under way may have been begun before the last write.
         wanted = self._list_again()
         while self._taken < wanted:
-            # Several may wait, so the event is cleared by each before it looks again.
+            # Several may wait: each clears the event before it waits again.
             self._listed.clear()
             await self._listed.wait()
 
     async def read(self, name: ObjectName, answer: Awaitable[JsonObject]) -> F | None:
-        """As ``learn``, with the object of that name as it is read now.
+        """As ``learn``, with the object of that name that ``answer`` reads.
 
         Raises ``ApiError``: also if the object is older than it was known to be, because the store was restored.
         """
@@ -118,15 +118,15 @@ class FactInformer(KnownFacts[F]):
         return self.learn(obj)
 
     def read_again(self) -> None:
-        """The store was restored: what comes now counts, whatever its version, and a list is asked for at once."""
+        """After a restore of the store: accepts objects of any version, and lists at once."""
         self.go_back()
         self._list_again()
 
     def _list_again(self) -> int:
-        """Asks for a list that is begun from now on; ``_taken`` reaches the number once it has been taken in."""
+        """Asks for a new list, and returns its number; ``_taken`` reaches it once the list has been taken in."""
         self._wanted += 1
         if self._interruption is not None and not self._interruption.expired():
-            # A deadline of now breaks off the watch, which would otherwise hold up the list until it ends by itself.
+            # A deadline of now breaks off the watch, which would hold up the list until it ended by itself.
             self._interruption.reschedule(asyncio.get_running_loop().time())
         return self._wanted
 
@@ -149,7 +149,7 @@ class FactInformer(KnownFacts[F]):
             if self._resumes and not self._must_list:
                 await self._look_at_store(api)
             if self._must_list:
-                # Before the list is sent: a refresh asked for while it runs needs another one.
+                # Before the list is sent: a refresh that is asked for meanwhile needs another list.
                 self._begun = self._wanted
                 await self._list(api)
                 self._synced(on_synced)
@@ -165,12 +165,11 @@ class FactInformer(KnownFacts[F]):
                 # A 410 makes the version worthless: the next round lists. After any other failure the watch resumes.
                 self._cursor.refused(error.refusal)
             self.is_answered = False
-            # No failure ends the loop.
             self._failures += 1
             if self._failures >= LIST_AFTER:
                 self._cursor = Cursor()
             self.report.watch_failed(self.kind.name, error)
-            # Spread by chance, so that not all watches come back at once to a server that has just restarted.
+            # Random, so that not all watches come back at once to a server that has just restarted.
             wait = self._retries.failed(clock.jitter())
             await clock.sleep(Seconds(wait + heeded(error.retry_after)))
 
@@ -191,7 +190,7 @@ class FactInformer(KnownFacts[F]):
     def _go_missing(self, on_synced: Callable[[], None]) -> None:
         self.is_answered = True
         if self.is_missing:
-            # Callers have been given the empty list already; only those that wait for a refresh go on.
+            # on_synced has run for the empty list already; only those that wait for a refresh have to go on.
             self._synced(lambda: None)
             return
         self.is_missing = True
@@ -207,7 +206,8 @@ class FactInformer(KnownFacts[F]):
             # Versions are compared with those known before the list began.
             if self._is_restored(page, gone):
                 self._go_back()
-                listed, gone, rest = set(), frozenset(), ""  # what this list has shown so far was not believed
+                # From its first page: objects there may have been skipped as older than the known ones.
+                listed, gone, rest = set(), frozenset(), ""
                 continue
             listed |= await self._take(page, anew=reads_all)
             rest = page.rest
@@ -215,28 +215,27 @@ class FactInformer(KnownFacts[F]):
                 break
         self._cursor.listed(page.version)
         self.newest = number(page.version)
-        # The difference between known and listed objects reaches the handler as if it had been watched. Objects younger
-        # than the list stay.
+        # Missed deletions reach on_change from here, so a lost event only delays. Objects younger than the list stay.
         self.forget_unlisted(listed, self.newest)
         self.is_missing = False
         self.report.watch_listed(self.kind.name, len(listed))
 
     async def _look_at_store(self, api: KubernetesApi) -> None:
-        """A watch ends with its server, and the one that comes next may have an older store."""
+        """Makes the next round list if the store is older than the watch was, as after a restore."""
         # One object is enough to learn the version of the store.
         page = await api.page(ApiCall("GET", self.kind.path, LIST_TIMEOUT, query={"limit": "1"}))
         if number(page.version) < number(self._cursor.version) or self._is_restored(page, frozenset(self._gone)):
             self._cursor = Cursor()
 
     def _is_restored(self, page: Page, gone: AbstractSet[str]) -> bool:
-        """Return True if a page shows what was before; ``gone`` are the objects known to be gone before it was asked
-        for.
+        """Return True if a page shows an earlier state of the store; ``gone`` are the UIDs of objects known to be gone
+        before it was asked for.
         """
-        by = number(page.version)
+        page_version = number(page.version)
         versions = [(name_of(obj), uid_of(obj), version_of(obj)) for obj in page.objects]
         versions += [(unreadable.name, unreadable.uid, unreadable.version) for unreadable in page.unreadable]
-        return by < self.newest or any(
-            uid in gone or self.is_older(name, number(version), by) for name, uid, version in versions
+        return page_version < self.newest or any(
+            uid in gone or self.is_older(name, number(version), page_version) for name, uid, version in versions
         )
 
     async def _page(self, api: KubernetesApi, query: Mapping[str, str]) -> Page:
@@ -272,14 +271,14 @@ class FactInformer(KnownFacts[F]):
                 self._failures = 0
                 self._retries.succeeded()
                 self.report.watch_heard(self.kind.name)
-        # Raised only to be backed off from; such a server would be asked in a tight loop.
+        # Raised for the sake of the back-off: otherwise such a server would be asked in a tight loop.
         if clock.now() - began < SHORTEST_WATCH:
             raise ApiUnknownError(f"the server ended the watch of {self.kind.name} at once")
 
     async def _line(self, line: bytes) -> None:
-        read = self.kind.read_line
-        # The fast path reads usual lines in one pass; everything else, errors included, is left to the general one.
-        watched = None if read is None or len(line) >= LONG_LINE else read(line)
+        read_line = self.kind.read_line
+        # The fast path reads usual lines in one pass; the general one takes everything else, errors included.
+        watched = None if read_line is None or len(line) >= LONG_LINE else read_line(line)
         if watched is None:
             await self._any_line(line)
             return
@@ -302,7 +301,7 @@ class FactInformer(KnownFacts[F]):
         self.newest = max(self.newest, number(event.version))
 
     def _require_younger(self, version: str) -> None:
-        # A watch never goes back in time, unless it is served from a restored store.
+        # A watch goes back in time only if it is served from a restored store.
         if 0 < number(version) < number(self._cursor.version):
             self._cursor = Cursor()
             raise ApiUnknownError(f"watch of {self.kind.name}: version {version} is older than the watch itself")

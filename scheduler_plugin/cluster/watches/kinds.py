@@ -27,7 +27,7 @@ class FactChange(msgspec.Struct, Generic[F], frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Watched(Generic[F]):
-    """An object that appeared or changed, by a line of a watch."""
+    """An object that appeared or changed, from a line of a watch."""
 
     name: ObjectName
     uid: str
@@ -51,7 +51,7 @@ class WatchReport(Protocol):
         """The cluster lacks this kind, which it may; it will be looked for again."""
 
     def watch_restored(self, kind: str) -> None:
-        """A list is older than the known state: the cluster's store was restored, and the list is believed."""
+        """An answer is older than the known state: the cluster's store was restored, and is read again."""
 
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """This version of an object cannot be read."""
@@ -66,8 +66,8 @@ class Kind(Generic[F]):
 
     A cluster may lack a kind that ``is_optional``, and may forbid one that ``may_be_forbidden``. ``at_most`` makes the
     fact of an object that cannot be read: its maximum, from its readable parts (at least its ``metadata``)
-    and the reason. It never raises. ``read_line`` reads a usual line of a watch with less work, to the same fact; None
-    where it is any other line, or cannot be read: then it is taken apart.
+    and the reason. It never raises. ``read_line`` reads a usual line of a watch with less work, into the same fact; it
+    returns None for any other line, which then takes the general path.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Kind(Generic[F]):
     read_line: Callable[[bytes], Watched[F] | None] | None = None
 
     def can_do_without(self, refusal: RefusalKind) -> bool:
-        """Return True if a list that is refused so counts as empty."""
+        """Return True if a list that is refused for this reason counts as empty."""
         # A role may lack rights on extras. A 404 on a list means that the CRD is not installed.
         if refusal is RefusalKind.FORBIDDEN:
             return self.may_be_forbidden

@@ -13,15 +13,15 @@ from protocol.messages import ObjectName
 from scheduler_plugin.cluster.watches.kinds import F, FactChange, Kind, WatchReport
 
 REMEMBERED_GONE: Final = 2_000
-"""Of this many deleted objects it is remembered that they are gone: an answer about one may arrive late."""
+"""How many deleted objects are remembered as gone: an answer about one may arrive late."""
 
 
 @dataclass(slots=True, eq=False)
 class KnownFacts(Generic[F]):
     """The facts of one kind by name. ``on_change`` runs at once for each change and must not wait for anything.
 
-    ``unreadable`` has the objects that cannot be read, and why; ``newest`` is the newest version that was told, 0
-    before the first.
+    ``unreadable`` has the objects that cannot be read, and why; ``newest`` is the newest version seen, 0 before the
+    first.
     """
 
     kind: Kind[F]
@@ -35,27 +35,27 @@ class KnownFacts(Generic[F]):
     _gone: dict[str, int] = field(default_factory=dict)
 
     def learn(self, obj: JsonObject, *, anew: bool = False) -> F | None:
-        """Takes an object that was read on its own, as if it had been watched. ``anew``: also one of a known version.
+        """Takes an object that was read on its own, as if it had been watched. ``anew``: even if its version is known.
 
-        Returns its fact; its maximum where it cannot be read, None if the kind has no such fact.
+        Returns its fact; its maximum if it cannot be read, None if the kind has no such fact.
         """
         name, uid, version = name_of(obj), uid_of(obj), version_of(obj)
-        # A write's answer is often seen again in the watch and in the next list; one version is read once. After a
-        # watch that could not be resumed even the same version may have other content: a changed CRD has other
-        # defaults.
+        # A write's answer often comes again in the watch and in the next list, so each version is read once. ``anew``
+        # is for lists after a watch that could not be resumed: even the same version may have other content then, as a
+        # changed CRD has other defaults.
         current = self.at_version(name, version)
         if current is not None and self._uids[name] == uid and not anew:
             return current
         try:
             fact = self.kind.read(obj)
         except ValueError as error:
-            # It is reported once per version and kept at its maximum.
+            # Reported once per version, and kept at its maximum.
             return self.learn_unreadable(Unreadable(name, uid, version, str(error)), obj)
         self.learn_fact(name, uid, version, fact)
         return fact
 
     def at_version(self, name: ObjectName, version: str) -> F | None:
-        """The fact of this very version of an object that can be read; None if another one is known, or none."""
+        """The fact of this very version of an object; None if another version is known, or it cannot be read."""
         is_this = 0 < number(version) == self._versions.get(name) and name not in self.unreadable
         return self.facts.get(name) if is_this else None
 
@@ -66,16 +66,16 @@ class KnownFacts(Generic[F]):
             self._put(name, fact)
 
     def learn_told(self, name: ObjectName, uid: str, version: str, fact: F) -> None:
-        """As ``learn_fact``, of an object that could be read before; followers of changes hear of it by other ways."""
+        """As ``learn_fact``, for an object that could be read before, without calling ``on_change``."""
         if self._is_news(name, uid, version):
             self.facts[name] = fact
 
     def forget(self, name: ObjectName, version: int = 0) -> None:
-        """Takes note that the object is gone, and what is no newer than ``version`` with it."""
+        """Records that the object is gone, in every version up to ``version``."""
         newest = self._versions.pop(name, 0)
         uid = self._uids.pop(name, "")
         if uid:
-            # Only deletions seen by a watch have a version; the others happened no later than the newest one seen.
+            # Not every deletion has a version of its own; it happened no later than the newest one seen.
             self._gone[uid] = max(newest, version, self.newest)
             if len(self._gone) > REMEMBERED_GONE:
                 # Dicts keep the order of insertion: this is the oldest.
@@ -86,7 +86,10 @@ class KnownFacts(Generic[F]):
             self.on_change(FactChange(name, before, None))
 
     def learn_unreadable(self, found: Unreadable, obj: JsonObject) -> F | None:
-        """As ``learn``, with an object that cannot be read; ``obj`` has its readable parts."""
+        """As ``learn``, with an object that cannot be read; ``obj`` has its readable parts.
+
+        A kind without a maximum (``Kind.at_most``) keeps the object's earlier fact.
+        """
         at_most = self.kind.at_most
         fact = None if at_most is None else at_most(obj, found.reason)
         if self._is_news(found.name, found.uid, found.version):
@@ -101,10 +104,10 @@ class KnownFacts(Generic[F]):
         return fact
 
     def _is_news(self, name: ObjectName, uid: str, version: str) -> bool:
-        """Return True if nothing newer is known, the end of this very object included; remembers the version."""
+        """Return True if nothing newer is known of the object, its deletion included; remembers the version."""
         age = number(version)
-        # A read on its own may overtake the watch: an older version never replaces a newer one, and what is gone stays
-        # gone.
+        # Single reads may overtake the watch: an older version never replaces a newer one, and a deleted object stays
+        # deleted.
         if age < self._versions.get(name, 0) or age <= self._gone.get(uid, -1):
             return False
         self._versions[name], self._uids[name] = age, uid
@@ -112,7 +115,7 @@ class KnownFacts(Generic[F]):
 
     def is_older(self, name: ObjectName, version: int, by: int) -> bool:
         """Return True if a read at version ``by`` shows the object older than it was already known to be."""
-        # A read at ``by`` must show every version up to ``by``; a known one that is newer proves nothing.
+        # A read at ``by`` shows every version up to ``by``; a known version beyond it proves nothing.
         return 0 < version < self._versions.get(name, 0) <= by
 
     def forget_all(self) -> None:
@@ -122,12 +125,12 @@ class KnownFacts(Generic[F]):
             self.forget(name)
 
     def forget_unlisted(self, listed: AbstractSet[ObjectName], version: int) -> None:
-        """A list of that version has not these objects: they are gone, but for those that are younger than it."""
+        """Forgets all but the ``listed`` objects of a list of that version; objects that are younger stay."""
         for name in (self.facts.keys() | self.unreadable.keys()) - listed:
             self.forget_at(name, version)
 
     def forget_at(self, name: ObjectName, version: int) -> None:
-        """The object was gone at that version; one that is younger stays."""
+        """The object was gone at that version; a younger one of the same name stays."""
         if self._versions.get(name, 0) <= version:
             self.forget(name, version)
 

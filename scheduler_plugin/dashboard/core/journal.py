@@ -35,7 +35,7 @@ class Journal:
     _forgotten: int = 0
 
     def put(self, kind: str, row: Row) -> bool:
-        """A row as it is now; whether that is news."""
+        """Stores a row; returns whether it is news."""
         key = kind, row.key
         previous = self._rows.get(key)
         # Most updates of an object change nothing that the page shows.
@@ -49,7 +49,7 @@ class Journal:
         return True
 
     def remove(self, kind: str, key: str) -> bool:
-        """A row is gone; whether that is news."""
+        """Removes a row; returns whether there was one."""
         previous = self._rows.pop((kind, key), None)
         if previous is None:
             return False
@@ -57,12 +57,12 @@ class Journal:
         self._gone[kind, key] = self.revision, previous[1].namespace
         if len(self._gone) > self.most_gone:
             oldest = next(iter(self._gone))
-            # A reader before this revision has missed a removal and gets everything again.
+            # A reader from before this revision may have missed the removal, so it gets everything again.
             self._forgotten = self._gone.pop(oldest)[0]
         return True
 
     def replace(self, kind: str, rows: Iterable[Row]) -> bool:
-        """All rows of a kind as they are now; whether any of it is news."""
+        """Replaces all rows of a kind; returns whether any of that is news."""
         wanted = {row.key: row for row in rows}
         news = [self.remove(kind, key) for key in [*self.of(kind)] if key not in wanted]
         return any([*news, *(self.put(kind, row) for row in wanted.values())])
@@ -82,12 +82,12 @@ class Journal:
 
     def since(self, revision: int) -> Change | None:
         """Changes after ``revision``; None if they are no longer known, or never were."""
-        # A revision ahead of ours is of another process.
+        # A revision ahead of ours comes from another process.
         if revision < self._forgotten or revision > self.revision:
             return None
         rows: list[tuple[str, Row]] = []
         for (kind, _), (at, row) in reversed(self._rows.items()):
-            # All before it in the order changed even earlier.
+            # The order is that of the changes, so the rest changed even earlier.
             if at <= revision:
                 break
             rows.append((kind, row))

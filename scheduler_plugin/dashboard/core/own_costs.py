@@ -1,6 +1,6 @@
 """Costs of VMs, as far as a reader may see them: the bill of ``autoscale cost`` for the page. Pure.
 
-Lines that are too many to show are left out with their number; the total has them.
+If there are too many lines to show, the answer has the number of those left out; the total includes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scheduler_plugin.history.costs.rendering import document
 from scheduler_plugin.history.ports import Period, Usage
 
 SPANS: Final = frozenset(span // SECOND for span in (15 * MINUTE, HOUR, 6 * HOUR, DAY, 7 * DAY, 30 * DAY))
-"""Seconds that a reader may ask for: few, because each is computed once for all."""
+"""Periods, in seconds, that a reader may ask for: few, as each is computed once for all readers."""
 HIGH: Final = 0.995
 """The share of the time that the second fixed size covers, as in ``autoscale cost``."""
 MOST_LINES: Final = 200
@@ -43,7 +43,7 @@ class Material:
 
 
 def costs(material: Material, sight: VisibilityFilter, by: str, only: str = "", most: int = MOST_LINES) -> Json:
-    """The bill by ``by`` (see ``key_of``), or one line of it: the dearest ``most``, and the number of ``others``.
+    """The bill by ``by`` (see ``key_of``), or one line of it: the dearest ``most`` lines, and the number of ``others``.
 
     Raises ``ValueError`` for another ``by``.
     """
@@ -52,14 +52,14 @@ def costs(material: Material, sight: VisibilityFilter, by: str, only: str = "", 
     bill_json = document(bill(visible, material.high, material.prices, key_of(by), material.period, only=only), by)
     lines = items(bill_json, "lines")
     others = max(0, len(lines) - most)
-    # Keys of the price table name machines of the whole fleet.
+    # The price table's keys name machines of the whole fleet.
     if sight.namespaces is not None:
         bill_json["unusedPrices"] = []
     return {**bill_json, "kept": True, "lines": lines[:most], "others": others, "prices": material.prices_from}
 
 
 def prices_in(settings: Json | None) -> tuple[RankingConfig, str]:
-    """The price table in the scheduler's answer at ``/settings``, and whose it is; the published one where it has none.
+    """The price table in the scheduler's answer at ``/settings``, and its source; the published one if it has none.
 
     >>> prices_in(None)[1]
     'the published reference prices'

@@ -18,14 +18,14 @@ def past(spans: Sequence[Span], decisions: Sequence[DecisionRecord], moves: Sequ
     milliseconds; null if it is not known).
     """
     rows = _with_gaps(spans)
-    values = [[None if span is None else span.mean(column) for _, span in rows] for column in _COLUMNS]
+    means = [[None if span is None else span.mean(column) for _, span in rows] for column in _COLUMNS]
     decision_rows = [
         {"at": decision.at / SECOND, "by": decision.by, "said": list(decision.said), "denied": decision.denied}
         for decision in decisions
     ]
     return {
         "at": [at / SECOND for at, _ in rows],
-        "columns": dict(zip(_COLUMNS, values, strict=True)),
+        "columns": dict(zip(_COLUMNS, means, strict=True)),
         "decisions": decision_rows,
         "moves": [_moved(move) for move in moves],
     }
@@ -49,10 +49,10 @@ def _with_gaps(spans: Sequence[Span]) -> list[tuple[int, Span | None]]:
     rows: list[tuple[int, Span | None]] = []
     for span in spans:
         if rows and span.since > rows[-1][0]:
-            # A null one millisecond on breaks the chart's line.
+            # A null one millisecond later breaks the chart's line.
             rows.append((rows[-1][0] + 1, None))
         if not rows or rows[-1][1] is None:
             rows.append((span.since, span))
-        # At both of its ends, so that a mean is drawn as a level.
+        # A point at each end of the span, so that its mean is drawn as a level line.
         rows.append((span.until, span))
     return rows

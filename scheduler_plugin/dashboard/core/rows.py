@@ -1,6 +1,6 @@
 """The rows that a page shows, read from objects of the API and from the scheduler's ``/nodes``. Pure.
 
-Every text comes from the cluster as it is, cut where it is long. The page shows it as text and never as markup.
+Every text comes from the cluster as it is, cut if it is long. The page shows it as text and never as markup.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ _MIB: Final = 1024**2
 _EXPLANATION: Final = 1000
 
 Pair = tuple[int, int]
-"""Milli-vCPUs and MiB."""
+"""Milli-vCPUs and MiB, rounded up; ``UNKNOWN`` if not known."""
 
 NOTHING: Final[Pair] = (UNKNOWN, UNKNOWN)
 ZERO: Final[Pair] = (0, 0)
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """One line of the page. ``key`` is unique within its kind; ``namespace`` is empty for what is the cluster's own."""
+    """One line of the page. ``key`` is unique within its kind; ``namespace`` is empty for cluster-wide objects."""
 
     key: str
     namespace: str
 
 
 class VmRow(Row, frozen=True):
-    """A VM: its size, bounds, permit and guest's size as its object says them; the rest is the scheduler's word.
+    """A VM: its size, bounds, permit and guest's size from its object; the rest comes from the scheduler.
 
     ``problem`` is why its object, or a part of it, cannot be read; ``waiting`` is whether it has been pending for long,
-    ``trouble`` what is wrong with its agent. ``state`` is what of all this stands out (``states``).
+    ``trouble`` what is wrong with its agent. ``state`` is the worst of all this (see ``states``).
     """
 
     node: str = ""
@@ -78,7 +78,7 @@ class VmRow(Row, frozen=True):
 
 
 class NodeRow(Row, frozen=True):
-    """A node as the scheduler keeps it. ``excess`` is what still has to leave it, ``stuck`` why it cannot."""
+    """A node as the scheduler accounts for it. ``excess`` is what still has to leave it, ``stuck`` why it cannot."""
 
     total: Pair = ZERO
     reserved: Pair = ZERO
@@ -91,7 +91,7 @@ class NodeRow(Row, frozen=True):
 
 
 class MoveRow(Row, frozen=True):
-    """A migration that has not ended, or that ended and is still there; ``wait`` is why one has not begun."""
+    """A migration, for as long as its object exists; ``wait`` is why it has not begun."""
 
     vm: str = ""
     phase: str = ""
@@ -152,7 +152,7 @@ def pair_at(source: JsonObject, *path: str) -> Pair:
 
 @lru_cache(maxsize=8192)
 def _pair_of(cpu: str, mem: str) -> Pair:
-    """The VMs of a fleet have few sizes, and those are read at each look."""
+    """Cached: the VMs of a fleet have few sizes, which are read at each look."""
     try:
         return pair(Resources.parse(cpu, mem))
     except QuantityError:
@@ -160,7 +160,7 @@ def _pair_of(cpu: str, mem: str) -> Pair:
 
 
 def vm_row(obj: JsonObject) -> VmRow:
-    """A VirtualMachine. Never raises: what cannot be read is a row with a problem."""
+    """A VirtualMachine. Never raises: one that cannot be read becomes a row with a problem."""
     name = name_of(obj)
     try:
         vm = parse_virtual_machine(obj)
@@ -250,7 +250,7 @@ def standing_row(nodes: JsonObject | None) -> StandingRow:
         heard=True,
         ready=flag(nodes, "ready"),
         leader=text(nodes, "leader"),
-        # A number that is missing is -1 here.
+        # UNKNOWN is -1.
         waiting=max(0, waiting),
         unreadable=len(unreadable),
         idle=text(nodes, "migrationsIdle"),
@@ -278,13 +278,13 @@ def node_rows(nodes: JsonObject) -> list[NodeRow]:
 
 
 def node_stated(row: NodeRow) -> NodeRow:
-    """The row with what of it stands out."""
+    """The row with its state."""
     true_states = {STUCK: row.stuck, PRESSED: max(row.excess) > 0, CLOSED: not row.open}
     return msgspec.structs.replace(row, state=worst(NODE_STATES, true_states) or CALM)
 
 
 def vm_stated(row: VmRow) -> VmRow:
-    """The row with what of it stands out."""
+    """The row with its state."""
     true_states = {
         UNHEALTHY: row.problem or row.phase == FAILED,
         WAITING: row.waiting,

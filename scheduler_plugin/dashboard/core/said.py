@@ -26,11 +26,10 @@ def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
         for pod in items(node, "pods"):
             vm = text(pod, "vm")
             if vm:
-                word = SchedulerReport(
+                report = SchedulerReport(
                     pair_at(pod, "reserved"), pair_at(pod, "denied"), flag(pod, "migrating"), flag(pod, "agentSilent")
                 )
-                # A VM that migrates has two pods; the larger amounts count.
-                reports[vm] = _together((reports[vm], word)) if vm in reports else word
+                reports[vm] = _together((reports[vm], report)) if vm in reports else report
     return reports
 
 
@@ -57,7 +56,7 @@ def troubles_in(account: JsonObject) -> list[str]:
 
 
 def differing(before: Mapping[str, SchedulerReport], now: Mapping[str, SchedulerReport]) -> list[str]:
-    """The VMs of which the scheduler says something else than ``before``."""
+    """The VMs of which the scheduler says something other than ``before``."""
     return [vm for vm in before.keys() | now.keys() if before.get(vm) != now.get(vm)]
 
 
@@ -76,15 +75,11 @@ def _larger(pairs: Sequence[Pair]) -> Pair:
 
 
 def said_of(row: VmRow, word: SchedulerReport | None) -> VmRow:
-    """The row with what the scheduler says of it; a VM that the scheduler does not know keeps what its object says.
-
-    Permits come sooner than the scheduler's next word, and what is permitted or used is reserved: no smaller
-    reservation is shown.
-    """
+    """The row with the scheduler's report; a VM that the scheduler does not know keeps what its object says."""
     if word is None:
         # What the scheduler said earlier must not stay on the row.
         return msgspec.structs.replace(row, reserved=NOTHING, denied=ZERO, migrating=False)
-    # Permits come sooner than the scheduler's next word, and what is permitted or used is reserved: no smaller
+    # Permits arrive sooner than the scheduler's next report. Whatever is permitted or used is reserved, so no smaller
     # reservation is shown.
     reserved = _larger((word.reserved, row.permit, row.use))
     return msgspec.structs.replace(row, reserved=reserved, denied=word.denied, migrating=word.migrating)

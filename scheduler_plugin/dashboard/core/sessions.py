@@ -19,8 +19,8 @@ MOST_OF_ONE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One signed-in browser. ``who`` is the person's name to the API server, ``token`` what that is asked about again;
-    both are empty on one machine. ``asked_to`` is the namespace that was asked about last.
+    """One signed-in browser. ``who`` is the person's name to the API server, ``token`` what the API server is asked
+    about again; both are empty on one machine. ``asked_to`` is the namespace that was asked about last.
     """
 
     key: bytes
@@ -33,8 +33,8 @@ class Session:
 
     @property
     def person(self) -> bytes:
-        """The session's person; on one machine each browser counts as a person."""
-        # On one machine nobody has a name, and one browser must not end the sessions of another.
+        """The session's person."""
+        # On one machine nobody has a name. Each browser counts as a person there, so that none ends another's sessions.
         return self.who.encode() or self.key
 
     def is_due(self, now: Instant) -> bool:
@@ -51,15 +51,14 @@ class Sessions:
     _link: bytes = b""
 
     def offer(self, secret: str) -> None:
-        """``secret`` opens one session from now on; an older one does not any more."""
+        """From now on ``secret`` opens one session, and no earlier secret does."""
         self._link = hashed(secret)
 
     def take_link(self, secret: str) -> bool:
-        """Return True if ``secret`` is that of the open link, which is void then."""
+        """Return True if ``secret`` is that of the open link, which is then void."""
         # In constant time, so that timing does not reveal a prefix of the hash.
         matches = bool(self._link) and hmac.compare_digest(self._link, hashed(secret))
         if matches:
-            # A link opens one session.
             self._link = b""
         return matches
 
@@ -70,7 +69,7 @@ class Sessions:
         session = Session(hashed(secret), sight, now, now, token, who, asked_to)
         self._open[session.key] = session
         own = [key for key, other in self._open.items() if other.person == session.person]
-        # A person who signs in again and again ends sessions of their own, not of others. The oldest go first.
+        # Somebody who signs in again and again ends sessions of their own, not of others. The oldest go first.
         if len(own) > MOST_OF_ONE:
             del self._open[own[0]]
         elif len(self._open) > self.most:
@@ -92,7 +91,7 @@ class Sessions:
         return current if current is not None and now - current.begun < LASTS else None
 
     def checked(self, session: Session, sight: VisibilityFilter, now: Instant, asked_to: str = "") -> Session | None:
-        """The API server was asked again, and this is what it allows now; None if the session ended meanwhile."""
+        """The session with what the API server allows now; None if the session ended meanwhile."""
         # The person signed out while the API server was asked.
         if session.key not in self._open:
             return None

@@ -20,7 +20,7 @@ class VisibilityFilter:
 
     @property
     def tag(self) -> str:
-        """A word for this sight: a reader who may see more or less than before begins again."""
+        """A short text for these rights. Event ids depend on it: a reader whose rights change gets a new snapshot."""
         if self.namespaces is None:
             return ""
         return f".{crc32(' '.join(sorted(self.namespaces)).encode()):08x}"
@@ -37,10 +37,10 @@ class VisibilityFilter:
         if self.namespaces is None:
             return row
         if isinstance(row, NodeRow):
-            # The sums stay: an amount without a name. The reason why it is stuck may name VMs.
+            # The sums stay, as they name nothing. The reason why a node is stuck may name VMs.
             return node_stated(msgspec.structs.replace(row, stuck=""))
         if isinstance(row, StandingRow):
-            # Counts and sentences about the whole cluster.
+            # These are about the whole cluster.
             return msgspec.structs.replace(row, waiting=0, unreadable=0, idle="", leader="")
         return None
 

@@ -12,7 +12,7 @@ import msgspec
 
 
 class VmState(NamedTuple):
-    """A state by its word; ``mark`` is drawn beside it, ``means`` is for people who ask."""
+    """A state by its word; ``mark`` is drawn beside it, ``means`` explains it to people."""
 
     word: str
     mark: str
@@ -24,7 +24,7 @@ WAITING: Final = VmState("waiting", "◌", "the VM has been pending for a minute
 DENIED: Final = VmState("denied", "▲", "the VM asked for more than it got")
 TROUBLE: Final = VmState("trouble", "!", "its agent says that something is wrong, or is not heard")
 MOVING: Final = VmState("moving", "⇢", "a migration of the VM is under way")
-# The worst first: of all that is true of a VM one state is shown.
+# The worst first: only one state of a VM is shown.
 VM_STATES: Final = (UNHEALTHY, WAITING, DENIED, TROUBLE, MOVING)
 
 STUCK: Final = VmState("stuck", "▲", "VMs should leave the node and cannot")
@@ -49,7 +49,6 @@ def worst(states: tuple[VmState, ...], true: Mapping[VmState, object]) -> str:
 def script() -> bytes:
     """The tables as a module of JavaScript."""
     tables = {"VM_STATES": VM_STATES, "NODE_STATES": NODE_STATES}
-    # Made of the tables, so that no word is written twice.
     return b"".join(
         b"export const %s = %s;\n" % (name.encode(), msgspec.json.encode([state._asdict() for state in states]))
         for name, states in tables.items()

@@ -8,9 +8,9 @@ _PENDING = "Pending"
 
 
 def wait_of(migration: JsonObject) -> str:
-    """The reason of a VirtualMachineMigration that has not begun; empty if it has.
+    """The reason why a VirtualMachineMigration has not begun; empty if it has.
 
-    A controller says it in a condition. Until then it is the controller, or a node, that is missing.
+    Its controller puts the reason into a condition. Without one, the controller or a node is missing.
 
     >>> wait_of({"status": {"phase": "Pending", "conditions": [{"message": "no node has room for 3 vCPU"}]}})
     'no node has room for 3 vCPU'

@@ -23,7 +23,7 @@ _PATIENCE: Final = 10.0
 
 
 class ClusterLooks:
-    """See ``Source``; ``run`` must be running."""
+    """See ``SampleSource``; ``run`` must be running."""
 
     def __init__(self, api: KubernetesApi, sources: Sources, clock: Clock, report: WatchReport) -> None:
         self._api, self._sources, self._clock = api, sources, clock
@@ -37,7 +37,7 @@ class ClusterLooks:
                 tasks.create_task(informer.run(self._api, self._clock, self._listed[kind].set))
 
     async def look(self) -> ClusterSample:
-        """See ``Source``."""
+        """See ``SampleSource``."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 for listed in self._listed.values():
@@ -55,7 +55,7 @@ class ClusterLooks:
         )
 
     async def account(self, vm: JsonObject) -> Json | None:
-        """See ``Source``."""
+        """See ``SampleSource``."""
         return await self._sources.of_vm(vm)
 
 
@@ -68,7 +68,7 @@ def _informer(kind: Resource, report: WatchReport) -> FactInformer[JsonObject]:
 
 
 def kept(obj: JsonObject, *, names_only: bool = False) -> JsonObject:
-    """The object without who wrote which field, which is most of it; ``names_only``: its metadata alone.
+    """The object without ``managedFields``, which are most of it; ``names_only``: its metadata alone.
 
     >>> kept({"metadata": {"name": "a", "managedFields": []}, "spec": {}})
     {'metadata': {'name': 'a'}, 'spec': {}}

@@ -1,6 +1,6 @@
 """HTTP clients of the page: for the scheduler, and for the agents of VMs.
 
-What cannot be had is None, and the page shows the rest.
+An answer that cannot be had is None, and the page shows the rest.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class HttpSources:
         return await self._json(f"{self._groups}{path}", AUDIENCE) if self._groups else None
 
     async def of_vm(self, vm: JsonObject) -> Json | None:
-        """See ``Sources``. The agent of its node is asked first: a VM's pod may pass its ports on to the guest."""
+        """See ``Sources``. Asks the agent of its node first: a VM's pod may forward its ports to the guest."""
         name, node = name_of(vm), text(vm, "status", "node")
         if self._agents is not None and node and (address := await self._agents.address(node)):
             path = f"/explain/{escaped(name.namespace)}/{escaped(name.name)}"
@@ -73,13 +73,13 @@ class HttpSources:
 
     async def _of_agent(self, address: str, path: str, vm: ObjectName, namespace: str) -> Json | None:
         try:
-            # The address is what a VM's status says: anything but an IP address could lead elsewhere.
+            # The address comes from a VM's status: anything but an IP address could lead elsewhere.
             host = url_host(address)
         except ValueError:
             return None
         url = f"http://{host}:{AGENT_PORT}{path}"
         account = await self._json(url, audience_of_agents(namespace), LONGEST_OF_AGENT)
-        # An address may have gone to another VM's pod meanwhile.
+        # The address may belong to another VM's pod by now.
         return account if account is not None and text(account, "vm") == str(vm) else None
 
     async def _json(self, url: str, audience: str, longest: int = LONGEST_ANSWER) -> Json | None:
@@ -95,13 +95,13 @@ class HttpSources:
 
 
 _AS_IT_IS: Final = {"Accept-Encoding": "identity"}
-"""A packed answer could unpack to anything."""
+"""A compressed answer could expand to any size."""
 
 
 async def _body(answer: httpx.Response, longest: int) -> bytes | None:
     """The whole body; None if it has more than ``longest`` bytes."""
     body = bytearray()
-    # Raw: decoded pieces could be of any size.
+    # Raw: decompressed pieces could be of any size.
     async for piece in answer.aiter_raw():
         body += piece
         if len(body) > longest:

@@ -36,7 +36,7 @@ class NodeAgentAddresses:
             return self._known.get(node, "")
 
     async def _list(self) -> None:
-        # Before the call: a list that fails is not repeated for each VM that is looked at.
+        # Set before the call, so that a list that fails is not repeated for each VM that people look at.
         self._until = Instant(self.clock.now() + KEPT)
         query = {"labelSelector": SELECTOR}
         try:

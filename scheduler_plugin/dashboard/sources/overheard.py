@@ -1,4 +1,4 @@
-"""Sources of which the page hears what agents answer, for whichever part of its program they were asked."""
+"""Sources that pass each answer of an agent on to the page as well, whichever part of the program asked for it."""
 
 from __future__ import annotations
 

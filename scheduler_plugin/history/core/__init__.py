@@ -3,5 +3,5 @@
 Rules that hold here:
 
 - Times are milliseconds since 1970, CPU is in milli-vCPUs, memory in KiB: integrals are whole numbers and exact.
-- An amount that was not seen is None, never zero; time without samples is a gap, and a report says how long.
+- An amount that was not seen is None, never zero; time without samples is a gap, and reports state its length.
 """

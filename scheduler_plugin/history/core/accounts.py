@@ -35,7 +35,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     @property
     def gist(self) -> tuple[object, ...]:
         """Key by which a decision differs from the last."""
-        # The sentence changes with every measurement, so only its words count; the numbers that matter stand beside it.
+        # The sentence changes with every measurement, so only its words count; the numbers that matter are separate.
         words = _NUMBERS.sub("#", self.said[0]) if self.said else ""
         return self.size, self.permit, self.denied, self.migrating, words
 
@@ -75,7 +75,7 @@ def _sentences(found: JsonObject) -> tuple[str, ...]:
     ]
     guard = text(found, "shrink_guard")
     sentences = [headline, *parts, *([f"Policy: {guard}"] if guard else [])]
-    # Texts of other programs: they are cut, never interpreted.
+    # Texts of other programs are cut, never interpreted.
     return tuple(sentence[:_LONGEST] for sentence in sentences if sentence)[:_MOST_SENTENCES]
 
 
@@ -90,7 +90,7 @@ def _cores(value: object) -> Amount | None:
     # In Python a bool is an int, and NaN fails the comparison.
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < _MOST_CORES:
         return None
-    # Rounded first, or 0.1 would come out as 101 milli-vCPUs in some sums of floats.
+    # Rounded first, or the error of a sum of floats would turn 0.1 + 0.2 vCPUs into 301 milli-vCPUs.
     return ceil(round(value * 1000, 6))
 
 

@@ -78,15 +78,15 @@ class Accumulation(Generic[F]):
         if current is None:
             self._open[key] = _Open(facts, amounts, at, at, at)
             return None
-        # A clock that was corrected by a little; ``rewind`` is for one that was set back.
+        # The clock was corrected slightly; ``rewind`` is for one that was set back.
         if at <= current.latest:
             return None
         is_gap = at - current.latest > pace.gap
-        # What lies within a gap is unknown, so the span ends with the last sample before it.
+        # Amounts within a gap are unknown, so the span ends with the last sample before it.
         until = current.latest if is_gap else at
         is_same = amounts == current.amounts
         lasted = at - current.begun
-        # After a heartbeat also an unchanged span is written, so that a crash loses little.
+        # After a heartbeat even an unchanged span is written, so that a crash loses little.
         ends = is_gap or facts != current.facts or lasted >= pace.heartbeat or (not is_same and lasted >= pace.fine)
         if ends:
             self._open[key] = _Open(facts, amounts, at, at, at)
@@ -94,7 +94,7 @@ class Accumulation(Generic[F]):
             return None if span is None else (current.facts, span)
         current.latest = at
         if not is_same:
-            # A change within ``fine`` stays in the same span, whose integral remains exact.
+            # A change within ``fine`` stays in the same span, whose integral is exact all the same.
             current.parts.append(held(current.changed, at, current.amounts))
             current.amounts, current.changed = amounts, at
         return None
@@ -111,7 +111,7 @@ class Accumulation(Generic[F]):
             yield from self._end(key)
 
     def rewind(self) -> None:
-        """Forgets all open spans: the clock was set back, and what comes now is earlier than they are."""
+        """Forgets all open spans: the clock was set back, and the next samples are earlier than these."""
         self._open.clear()
 
     def _end(self, key: Hashable) -> Iterator[tuple[F, Span]]:

@@ -25,7 +25,7 @@ from scheduler_plugin.history.core.samples import (
 )
 
 ACCOUNT_LASTS: Final[Millis] = 5 * MINUTE
-"""An account that is older no longer says what a guest needs and uses."""
+"""An older account no longer tells what a guest needs and uses."""
 
 
 class HistoryLog:
@@ -43,7 +43,7 @@ class HistoryLog:
         self._news: set[ObjectName] = set()
 
     def rewind(self) -> None:
-        """Begins again: the clock was set back, and what comes now is earlier than what was seen."""
+        """Forgets earlier samples: the clock was set back, and the next ones will seem older."""
         for accumulation in (self._vms, self._nodes):
             accumulation.rewind()
         for memory in (self._accounts, self._asked, self._moves):
@@ -53,7 +53,7 @@ class HistoryLog:
         """The VMs whose agents are to be asked for their account, at most ``most``."""
         vms = {name_of(vm): vm for vm in look.vms}
         chosen = next_asked(vms, self._news, self._asked, most)
-        # Counted as asked whether or not an answer comes: a silent agent must not take the turns of others.
+        # Counted as asked whether or not it answers: a silent agent must not take the turns of others.
         self._asked = {vm: at for vm, at in self._asked.items() if vm in vms} | dict.fromkeys(chosen, look.at)
         return [vms[vm] for vm in chosen]
 
@@ -63,7 +63,7 @@ class HistoryLog:
         for vm, answer in answers.items():
             # Before the samples, which take needs and use from these accounts.
             self._told(vm, read_account(look.at, answer), batch)
-        # Whoever had news has been asked for this look; the samples below find the next ones.
+        # VMs with news came first at this look; the samples below find the next ones.
         self._news = set()
         for sample, standing in self._reader.samples(look, self._accounts, look.at - ACCOUNT_LASTS):
             self._seen(sample, standing, batch)
@@ -98,9 +98,9 @@ class HistoryLog:
             return
         before = self._standings.get(vm)
         self._standings[vm] = standing
-        # Without a status before there is nothing to have been decided since; a restart is no decision.
+        # Without an earlier status there is no change to see: a restart of the recorder is not a decision.
         if before is not None and before != standing:
-            # Its agent is likely to have an explanation, so it is asked first at the next look.
+            # The VM's agent is likely to have an explanation, so it is asked first at the next look.
             self._news.add(vm)
             batch.decisions += _of_scheduler(sample, before, standing)
 
@@ -113,11 +113,11 @@ class HistoryLog:
         self._moves = moves
 
     def _forget(self, known: Iterable[ObjectName]) -> None:
-        """VMs that are gone leave nothing behind."""
-        there = set(known)
-        for gone in self._standings.keys() - there:
+        """Forgets VMs that are gone."""
+        present = set(known)
+        for gone in self._standings.keys() - present:
             del self._standings[gone]
-        for gone in self._accounts.keys() - there:
+        for gone in self._accounts.keys() - present:
             del self._accounts[gone]
 
 

@@ -64,7 +64,7 @@ def keys_of_nodes(nodes: Iterable[JsonObject]) -> dict[str, tuple[str, ...]]:
 
 
 def standings(nodes: JsonObject | None) -> dict[str, VmStatus]:
-    """By VM (``namespace/name``), from the scheduler's ``/nodes``; what cannot be read is left out."""
+    """The status of each VM (``namespace/name``) in the scheduler's ``/nodes``; leaves out pods that cannot be read."""
     by_vm: dict[str, VmStatus] = {}
     for pod in (pod for node in items(nodes or {}, "nodes") for pod in items(node, "pods")):
         vm, standing = text(pod, "vm"), _standing(pod)
@@ -83,7 +83,7 @@ def _standing(pod: Json) -> VmStatus | None:
 
 def _together(one: VmStatus, other: VmStatus) -> VmStatus:
     return VmStatus(
-        # Both nodes reserve for it, but it is denied and permitted once.
+        # Both nodes reserve for it, but permits and denials are of the VM as a whole.
         Size(one.reserved.cpu + other.reserved.cpu, one.reserved.mem + other.reserved.mem),
         one.permit or other.permit,
         Size(max(one.denied.cpu, other.denied.cpu), max(one.denied.mem, other.denied.mem)),
@@ -120,15 +120,15 @@ class VmReader:
         for obj in look.vms:
             name, version = name_of(obj), version_of(obj)
             previous = self._known.get(name)
-            # Parsing costs more than all else, so one whose version has not changed is not read again.
+            # Parsing costs more than all else, so a VM whose version has not changed is not parsed again.
             parsed = previous[1] if previous is not None and version and previous[0] == version else self._read(obj)
             if parsed is not None:
                 current[name] = version, parsed
                 standing, account = of_scheduler.get(str(name)), accounts.get(name)
-                # An old account is no guess at the present need: without a fresh one it is unknown.
+                # An old account says nothing about the present need, which is unknown without a fresh one.
                 fresh = account if account is not None and account.at >= oldest else None
                 yield VmSample(look.at, parsed[0], _amounts(parsed[1], standing, fresh)), standing
-        # Replaced, not updated: VMs that are gone leave nothing behind.
+        # Replaced, not updated, so that VMs that are gone are forgotten.
         self._known = current
 
     def _read(self, obj: JsonObject) -> tuple[VmRecord, Size] | None:
@@ -161,7 +161,7 @@ def node_samples(look: ClusterSample) -> Iterator[NodeSample]:
     for node in items(look.nodes or {}, "nodes"):
         name = text(node, "name")
         total, reserved = size_at(node, "total"), size_at(node, "reserved")
-        # A node without these amounts would count as an empty one.
+        # Without these amounts the node would look empty.
         if not name or total is None or reserved is None:
             continue
         uses = [size for size in (size_at(pod, "use") for pod in items(node, "pods")) if size is not None]

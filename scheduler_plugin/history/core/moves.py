@@ -23,10 +23,10 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
     ('d/db', 'Running', 5, 9)
     """
     name, phase = name_of(migration), _said(migration, "status", "phase") or "Pending"
-    # The end stays where it was first seen, and the same object tells that nothing is new.
+    # The end does not change any more, and by the same object the caller knows that nothing is new.
     if before is not None and before.phase in ENDED and before.phase == phase:
         return before
-    # Creation is the truest begin, unless the API server's clock is ahead of ours.
+    # The creation is the best start, unless the API server's clock is ahead of ours.
     began = min([at, *_times([text(migration, "metadata", "creationTimestamp")])])
     annotations, downtime = annotations_of(migration), whole(migration, "status", "info", "downtimeMs")
     since = began if before is None else before.since
@@ -34,13 +34,13 @@ def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> M
         name=name,
         vm=ObjectName(name.namespace, _said(migration, "spec", "vmName")),
         source=_said(migration, "status", "sourceNode"),
-        # The status names the target only once its pod is there; the order has it from the start.
+        # The status names the target only once the target pod exists; the order has it from the start.
         target=_said(migration, "status", "targetNode") or shortened(annotations.get(ANNOTATION_TARGET_NODE, "")),
         phase=phase,
         since=since,
         until=_ended(migration, since, at) if phase in ENDED else at,
         reason=shortened(annotations.get(ANNOTATION_REASON, "")),
-        # Zero is a real downtime, so a missing field has to be told from it.
+        # Zero is a valid downtime, and differs from a missing one.
         downtime=downtime if "downtimeMs" in child(migration, "status", "info") else None,
     )
 
@@ -50,9 +50,9 @@ def _said(migration: JsonObject, *path: str) -> str:
 
 
 def _ended(migration: JsonObject, since: Millis, seen: Millis) -> Millis:
-    """The time when its conditions last changed, if they say it: a recorder may see it much later."""
+    """The time when its conditions last changed, if they have one: a recorder may see the end much later."""
     changed = _times(text(condition, "lastTransitionTime") for condition in items(migration, "status", "conditions"))
-    # Clocks differ: an end never lies before the begin, nor after the moment when it was seen.
+    # Clocks differ: an end must not come before the start, nor after the moment at which it was seen.
     return min(seen, max([since, *changed])) if changed else seen
 
 

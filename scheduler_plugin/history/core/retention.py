@@ -1,6 +1,6 @@
-"""Retention of a history: when spans are made coarser, and what goes first where the store is too large.
+"""Retention of a history: when spans are made coarser, and which go first if the store is too large.
 
-Spans are fine for hours, five minutes long for days, an hour long for weeks; then they go.
+Spans are fine for hours, five minutes long for days, an hour long for weeks; then they are removed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, Millis
 
 
 class Tier(msgspec.Struct, frozen=True, gc=False):
-    """Spans of one width (ms; 0: as they were seen), kept for so long, but never less than ``least``."""
+    """Spans of one width (0: as they were seen), kept for ``keep``, and for ``least`` in any case; all in ms."""
 
     width: Millis
     keep: Millis
@@ -35,34 +35,33 @@ class RetentionBounds(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of_volume(cls, size: int) -> RetentionBounds:
-        """Those of a file on a volume of this many bytes, which has to hold its journal, what is sorted, and a damaged
-        file that was set aside, too.
+        """The bounds of a file on a volume of this many bytes, which also has to hold the journal, SQLite's temporary
+        files, and a damaged file that was set aside.
 
         >>> RetentionBounds.of_volume(3 * 1024**2).most_bytes == 1024**2
         True
         >>> RetentionBounds.of_volume(10**12) == RetentionBounds()
         True
         """
-        # The volume has to hold the journal and a damaged file that was set aside, too.
         return cls(most_bytes=min(cls().most_bytes, size // _PARTS))
 
 
 _PARTS: Final = 3
-"""Of a volume the file takes one of this many parts."""
+"""The file takes one part in this many of its volume."""
 
 MOST_SAID: Final = 4 * 1024**2
-"""Bytes of one VM's decisions, the newest of them: some ten thousand."""
+"""Bytes of one VM's decisions that are kept, the newest: some ten thousand decisions."""
 
 
 class Fold(msgspec.Struct, frozen=True, gc=False):
-    """Spans of ``tier`` that began before ``before`` go into the next tier, or away from the last one."""
+    """Spans of ``tier`` that began before ``before`` go into the next tier; those of the last tier are removed."""
 
     tier: int
     before: Millis
 
 
 FINE_FIRST: Final = 5
-"""So often the horizons of fine spans are halved before that of the coarsest is; then they are at their least."""
+"""How often the horizons of fine spans are halved, which brings them to their least, before that of the coarsest is."""
 
 MOST_HALVINGS: Final = FINE_FIRST + 6
 
@@ -82,11 +81,11 @@ def folds(now: Millis, halvings: int = 0) -> tuple[Fold, ...]:
     for number, tier in enumerate(TIERS):
         is_last = number + 1 == len(TIERS)
         width = TIERS[number if is_last else number + 1].width
-        # The fine spans go first, so that a large fleet still has its weeks.
+        # The fine spans go first, so that even a large fleet keeps weeks of coarse ones.
         halved = max(0, halvings - FINE_FIRST) if is_last else halvings
         # Never less than ``least``: people look at the last minutes most of all.
         horizon = now - max(tier.keep >> halved, tier.least)
-        # At a multiple of the next width, or one coarse span would be made in two halves.
+        # At a multiple of the next width, or a coarse span would be made in two halves.
         folds_due.append(Fold(number, horizon // width * width))
     return tuple(folds_due)
 

@@ -31,10 +31,10 @@ Row = tuple[Amount | None, ...]
 
 
 class VmKind(StrEnum):
-    """Size and bounds of a VM, for CPU and memory.
+    """Amounts of a VM, each for CPU and memory.
 
-    ``size``: what it has been given (``spec.guest``'s ``use``); ``need``: what it asks for, as its agent told the
-    scheduler; ``permit`` and ``reserved``: as the scheduler has them; ``used``: what the guest uses.
+    ``size``: what it has been given (``spec.guest``'s ``use``); ``need``: what it asks for, by its agent's account;
+    ``permit`` and ``reserved``: as the scheduler has them; ``used``: what the guest uses.
     """
 
     SIZE = "size"
@@ -45,7 +45,7 @@ class VmKind(StrEnum):
 
 
 class NodeKind(StrEnum):
-    """Size of a node, for CPU and memory; ``total`` is what pods may reserve, ``used`` the sizes of its VMs."""
+    """Amounts of a node, each for CPU and memory; ``total`` is what pods may reserve, ``used`` the sizes of its VMs."""
 
     TOTAL = "total"
     RESERVED = "reserved"
@@ -69,7 +69,7 @@ NODE_PLACE: Final[Mapping[str, int]] = MappingProxyType({name: place for place, 
 
 
 IN_USE: Final = (("reserved_cpu", "used_cpu"), ("reserved_mem", "used_mem"))
-"""What is compared with what guests use, for as long as that is known."""
+"""Reservations, and the uses by guests that they are compared with while those are known."""
 
 
 class Size(msgspec.Struct, frozen=True, gc=False):
@@ -85,20 +85,20 @@ class Size(msgspec.Struct, frozen=True, gc=False):
         >>> Size.of(Resources.parse("1500m", "2Gi"))
         Size(cpu=1500, mem=2097152)
         """
-        # Rounded up, as no VM with memory may seem to have none.
+        # Otherwise a VM with memory could seem to have none.
         return cls(resources.cpu.value, -(-resources.mem.value // 1024))
 
     @property
     def resources(self) -> Resources:
-        """The same as quantities."""
+        """The amounts as quantities."""
         return Resources(MilliCpu(self.cpu), Bytes(self.mem * 1024))
 
 
 class VmRecord(msgspec.Struct, frozen=True, gc=False):
     """Node and owner of a VM; ``node``, ``group`` and the bounds may be unknown (empty, None).
 
-    ``labels`` are those that were asked for, sorted by key. ``uid`` is another one where the VM was made again under
-    its name; empty if it is not known.
+    ``labels`` are those to record, sorted by key. ``uid`` tells a recreated VM from the old one of the same name; empty
+    if it is not known.
     """
 
     vm: ObjectName
@@ -137,7 +137,7 @@ class VmSample(msgspec.Struct, frozen=True, gc=False):
     """A VM at one moment; ``amounts`` in the order of ``VM_COLUMNS``."""
 
     at: Millis
-    # Apart from the amounts, since it seldom changes.
+    # Separate from the amounts, since they seldom change.
     facts: VmRecord
     amounts: Row
 
@@ -151,8 +151,8 @@ class NodeSample(msgspec.Struct, frozen=True, gc=False):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
-    """Something was decided about a VM, ``by`` its agent or the scheduler; ``said`` are ``explain``'s sentences, the
-    one line first. ``size`` is what the VM had then; ``denied`` whether less was granted than it asked for.
+    """A decision about a VM, ``by`` its agent or the scheduler; ``said`` are ``explain``'s sentences, the summary
+    first. ``size`` is what the VM had then; ``denied`` whether it got less than it asked for.
     """
 
     at: Millis
@@ -164,7 +164,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class MoveRecord(msgspec.Struct, frozen=True, gc=False):
-    """A migration: ``until`` is when it was last seen under way, or ended. ``downtime`` in milliseconds where known."""
+    """A migration: ``until`` is when it was last seen under way, or ended. ``downtime`` in milliseconds if known."""
 
     name: ObjectName
     vm: ObjectName

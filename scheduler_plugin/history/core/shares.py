@@ -18,9 +18,9 @@ def weighted_share(levels: Iterable[tuple[Amount, Millis]], share: float) -> Amo
     """
     ranked = sorted(levels)
     # Above 1 the loop would run past the greatest amount.
-    left = min(1.0, share) * sum(lasted for _, lasted in ranked)
+    remaining = min(1.0, share) * sum(lasted for _, lasted in ranked)
     for amount, lasted in ranked:
-        left -= lasted
-        if left <= 0:
+        remaining -= lasted
+        if remaining <= 0:
             return amount
     return 0

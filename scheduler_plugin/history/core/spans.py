@@ -1,4 +1,4 @@
-"""A stretch of time as a history keeps it: how long each amount was known, its integral and its greatest value.
+"""A stretch of time in a history: how long each amount was known, its integral and its greatest value.
 
 The mean of a column is over the time in which it was known.
 """
@@ -40,7 +40,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         return self._mean(PLACE[column])
 
     def node_mean(self, column: str) -> float | None:
-        """The same of a column of ``NODE_COLUMNS``."""
+        """The same for a column of ``NODE_COLUMNS``."""
         return self._mean(NODE_PLACE[column])
 
     def peak(self, column: str) -> Amount | None:
@@ -63,7 +63,7 @@ def held(since: Millis, until: Millis, amounts: Row) -> Span:
     Span(since=0, until=10, seen=10, known=(10, 0), sums=(40, 0), peaks=(4, 0))
     """
     lasted = until - since
-    # An hour of MOST fits into a column of SQLite, whatever an object says.
+    # Whatever amount an object claims, an hour of MOST fits into an integer of SQLite.
     bounded = [None if amount is None else min(MOST, amount) for amount in amounts]
     return Span(
         since,
@@ -77,13 +77,13 @@ def held(since: Millis, until: Millis, amounts: Row) -> Span:
 
 
 def sum_while(span: Span, place: int, other: int) -> int:
-    """The integral of a column over the time in which another one was known too; both are taken as even.
+    """The integral of a column over the time in which another one was known too; both are taken as constant.
 
     >>> sum_while(joined([held(0, 10, (4, 1)), held(10, 40, (4, None))]), 0, 1)
     40
     """
     known_time = span.known[place]
-    # The two times may not overlap fully within a span; the smaller one is the best that can be said.
+    # A span does not say how its two known times overlap; the shorter one is the best estimate.
     return span.sums[place] * min(known_time, span.known[other]) // known_time if known_time else 0
 
 
@@ -109,7 +109,7 @@ def joined(spans: Sequence[Span]) -> Span:
 def clipped(span: Span, since: Millis, until: Millis) -> Span | None:
     """The part of ``span`` from ``since`` until ``until``; None if there is none.
 
-    What happened within a span is taken as even. The parts of a span add up to it exactly.
+    Amounts are taken as constant within a span. The parts of a span add up to it exactly.
 
     >>> clipped(held(0, 10, (4,)), 5, 20)
     Span(since=5, until=10, seen=5, known=(5,), sums=(20,), peaks=(4,))
@@ -122,21 +122,21 @@ def clipped(span: Span, since: Millis, until: Millis) -> Span | None:
     before, upto = begin - span.since, end - span.since
 
     def part(whole: int) -> int:
-        # A difference of two cumulated parts, so that the parts of a span add up to it exactly.
+        # A difference of two rounded cumulative sums: rounding each part by itself would lose some of the span.
         return whole * upto // length - whole * before // length
 
-    # Where the peak lay is not known, so each part has it.
+    # The time of the peak is not known, so every part has it.
     return Span(begin, end, part(span.seen), tuple(map(part, span.known)), tuple(map(part, span.sums)), span.peaks)
 
 
 def stepped(spans: Iterable[Span], since: Millis, step: Millis) -> list[Span]:
-    """The spans joined into steps of ``step`` (> 0) that are counted from ``since``; each goes where it begins.
+    """The spans joined into steps of ``step`` (> 0) that are counted from ``since``; each goes uncut into the step in
+    which it begins.
 
     >>> [(each.since, each.until) for each in stepped([held(at, at + 5, (1,)) for at in (0, 5, 10)], 0, 10)]
     [(0, 10), (10, 15)]
     """
     steps: dict[int, list[Span]] = {}
     for span in spans:
-        # A span is not cut: one that reaches into the next step counts where it begins.
         steps.setdefault((span.since - since) // step, []).append(span)
     return [joined(steps[number]) for number in sorted(steps)]

@@ -20,7 +20,7 @@ NOTHING: Final = Fraction(0)
 
 @dataclass(frozen=True, slots=True)
 class BilledCost:
-    """vCPU-hours, GiB-hours, and what each of them costs."""
+    """vCPU-hours, GiB-hours, and the cost of each."""
 
     cpu_hours: Fraction = NOTHING
     gib_hours: Fraction = NOTHING
@@ -29,7 +29,7 @@ class BilledCost:
 
     @property
     def money(self) -> Fraction:
-        """Both together."""
+        """The cost of both together."""
         return self.cpu_money + self.mem_money
 
     def __add__(self, other: BilledCost) -> BilledCost:
@@ -50,7 +50,7 @@ class BilledCost:
 class Line:
     """Usage and reservation of some VMs.
 
-    ``in_use`` is what of the reservation fell into the time in which the guest's use was known, which ``used`` is of.
+    ``in_use`` is the part of the reservation in the time in which the guest's use was known, to compare with ``used``.
     ``at_most`` is what they would have cost at their maximum, ``at_high`` at the need that each of them did not exceed
     in 99.5 % of the time. Hours: ``known``: in which the reservation was known; ``unknown``: in which it was not,
     although the VM was there before and after; ``use_known``: in which the guest's use was known. ``without_most`` and
@@ -89,7 +89,7 @@ class Line:
 
 
 KeyOf = Callable[[VmRecord], str]
-"""What a line is called for a VM."""
+"""The name of the line that a VM belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def bill(  # noqa: PLR0913 - what a bill is made of
         # Each amount is priced on the node where the VM was, at that time.
         line = line_of(usage, high.get(usage.facts.vm), prices.on(usage.facts.node, usage.span))
         lines[key_of(usage.facts)] += line
-    for facts, unknown in _unknown(usages):  # a VM's time in other lines is not unknown
+    for facts, unknown in _unknown(usages):  # of all usages: time that a VM spent in other lines is not unknown
         if not only or key_of(facts) == only:
             lines[key_of(facts)] += Line(unknown=unknown)
     unpriced = {usage.facts.node for usage in billed if prices.known(usage.facts.node, usage.span) is None}
@@ -141,12 +141,12 @@ def line_of(usage: Usage, high: Size | None, price: Price) -> Line:
         reserved=reserved,
         used=BilledCost.of(span.sums[used_cpu], span.sums[used_mem], price),
         in_use=BilledCost.of(
-            # Use is known for a part of the time alone, so it is compared with what was reserved in that part. Without
-            # the exact integral an even part stands for it.
+            # Use is known for only a part of the time, so it is compared with the reservation in that part. Without the
+            # exact integral, the reservation is taken as constant.
             *(usage.in_use or (sum_while(span, cpu, used_cpu), sum_while(span, mem, used_mem))),
             price,
         ),
-        # For the very time in which the reservation was known, so that the two can be compared.
+        # For the time in which the reservation was known, so that the two can be compared.
         at_most=_fixed(most, known_times, price),
         at_high=_fixed(high, known_times, price),
         known=Fraction(known_times[0], HOUR),
@@ -166,7 +166,7 @@ def _unknown(usages: Iterable[Usage]) -> Iterable[tuple[VmRecord, Fraction]]:
     """For each life of a VM the hours between its first and last moment in which its reservation was not known."""
     lives: dict[tuple[ObjectName, str], list[Usage]] = defaultdict(list)
     for usage in usages:
-        # A VM that was made again under its old name begins another life.
+        # A recreated VM of the same name begins another life.
         lives[usage.facts.vm, usage.facts.uid].append(usage)
     for parts in lives.values():
         life = max(usage_part.span.until for usage_part in parts) - min(usage_part.span.since for usage_part in parts)

@@ -1,7 +1,7 @@
 """Nodes that could be emptied, and the moves that it takes (S2.8c).
 
-This is advice from amounts alone: constraints of pods are kube-scheduler's. Who asks leaves out nodes that have to
-stay, such as those of the control plane.
+This is advice from amounts alone, without the constraints of pods, which kube-scheduler obeys. The caller leaves out
+nodes that have to stay, such as those of the control plane.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from scheduler_plugin.history.costs.prices import Price
 
 _NO_SIZE = Size(0, 0)
 _BINDING = frozenset({"DaemonSet", "Node"})
-"""What owns a pod that runs on one node and nowhere else."""
+"""Kinds of owners whose pods are bound to one node."""
 _OTHER = ""
-"""The name of what runs no VM."""
+"""The name of a pod that runs no VM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class PlacedVm:
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node as it is now; ``price`` is of it per hour, ``others`` what each of its pods reserves that runs no VM and
-    needs a place elsewhere.
+    """A node as it is now; ``price`` is per hour, and ``others`` are the reservations of its pods that run no VM and
+    would need a place elsewhere.
     """
 
     name: str
@@ -50,7 +50,7 @@ class PlacedNode:
 
     @property
     def price_per_unit(self) -> float:
-        """The price for each compute unit that its VMs use; infinite where they use none."""
+        """The price for each compute unit that its VMs use; infinite if they use none."""
         cpu, mem = sum(vm.reserved.cpu for vm in self.vms), sum(vm.reserved.mem for vm in self.vms)
         units = max(Fraction(cpu, max(1, self.unit.cpu)), Fraction(mem, max(1, self.unit.mem)))
         return float(self.price / units) if units else inf
@@ -66,7 +66,7 @@ class AdvisedMove:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """A node that could go, what it costs per hour, and the moves it takes; ``others`` pods would be placed again."""
+    """A node that could go, its price per hour, and the moves that takes; ``others`` counts the other pods to place."""
 
     node: str
     price: Fraction
@@ -81,8 +81,8 @@ def read_nodes(
     staying: Collection[str] = (),
     bound: Collection[str] = (),
 ) -> list[PlacedNode]:
-    """The nodes in the scheduler's answer at ``/nodes``, but for ``staying``; one that cannot be read is left out.
-    ``bound`` are the pods (``namespace/name``) that go with their node.
+    """The nodes in the scheduler's answer at ``/nodes``, except ``staying`` and those that cannot be read. ``bound``
+    are the pods (``namespace/name``) that go with their node.
     """
     candidates = (node for node in items(answer, "nodes") if text(node, "name") not in staying)
     nodes = (_node(node, prices.get(text(node, "name"), reference), bound) for node in candidates)
@@ -112,7 +112,7 @@ def _node(node: Json, price: Price, bound: Collection[str]) -> PlacedNode | None
         for pod in pods
         if text(pod, "vm")
     ]
-    # For a scheduler that reports no compute unit.
+    # The default is for a scheduler that reports no compute unit.
     unit = size_at(node, "computeUnit") or Size(1000, 4 * 1024**2)
     # Pods of DaemonSets and static pods go with their node; all others need room elsewhere.
     alone = [pod for pod in pods if not text(pod, "vm") and text(pod, "pod") not in bound]
@@ -127,20 +127,20 @@ def emptied(nodes: Iterable[PlacedNode]) -> list[Emptied]:
     left = {node.name: node for node in nodes}
     gone: list[PlacedNode] = []
     targets: dict[str, str] = {}
-    # The dearest for each unit in use first: emptying it saves most for the moves it takes.
+    # The dearest for each unit in use first: emptying it saves the most for the moves it takes.
     for node in sorted(left.values(), key=lambda place: (-place.price_per_unit, place.name)):
-        here = left[node.name]  # VMs of nodes before it may have come here: they go elsewhere instead
+        here = left[node.name]  # with VMs that would have come from earlier nodes, which then go elsewhere
         others = [place for place in left.values() if place.name != node.name and place.is_open]
         pieces = _largest_first([*here.vms, *(PlacedVm(_OTHER, size) for size in here.others)])
         destinations = _targets(pieces, others)
         # Without others there is nowhere to go, even for a node without VMs.
         if destinations is None or not others:
             continue
-        # An emptied node takes no VMs, so that each VM moves once.
+        # An emptied node is no target for later ones, so that each VM moves once.
         del left[node.name]
         gone.append(node)
         for piece, target in zip(pieces, destinations, strict=True):
-            # Later nodes have to fit beside what has come here.
+            # VMs of later nodes must fit beside this one.
             left[target] = _with(left[target], piece)
             targets[piece.name] = target
     return [_emptied(node, targets) for node in gone]
@@ -156,14 +156,14 @@ _Room = tuple[float, str, Size, Size]
 
 
 def _targets(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str] | None:
-    """Target of each; None if not all of them have one."""
-    # A VM that is on its way already will leave by itself; the node is judged once it has.
+    """The target of each; None if not all of them have one."""
+    # A VM that is already on its way leaves by itself; the node is judged once it has.
     if not all(vm.moves for vm in vms):
         return None
     rooms = sorted(_room(node.name, node.reserved, node.watermark) for node in others)
     targets = []
     for vm in vms:
-        # The fullest that it fits: so few nodes stay, and none is pressed above its watermark.
+        # The fullest node with room for it below its watermark, so that few nodes stay.
         place = next((place for place in reversed(range(len(rooms))) if _fits(rooms[place], vm)), None)
         if place is None:
             return None
@@ -189,7 +189,7 @@ def _fits(room: _Room, vm: PlacedVm) -> bool:
 
 def _with(node: PlacedNode, vm: PlacedVm) -> PlacedNode:
     reserved = _sum(node.reserved, vm.reserved)
-    # A pod without a VM may have to move again with the next node, so it is remembered apart.
+    # Kept separately: a pod without a VM may have to move again with the next node.
     if vm.name == _OTHER:
         return replace(node, reserved=reserved, others=(*node.others, vm.reserved))
     return replace(node, reserved=reserved, vms=(*node.vms, vm))

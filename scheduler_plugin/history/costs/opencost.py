@@ -1,4 +1,4 @@
-"""A bill in the form of OpenCost's allocation API, so that tools which read that read this."""
+"""A bill in the form of OpenCost's allocation API, for tools that read that."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def allocations(found: Bill, by: str, cluster: str) -> dict[str, object]:
 def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
     name: str, line: Line, by: str, cluster: str, found: Bill, window: dict[str, str]
 ) -> dict[str, object]:
-    # A line begins and ends where its VMs were seen within the window; averages are over that time, as there.
+    # A line begins and ends when its VMs were seen within the window; averages are over that time, as in OpenCost.
     since, until = max(line.since, found.period.since), min(line.until, found.period.until)
     hours = Fraction(max(0, until - since), HOUR)
-    # Weighted by cost, as OpenCost does it.
+    # Weighted by cost, as in OpenCost.
     efficiency = _of_cpu(line) * line.reserved.cpu_money + _of_ram(line) * line.reserved.mem_money
     return {
         "name": name,
@@ -54,10 +54,10 @@ def _allocation(  # noqa: PLR0913, PLR0917 - the parts of one record
         "minutes": rounded(hours * 60),
         **_cpu(line, hours),
         **_ram(line, hours),
-        # Volumes, networks and GPUs are not known here; tools expect the fields all the same.
+        # Volumes, networks and GPUs are not recorded, but tools expect their fields.
         **dict.fromkeys(_ZEROS, 0),
         **dict.fromkeys(_NOTHING_OF),
-        # The reservation costs what a request does there; use only makes the efficiency.
+        # A reservation is charged as OpenCost charges a request; use affects only the efficiency.
         "totalCost": rounded(line.reserved.money),
         "totalEfficiency": rounded(_share(efficiency, line.reserved.money)),
     }
@@ -108,7 +108,7 @@ def _properties(name: str, by: str, cluster: str) -> dict[str, object]:
         namespace, _, controller = name.partition("/")
         return properties | {"namespace": namespace, "controllerKind": _CONTROLLERS[by], "controller": controller}
     if by.startswith(LABEL):
-        # Prometheus's names of labels, as OpenCost has them: other characters become underscores.
+        # Label names as in Prometheus, which OpenCost uses: other characters become underscores.
         return properties | {"labels": {_NO_NAME.sub("_", by.removeprefix(LABEL)): name}}
     return properties | {by: name}
 

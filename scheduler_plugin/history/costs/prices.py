@@ -1,6 +1,6 @@
 """Prices of a vCPU-hour and a GiB-hour on each node (S2.1).
 
-All others cost the reference prices; a report says which those are.
+A node whose price is not in the table costs the reference prices; a report says which nodes those are.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Price:
 
 
 Part = tuple[Millis, Mapping[str, Price | None]]
-"""From when on, and the price of each node seen then; None for one that the table lacks."""
+"""The time from which it holds, and the price of each node seen then; None for one that the table lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
     """The price of each node by its name; ``reference`` for all others.
 
-    ``parts`` cut the time, in order, where a name was used again for a machine of another price. ``unused`` are the
-    keys of the price table by which no node was priced.
+    ``parts`` are periods, in order, if a name was used again for a machine of another price. ``unused`` are the keys of
+    the price table by which no node was priced.
     """
 
     reference: Price
@@ -62,7 +62,7 @@ class PriceList:
     def known(self, node: str, span: Span | None = None) -> Price | None:
         """The same; None if it is the reference price because the table lacks the node."""
         if self.parts and span is not None:
-            # The last sample of a span may reach over the cut between two parts.
+            # By its middle, as the last sample of a span may reach into the next part.
             middle = (span.since + span.until) // 2
             _, prices = self.parts[max(0, bisect_right(self.parts, middle, key=itemgetter(0)) - 1)]
             if node in prices:
@@ -99,8 +99,8 @@ def priced(size: Size, keys: Iterable[str], ranking: RankingConfig) -> Price | N
     True
     """
     own, key = reference_price(ranking), price_key(keys, ranking)
-    # The node's price is split between CPU and memory as the reference prices are; zero ones cannot tell, so the
-    # published ones do.
+    # The node's price is split between CPU and memory in proportion to the reference prices, or to the published ones
+    # if those are zero.
     split = own if own.of(size) else reference_price(RankingConfig())
     if key is None or not split.of(size):
         return None
@@ -109,7 +109,7 @@ def priced(size: Size, keys: Iterable[str], ranking: RankingConfig) -> Price | N
 
 
 def price_list(nodes: Sequence[NodeUsage], ranking: RankingConfig, parts: Sequence[Part] = ()) -> PriceList:
-    """The prices of all nodes that were seen, as they were last; ``parts`` if some had another price before."""
+    """The latest prices of all nodes that were seen; ``parts`` if some had another price before."""
     by_node = {node: price for node, price in prices_of(nodes, ranking).items() if price is not None}
     used = {price_key(usage.facts.price_keys, ranking) for usage in nodes}
     unused = tuple(sorted(key for key in ranking.node_prices if key not in used))
@@ -128,7 +128,9 @@ def prices_of(nodes: Iterable[NodeUsage], ranking: RankingConfig) -> dict[str, P
 
 
 def price_changes(nodes: Iterable[NodeUsage], ranking: RankingConfig, period: Period) -> list[Millis]:
-    """The moments within the period at which a name of several priced machines begins or ends to be one of them."""
+    """The moments within the period at which a node's name starts or stops standing for one of several machines, of
+    which at least one has a price in the table.
+    """
     spans: dict[str, dict[tuple[str | None, str], list[Span]]] = {}
     for usage in nodes:
         machine = price_key(usage.facts.price_keys, ranking), usage.facts.machine

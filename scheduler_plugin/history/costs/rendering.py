@@ -1,4 +1,4 @@
-"""A bill as rows for tables and CSV, and as JSON. Here numbers are rounded, and nowhere before."""
+"""A bill as rows for tables and CSV, and as JSON. Numbers are rounded only here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNKNOWN: Final = "-"
 More = Callable[[str | None], Mapping[str, float | None]]
 """Further numbers of the line of that name (None: of the total), always under the same names."""
 
-# So that the rounded values of a thousand lines add up to their total to the sixth decimal.
+# The rounded values of a thousand lines still add up to their total to the sixth decimal.
 _DECIMALS: Final = 9
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
@@ -58,7 +58,7 @@ def known_costs(line: Line) -> tuple[BilledCost | None, BilledCost | None, Bille
     """Cost of usage, of the maximum, and of the size for 99.5 % of the time; None if unknown."""
     whole = line.reserved.money
     return (
-        # Unknown is None, not zero; but a line without any known time has a known use of zero.
+        # Unknown is None, not zero, except that a line whose reservation was never known has a use of zero.
         line.used if line.use_known or not line.known else None,
         line.at_most if line.without_most < whole or not whole else None,
         line.at_high if line.without_high < whole or not whole else None,
@@ -118,7 +118,7 @@ def plain(cell: str) -> str:
 
 
 def hours_and_money(cost: BilledCost | None) -> tuple[str, str, str]:
-    """For people: vCPU-hours, GiB-hours and money; None: they are not known.
+    """For people: vCPU-hours, GiB-hours and money; dashes if they are not known (None).
 
     >>> hours_and_money(BilledCost(Fraction(1, 3), Fraction(2), Fraction(1, 100), Fraction(0)))
     ('0.33', '2.00', '0.0100')

@@ -35,12 +35,12 @@ SCALES: Final[Mapping[str, float]] = MappingProxyType({"cpu": 1000.0, "mem": 1 /
 """From what Prometheus has (vCPUs, bytes) to milli-vCPUs and KiB."""
 
 GREATEST: Final = 1e30
-"""Beyond any sum of bytes; what is more, is infinite or is no number is taken as not scraped."""
+"""Beyond any sum of bytes. Larger values, infinities and NaN count as not scraped."""
 
-# The labels ``node`` and ``group`` are there only if scraping adds them.
+# Series have the labels ``node`` and ``group`` only if scraping adds them.
 BY_VM: Final = "namespace, vm, node, group"
 SCRAPED: Final = "max(count_over_time(autoscale_agent_vms[10m]) and (autoscale_agent_vms offset 10m))"
-"""How many samples ten minutes of an agent have that was there before them."""
+"""The number of samples in ten minutes, of an agent that was already scraped before them."""
 
 _INTERVALS: Final = tuple(seconds * SECOND for seconds in (5, 10, 15, 20, 30, 60, 120, 300))
 _MOST_POINTS: Final = 10_000
@@ -49,8 +49,8 @@ _MOST_POINTS: Final = 10_000
 class Expressions(msgspec.Struct, frozen=True):
     """Expressions over samples that are scraped every ``scrapes`` (ms).
 
-    A sample counts until the next one is due: Prometheus alone would hold it for five minutes, fill gaps, and have a
-    VM that moved on both nodes.
+    A sample counts until the next one is due: by default Prometheus would hold it for five minutes, which fills gaps
+    and shows a VM that moved on both nodes.
     """
 
     scrapes: Millis
@@ -64,13 +64,13 @@ class Expressions(msgspec.Struct, frozen=True):
         return self._of_vms(column, "" if vm is None else f",namespace={quoted(vm.namespace)},vm={quoted(vm.name)}", by)
 
     def of_each(self, column: str, vms: Sequence[ObjectName]) -> str:
-        """A column of ``VM_COLUMNS`` of these VMs wherever they are; of others too whose name and namespace are among
-        theirs.
+        """A column of ``VM_COLUMNS`` of these VMs, wherever they are, and of others whose name and namespace both occur
+        among theirs.
 
         >>> Expressions(10).of_each("used_cpu", [ObjectName("d", "a.b"), ObjectName("d", "c")])[:78]
         'max by (namespace, vm) (last_over_time(autoscale_agent_cpu_cores{kind=~"used",'
         """
-        # One query for many VMs. The two alternations match every pair of their members, hence VMs of others, too.
+        # One query for many VMs. The two alternations match every pair of their members, hence other VMs, too.
         names = "|".join(sorted({re.escape(vm.name) for vm in vms}))
         namespaces = "|".join(sorted({re.escape(vm.namespace) for vm in vms}))
         return self._of_vms(column, f",namespace=~{quoted(namespaces)},vm=~{quoted(names)}", "namespace, vm")
@@ -80,7 +80,7 @@ class Expressions(msgspec.Struct, frozen=True):
         return f"max by ({by}) ({self._last(_METRICS[resource], f'kind=~{quoted(_KINDS[kind])}{matchers}')})"
 
     def node(self, column: str, node: str | None = None) -> str:
-        """A column of ``NODE_COLUMNS``, of one node or of all; the sizes of a node's VMs are those of its agents.
+        """A column of ``NODE_COLUMNS``, of one node or of all; ``used`` adds up the sizes that agents report.
 
         >>> Expressions(10).node("total_cpu", "n")
         'max by (node) (last_over_time(autoscale_scheduler_node_reservable{resource="cpu",node="n"}[9ms]) >= 0 < 1e+30)'
@@ -94,7 +94,7 @@ class Expressions(msgspec.Struct, frozen=True):
         return f"max by (node) ({self._last(metric, f'resource={quoted(_NODE_RESOURCES[resource])}{of_node}')})"
 
     def _last(self, metric: str, matchers: str) -> str:
-        # One millisecond less than the interval, so that two samples never fall into it. The comparison drops NaN,
+        # One millisecond less than the interval, so that the range never has two samples. The comparison drops NaN,
         # infinite and negative samples, one of which would spoil the sum of all others.
         return f"last_over_time({metric}{{{matchers}}}[{self.scrapes - 1}ms]) >= 0 < {GREATEST}"
 
@@ -124,12 +124,12 @@ def interval_of(samples: float) -> Millis:
 
 
 def quoted(text: str) -> str:
-    r"""A string of PromQL, which has Go's escapes; JSON's are among them, but for those of pairs of surrogates.
+    r"""A string of PromQL. Its escapes are Go's, which include JSON's, except for surrogate pairs.
 
     >>> quoted('a"b\\c')
     '"a\\"b\\\\c"'
     """
-    # Nothing else puts names of VMs into an expression. JSON's escapes are Go's, which PromQL has.
+    # Without ensure_ascii=False, characters beyond U+FFFF would become surrogate pairs.
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -144,8 +144,8 @@ def range_step(period: Period, step: Millis) -> Millis:
 
 
 def over(function: str, expression: str, period: Period, step: Millis, first: str = "") -> str:
-    """A function over all samples of an expression in a period that ends when it is asked; ``first`` is its first
-    argument, where it has one more.
+    """A function over all samples of an expression in a period that ends at the query; ``first`` is an argument before
+    the expression, with its comma.
 
     >>> over("sum_over_time", "x", Period(0, 60_000), 15_000)
     'sum_over_time((x)[60000ms:15000ms])'
@@ -154,7 +154,7 @@ def over(function: str, expression: str, period: Period, step: Millis, first: st
 
 
 def node_labels(series: Mapping[str, str]) -> dict[str, str]:
-    """The labels of a node that make its price, from those of kube-state-metrics, which spells them in its own way.
+    """The labels of a node that decide its price, from those of kube-state-metrics, which spells them differently.
 
     >>> node_labels({"label_eks_amazonaws_com_capacity_type": "SPOT", "label_team": "a"})
     {'eks.amazonaws.com/capacityType': 'SPOT'}

@@ -1,4 +1,4 @@
-"""The size of queries to Prometheus: a question about many VMs over a long time stays within its limits."""
+"""The size of queries to Prometheus, so that a question about many VMs over a long time stays within its limits."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from scheduler_plugin.history.core.samples import Millis
 from scheduler_plugin.history.ports import Period
 
 MOST_POINTS: Final = 40_000_000
-"""Moments of VMs that are looked at for one column: a thousand VMs for a week, scraped every 15 s."""
+"""VMs times moments that are read for one column: a thousand VMs for a week, scraped every 15 s."""
 
 AT_ONCE: Final = 3_000_000
-"""Those of one query: it holds some six samples for each, and Prometheus takes 50 million (``query.max-samples``)."""
+"""The same for one query, which loads some six samples for each; Prometheus allows 50 million (query.max-samples)."""
 
 MOST_NAMES: Final = 500
 """VMs that one query names."""
@@ -32,7 +32,7 @@ def step_of(period: Period, scrapes: Millis, crowd: float) -> Millis:
     (15000, 105000, 165000)
     """
     least = crowd * (period.until - period.since) / scrapes / MOST_POINTS
-    # Without a factor in common with minutes and hours, so that a load with the period of a clock is met at all its
+    # No factor in common with minutes and hours, so that a load with the period of a clock is sampled at all its
     # phases.
     return scrapes * next(stride for stride in count(max(1, ceil(least))) if gcd(stride, _CLOCK) == 1)
 
@@ -55,7 +55,7 @@ def stretches(period: Period, step: Millis, crowd: float) -> Iterator[Period]:
 
 
 def batches(points: Mapping[ObjectName, float]) -> Iterator[tuple[ObjectName, ...]]:
-    """VMs for one query each, by how many moments of each are looked at.
+    """VMs for one query each, by how many moments of each are read.
 
     >>> a, b, c = (ObjectName("d", each) for each in "abc")
     >>> [len(each) for each in batches({a: 1, b: AT_ONCE, c: 2})]

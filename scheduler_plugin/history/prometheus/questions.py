@@ -1,6 +1,6 @@
 """Answers the port ``History`` from a Prometheus.
 
-The step is that of scraping, unless a question is too large for that (``portions``): then ``extent`` says so.
+The step is the scrape interval, unless a question is too large for that (``portions``); ``extent`` then says so.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ Key = tuple[tuple[str, str], ...]
 
 PriceKeys = tuple[str, ...]
 Stay = tuple[Millis, Millis]
-"""From when until when something was so."""
+"""The start and the end of a state."""
 
 Expression = Callable[[str], str]
-"""What is asked for a column."""
+"""The PromQL expression of a column."""
 
 _SCRAPES: Final = 15 * SECOND
 _LONGEST: Final = 35 * DAY
@@ -64,8 +64,8 @@ _NOTE: Final = "This history is Prometheus's: decisions are changes of size, wit
 
 
 class PrometheusHistory:
-    """See ``History``. ``http`` has the server's address as its base, and what signs in; agents are scraped every
-    ``scrapes`` (ms), or as the server's samples say.
+    """See ``History``. ``http`` has the server's address and credentials. Without ``scrapes``, the time between two
+    scrapes of agents (ms), it is learnt from the server's samples.
     """
 
     def __init__(self, http: httpx.AsyncClient, scrapes: Millis | None = None) -> None:
@@ -73,16 +73,16 @@ class PrometheusHistory:
         self._scrapes = scrapes or _SCRAPES
         self._say = Expressions(self._scrapes)
         self._skipped = 1
-        """Of this many scrapes one was looked at, where a question was a large one."""
+        """The largest question so far has read one scrape in this many."""
 
     async def extent(self) -> Extent:
         """See ``History``."""
         stamp, ever = "timestamp(autoscale_agent_vms)", f"[{_LONGEST}ms:"
-        # Coarsely over all that may be stored, then finely: a fine step over 35 days is too much for one query.
-        early = await self._server.vector(f"min(min_over_time({stamp}{ever}1h]))")  # at a full hour, if there was one
+        # Coarsely over all that may be stored, then finely: a fine step over 35 days would be too much for one query.
+        early = await self._server.vector(f"min(min_over_time({stamp}{ever}1h]))")  # to the hour
         before = round(early[0][1] * SECOND) if early else None
         first = await self._server.vector(f"min(min_over_time({stamp}[{HOUR}ms:{self._scrapes}ms]))", before) or early
-        # An instant query sees five minutes back. Agents that have been away for longer need the expensive question.
+        # An instant query sees five minutes back; only if no agent was scraped since is the expensive query needed.
         last = await self._server.vector(f"max({stamp})") or await self._server.vector(
             f"max(max_over_time({stamp}{ever}5m]))"
         )
@@ -145,9 +145,10 @@ class PrometheusHistory:
     async def usage(self, period: Period) -> Sequence[Usage]:
         """See ``History``."""
         await self._learn(period)
-        spans = await self._totals(self._say.vm, VM_COLUMNS, period, "reserved_cpu")  # has all that an agent knows
+        # A VM counts as seen while its agent reports any part of the reservation.
+        spans = await self._totals(self._say.vm, VM_COLUMNS, period, "reserved_cpu")
         least, most = [await self._sizes(kind, period) for kind in ("least", "most")]
-        # Use may be unknown while the reservation is known, and only the rest can be compared.
+        # Use may be unknown while the reservation is known; only the time in which both are known can be compared.
         in_use = [await self._while_known(*pair, period) for pair in IN_USE]
         usages = []
         for labels, span in spans.items():
@@ -177,7 +178,7 @@ class PrometheusHistory:
         needs = defaultdict[ObjectName, dict[str, int]](dict)
         for batch in batches(points):
             for resource in SCALES:
-                # Quantiles cannot be added up from parts of the time, so the VMs are split instead.
+                # Quantiles of parts of the time cannot be added up, so the VMs are split instead.
                 expression = self._say.of_each(f"need_{resource}", batch)
                 query = over("quantile_over_time", expression, period, step, f"{share}, ")
                 for labels, value in await self._server.vector(query, period.until - 1):
@@ -185,8 +186,8 @@ class PrometheusHistory:
         return {vm: Size(need.get("cpu", 0), need.get("mem", 0)) for vm, need in needs.items()}
 
     async def _learn(self, period: Period) -> None:
-        """Learn the scrape interval of agents, once it can be told."""
-        # Until agents have been scraped for a while the default interval stands.
+        """Learns the scrape interval of agents."""
+        # Until agents have been scraped for a while, the default interval stands.
         if not self._is_learnt and (answer := await self._server.vector(SCRAPED, period.until - 1)):
             self._scrapes, self._is_learnt = interval_of(answer[0][1]), True
             self._say = Expressions(self._scrapes)
@@ -207,7 +208,7 @@ class PrometheusHistory:
         return by_node
 
     async def _sizes(self, kind: str, period: Period) -> dict[Key, Size]:
-        """The bounds of VMs as they were last."""
+        """The latest bounds of VMs."""
         step, parts = await self._stretches(period)
         sizes = defaultdict[Key, dict[str, int]](dict)
         for part in parts:
@@ -215,7 +216,7 @@ class PrometheusHistory:
                 query = over("last_over_time", self._say.vm(f"{kind}_{resource}"), part, step)
                 for labels, value in await self._server.vector(query, part.until - 1):
                     sizes[_key(labels)][resource] = _scaled(value, resource)
-        # A bound of one resource alone is of no use.
+        # A bound of only one resource is of no use.
         return {key: Size(**amounts) for key, amounts in sizes.items() if len(amounts) == len(SCALES)}
 
     async def _while_known(self, column: str, other: str, period: Period) -> dict[Key, int]:
@@ -229,7 +230,7 @@ class PrometheusHistory:
         return {key: _scaled(value, _resource(column)) for key, value in sums.items()}
 
     async def _grid(self, period: Period) -> tuple[Millis, float]:
-        """The step at which amounts are read, and the number of VMs at a time."""
+        """The step at which amounts are read, and the greatest number of VMs at a time."""
         answer = await self._server.vector(crowd(period), period.until - 1)
         vms = answer[0][1] if answer else 1.0
         step = step_of(period, self._scrapes, vms)
@@ -245,7 +246,7 @@ class PrometheusHistory:
     async def _totals(
         self, expression: Expression, columns: Sequence[str], period: Period, seen: str
     ) -> dict[Key, Span]:
-        """The integrals, known times and peaks of each series; ``seen`` is the column that tells when it was there."""
+        """The integrals, known times and peaks of each series; ``seen`` is the column by which it counts as present."""
         step, parts = await self._stretches(period)
         spans_by_key = defaultdict[Key, list[Span]](list)
         for part in parts:
@@ -256,7 +257,7 @@ class PrometheusHistory:
     async def _totals_of(
         self, expression: Expression, columns: Sequence[str], period: Period, step: Millis, seen: str
     ) -> dict[Key, Span]:
-        """The same of a part that one query can be about."""
+        """The same for a part that is small enough for one query."""
 
         async def ask(function: str, asked: str) -> dict[Key, float]:
             series = await self._server.vector(over(f"{function}_over_time", asked, period, step), period.until - 1)
@@ -275,7 +276,7 @@ class PrometheusHistory:
                 until=round(last.get(key, begin) * SECOND) + step,
                 seen=known_times[columns.index(seen)],
                 known=known_times,
-                # A sample holds for one step; what was not scraped is not counted.
+                # A sample holds for one step; time without a sample is not counted.
                 sums=_scaled_all([by_key.get(key, 0.0) * step for by_key in sums], columns),
                 peaks=_scaled_all([by_key.get(key, 0.0) for by_key in peaks], columns),
             )
@@ -291,7 +292,7 @@ class PrometheusHistory:
             expressions = [
                 over("avg_over_time", expression, Period(0, wide), self._scrapes) for expression in expressions
             ]
-            ends = wide - 1  # a mean is asked for where its step ends
+            ends = wide - 1  # the mean of a step is queried at its end
             asked_period = Period(period.since + ends, period.until + ends)
         answers = await asyncio.gather(
             *(self._server.ranges(expression, asked_period, wide) for expression in expressions)
@@ -306,10 +307,10 @@ class PrometheusHistory:
 
 
 def _machines(node: str, span: Span, stays: Mapping[PriceKeys, Stay]) -> list[NodeUsage]:
-    """The machines that the node was, each with its part of ``span``."""
+    """The machines that had the node's name, each with its part of ``span``."""
     if len(stays) <= 1:
         return [NodeUsage(NodeRecord.of(node, next(iter(stays), ())), span)]
-    # Its name stood for several machines, each with a price of its own.
+    # The name stood for several machines, each with a price of its own.
     parts = ((keys, clipped(span, *stay)) for keys, stay in stays.items())
     return [NodeUsage(NodeRecord.of(node, keys), part) for keys, part in parts if part is not None]
 

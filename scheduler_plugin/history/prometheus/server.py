@@ -15,7 +15,7 @@ from scheduler_plugin.history.prometheus.expressions import GREATEST
 
 Labels = Mapping[str, str]
 
-# Queries under way at a time: Prometheus runs 20 at most, for all of its users.
+# Queries at a time: by default Prometheus runs at most 20, for all its users together.
 _TOGETHER: Final = 4
 
 
@@ -39,7 +39,7 @@ _ANSWER: Final = msgspec.json.Decoder(_QueryResponse)
 
 
 class PrometheusServer:
-    """Asks over ``http``, which has the server's address as its base, and what signs in."""
+    """Asks over ``http``, which has the server's address as its base, and the credentials."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http, self._limit = http, asyncio.Semaphore(_TOGETHER)
@@ -49,15 +49,17 @@ class PrometheusServer:
     ) -> list[tuple[Labels, list[tuple[Millis, float]]]]:
         """Series over time. Raises ``HistoryError``."""
         times = {"start": period.since / SECOND, "end": (period.until - 1) / SECOND, "step": step / SECOND}
-        series = await self._ask("/api/v1/query_range", {"query": expression, **times})
-        ranges = [(one.metric, [(_moment(at), _number(value)) for at, value in one.values]) for one in series]
+        answered = await self._ask("/api/v1/query_range", {"query": expression, **times})
+        ranges = [
+            (series.metric, [(_moment(at), _number(value)) for at, value in series.values]) for series in answered
+        ]
         return [(labels, [point for point in values if _is_amount(point[1])]) for labels, values in ranges]
 
     async def vector(self, expression: str, at: Millis | None = None) -> list[tuple[Labels, float]]:
         """Value of an expression at a moment. Raises ``HistoryError``."""
         parameters: dict[str, str | float] = {"query": expression} | ({} if at is None else {"time": at / SECOND})
-        series = await self._ask("/api/v1/query", parameters)
-        values = [(one.metric, _number(one.value[1])) for one in series if one.value is not None]
+        answered = await self._ask("/api/v1/query", parameters)
+        values = [(series.metric, _number(series.value[1])) for series in answered if series.value is not None]
         return [(labels, value) for labels, value in values if _is_amount(value)]
 
     async def _ask(self, path: str, asked: Mapping[str, str | float]) -> list[_Series]:
@@ -65,7 +67,7 @@ class PrometheusServer:
             async with self._limit:
                 # POST, as expressions with many names exceed the length of a URL.
                 response = await self._http.post(path, data=dict(asked))
-            # Before the status is looked at: the body of a refusal says why.
+            # Decoded whatever the HTTP status, as the body of a refusal says why.
             answer = _ANSWER.decode(response.content)
         except (httpx.HTTPError, ValueError, RecursionError) as error:
             raise HistoryError(f"Prometheus gives no usable answer: {error}") from error
@@ -75,7 +77,7 @@ class PrometheusServer:
 
 
 def _number(text: str) -> float:
-    """Raises ``HistoryError``."""
+    """A value. Raises ``HistoryError``."""
     try:
         # Values are JSON strings, as JSON has no NaN and no infinity.
         return float(text)
@@ -84,12 +86,12 @@ def _number(text: str) -> float:
 
 
 def _moment(at: float) -> Millis:
-    """Raises ``HistoryError``."""
+    """A time. Raises ``HistoryError``."""
     if not 0 <= at < GREATEST:
         raise HistoryError(f"Prometheus gives no usable answer: a time is {at}")
     return round(at * SECOND)
 
 
 def _is_amount(value: float) -> bool:
-    """Return True if it can be one; a rule or a relabelling may make anything of a metric."""
+    """Return True if it can be an amount; a recording rule or relabelling may turn a metric into anything."""
     return 0 <= value < GREATEST

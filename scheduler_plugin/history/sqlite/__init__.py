@@ -1,1 +1,1 @@
-"""A history in one file, for one machine or one small Deployment: bounded, and repaired by beginning again."""
+"""A history in one file of bounded size, for one machine or one small Deployment. A damaged file is set aside."""

@@ -1,4 +1,4 @@
-"""Answers the port ``History`` from a file, which each question opens again: it may have been set aside meanwhile."""
+"""Answers the port ``History`` from a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOVE: Final = msgspec.json.Decoder(MoveRecord)
 _VM_FACTS: Final = msgspec.json.Decoder(VmRecord)
 _NODE_FACTS: Final = msgspec.json.Decoder(NodeRecord)
 _LONGEST_SPAN: Final = 3 * 3600 * 1000
-"""No span is longer (ms): the widest tier, and one that begins at its end. So the index finds those that matter."""
+"""No span is longer (ms): the widest tier is an hour, and a span may end beyond it. So the index can bound a search."""
 
 
 class SqliteHistory:
@@ -71,8 +71,8 @@ class SqliteHistory:
         return await self._ask(lambda connection: _high_needs(connection, period, share))
 
     def _extent(self, connection: sqlite3.Connection) -> Extent:
-        both = "(SELECT since, until FROM vm_spans UNION ALL SELECT since, until FROM node_spans)"
-        since, until = connection.execute(f"SELECT MIN(since), MAX(until) FROM {both}").fetchone()  # noqa: S608
+        spans = "(SELECT since, until FROM vm_spans UNION ALL SELECT since, until FROM node_spans)"
+        since, until = connection.execute(f"SELECT MIN(since), MAX(until) FROM {spans}").fetchone()  # noqa: S608
         notes = [
             f"A damaged history was set aside as {file.name}: what it held is missing here."
             for file in set_aside_files(self._path)
@@ -89,7 +89,7 @@ class SqliteHistory:
                 # One snapshot for all statements of the question.
                 connection.execute("BEGIN")
                 return question(connection)
-        except (sqlite3.Error, ValueError, TypeError, LookupError) as error:  # damage makes rows of anything
+        except (sqlite3.Error, ValueError, TypeError, LookupError) as error:  # a damaged file may have any rows
             raise HistoryError(f"the history {self._path} cannot be read: {error}") from error
 
 
@@ -100,7 +100,7 @@ def _series(
         "WHERE subject = (SELECT id FROM subjects WHERE kind = ? AND namespace = ? AND name = ?) "
         "AND since > ? AND since < ? AND until > ? ORDER BY since"
     )
-    # The first bound is implied by the third, but the index on ``since`` can use it alone.
+    # The third bound implies the first, but only the first helps the index on ``since``.
     bounds = (period.since - _LONGEST_SPAN, period.until, period.since)
     rows = connection.execute(table.select + condition, (*key, *bounds))
     return stepped(_parts((table.read(row)[1] for row in rows), period), period.since, step)
@@ -112,11 +112,10 @@ def _parts(spans: Iterable[Span], period: Period) -> Iterable[Span]:
 
 
 def _vm_facts(namespace: str, name: str, said: bytes) -> VmRecord:
-    """Facts of the VM; unreadable fields keep it the same VM."""
+    """The facts of a VM; only its name if they are damaged."""
     try:
         return _VM_FACTS.decode(said)
     except ValueError:
-        # Damaged facts still leave whose they are.
         return VmRecord(ObjectName(namespace, name))
 
 
@@ -128,7 +127,7 @@ def _node_facts(_: str, name: str, said: bytes) -> NodeRecord:
 
 
 def _readable(decoder: msgspec.json.Decoder[T], rows: Iterable[bytes]) -> list[T]:
-    """The records that damage has left readable."""
+    """The records that can be read; damaged ones are left out."""
     records = []
     for row in rows:
         with suppress(ValueError, TypeError):
@@ -139,7 +138,7 @@ def _readable(decoder: msgspec.json.Decoder[T], rows: Iterable[bytes]) -> list[T
 def _totals(
     connection: sqlite3.Connection, table: SpanTable, decode: Callable[[str, str, bytes], F], period: Period
 ) -> list[tuple[F, Span, tuple[int, ...]]]:
-    """Totals of the period: SQLite sums what lies within it; records across its ends are cut here."""
+    """Totals of the period: SQLite sums the spans within it; those across its ends are cut here."""
     spans_by_facts: dict[int, list[Span]] = defaultdict(list)
     whiles: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     for row in connection.execute(table.totals, (period.since, period.until)):
@@ -153,7 +152,7 @@ def _totals(
         )
         for number, span in map(table.read, crossing):
             part = clipped(span, period.since, period.until)
-            # A span across both ends was taken at the first of them.
+            # A span across both ends was counted at the first of them.
             is_twice = end == period.until and span.since < period.since
             if part is not None and not is_twice:
                 spans_by_facts[number].append(part)

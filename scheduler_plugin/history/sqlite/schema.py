@@ -1,6 +1,6 @@
-"""The tables of a history's file, and the statements that are made of a table's columns.
+"""The tables of a history's file, and the statements that are built from a table's columns.
 
-Names of VMs and texts of people reach SQL as parameters only; statements are made of names in this repository.
+Names of VMs and texts of people reach SQL as parameters only; statements are built from names in this repository.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BEFORE_PARTS: Final = len(("facts", "since", "until", "seen"))
 
 @dataclass(frozen=True)
 class SpanTable:
-    """The spans of one kind of object."""
+    """The spans of one kind of object. Their ``tier`` is 0 as seen, then that of ``core.retention``."""
 
     name: str
     columns: tuple[str, ...]
     pairs: tuple[tuple[str, str], ...] = ()
-    """Of the first of two columns ``totals`` has the integral while the second was known, too."""
+    """For each pair ``totals`` has the integral of the first column while the second was known, too."""
 
     @cached_property
     def _parts(self) -> tuple[str, ...]:
@@ -50,13 +50,13 @@ class SpanTable:
 
     @cached_property
     def insert(self) -> str:
-        """Takes what ``row`` makes."""
+        """Inserts one span; ``row`` makes the parameters."""
         fields = (*_HEAD, *self._parts)
         return f"INSERT INTO {self.name} ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"  # noqa: S608
 
     def row(self, subject: int, facts: int, span: Span) -> tuple[int, ...]:
         """The parameters of ``insert``."""
-        # Tier 0: as it was seen.
+        # Tier 0: as the span was seen.
         return (subject, facts, 0, span.since, span.until, span.seen, *span.known, *span.sums, *span.peaks)
 
     @cached_property
@@ -88,7 +88,7 @@ class SpanTable:
     def totals(self) -> str:
         """One row for all spans of the same facts within a period: since, until. ``read_total`` takes the rows.
 
-        Integrals are added in two halves: five weeks of a few TiB are more than an integer of SQLite holds.
+        Integrals are added in two halves: five weeks of a few TiB would overflow SQLite's integers.
         """
         width = len(self.columns)
         knowns, sums, peaks = self._parts[:width], self._parts[width : 2 * width], self._parts[2 * width :]
@@ -97,7 +97,10 @@ class SpanTable:
             *(f"SUM({part} / {_HALF})" for part in sums),
             *(f"SUM({part} % {_HALF})" for part in sums),
             *(f"MAX({part})" for part in peaks),
-            *(f"TOTAL(1.0 * sum_{one} * MIN(known_{one}, known_{two}) / known_{one})" for one, two in self.pairs),
+            *(
+                f"TOTAL(1.0 * sum_{column} * MIN(known_{column}, known_{other}) / known_{column})"
+                for column, other in self.pairs
+            ),
         ]
         return (
             f"SELECT facts, MIN(since), MAX(until), SUM(seen), {', '.join(joins)} FROM {self.name} "  # noqa: S608
@@ -110,12 +113,12 @@ class SpanTable:
         begin, width = _BEFORE_PARTS, len(self.columns)
         end = begin + 4 * width
         upper, lower = row[begin + width : begin + 2 * width], row[begin + 2 * width : begin + 3 * width]
-        # Python's integers have no bound.
+        # In Python, whose integers do not overflow.
         sums = (high * _HALF + low for high, low in zip(upper, lower, strict=True))
         return *self.read((*row[: begin + width], *sums, *row[begin + 3 * width : end])), tuple(map(round, row[end:]))
 
     def while_known(self, span: Span) -> tuple[int, ...]:
-        """The integrals of ``pairs`` of one span."""
+        """The integrals of ``pairs`` for one span."""
         return tuple(sum_while(span, *map(self.columns.index, pair)) for pair in self.pairs)
 
     def read(self, row: Sequence[int]) -> tuple[int, Span]:
@@ -154,7 +157,7 @@ _UNUSED: Final = " AND ".join(
     for table in COUNTED
 )
 FORGET_SUBJECTS: Final = f"DELETE FROM subjects WHERE {_UNUSED}"  # noqa: S608
-"""Removes the names of which nothing is kept any more."""
+"""Removes the subjects of which nothing is stored any more."""
 
 TALKATIVE: Final = "SELECT subject FROM decisions GROUP BY subject HAVING SUM(LENGTH(json)) > ?"
 """The subjects whose decisions take more than this many bytes."""

@@ -42,7 +42,7 @@ from scheduler_plugin.history.sqlite.schema import (
 T = TypeVar("T")
 
 _AT_ONCE: Final = 12
-"""This many widths of time are made coarser in one transaction, so that readers and batches wait for none long."""
+"""This many widths of time are made coarser in one transaction, so that each one, and its journal, stays small."""
 
 
 class SqliteStore:
@@ -61,7 +61,7 @@ class SqliteStore:
         self._facts: dict[VmRecord | NodeRecord, tuple[int, int]] = {}
         self._held = ExitStack()
         with ExitStack() as stack:
-            # The lock first; it is given back if opening fails.
+            # The lock first; it is released if opening fails.
             stack.enter_context(only_recorder(path))
             self._connection = self._opened()
             self._held = stack.pop_all()
@@ -72,24 +72,24 @@ class SqliteStore:
         self._held.close()
 
     def is_gone(self) -> bool:
-        """Return True if the file is not at its path any more, so that what is written is lost."""
-        # Open files outlive their removal on POSIX, so writing would go on unnoticed.
+        """Return True if the file is no longer at its path, so that further writes would be lost."""
+        # On POSIX an open file outlives its removal, so writing would go on unnoticed.
         return not self._is_closed and file_number(self._path) != self._number
 
     def write(self, batch: Batch) -> None:
-        """Writes all of the batch or nothing. Raises ``StoreError``."""
+        """Writes all of the batch or nothing. Raises ``StoreError``; the batch is then lost, as on a full disk."""
         self._guarded(lambda: self._write(batch))
 
     def latest(self) -> Millis | None:
-        """The last moment that it has of a VM or a node; None if it has none. Raises ``StoreError``."""
+        """The last moment of any VM or node in the file; None if it has none. Raises ``StoreError``."""
         return self._guarded(self._latest)
 
     def forget_after(self, at: Millis) -> None:
-        """Removes what lies after ``at``: the clock was wrong then. Raises ``StoreError``."""
+        """Removes all that lies after ``at``: the clock was wrong then. Raises ``StoreError``."""
         self._guarded(lambda: self._forget_after(at))
 
     def upkeep(self, now: Millis) -> None:
-        """Makes old spans coarser and removes the oldest, more of them where the file is too large.
+        """Makes old spans coarser and removes the oldest, more of them if the file is too large.
 
         Raises ``StoreError``.
         """
@@ -112,7 +112,7 @@ class SqliteStore:
         return connection
 
     def _anew(self, error: Exception) -> sqlite3.Connection:
-        """A new file, the damaged one set aside."""
+        """Sets the damaged file aside, and opens a new one."""
         try:
             aside = set_aside(self._path, self._wall())
             # The numbers of subjects and facts were those of the old file.
@@ -127,7 +127,7 @@ class SqliteStore:
 
     def _guarded(self, work: Callable[[], T]) -> T:
         if self._is_closed:
-            # A new file could not be made when the old one was damaged: each batch tries again.
+            # The old file was damaged and no new one could be opened: each batch tries again.
             self._reopen(self._opened)
         try:
             return work()
@@ -141,7 +141,7 @@ class SqliteStore:
             raise StoreError(f"the history {self._path} cannot be written: {error}") from error
 
     def _reopen(self, opened: Callable[[], sqlite3.Connection]) -> None:
-        """Raises ``StoreError`` with the note of a file that was set aside, or where it is closed still."""
+        """Raises ``StoreError`` with the note about a file that was set aside, or if none can be opened."""
         self._is_closed, notes_before = True, len(self.notes)
         self._connection = opened()
         self._is_closed = False
@@ -163,7 +163,7 @@ class SqliteStore:
                     ],
                 )
                 connection.executemany(
-                    # A migration is written each time that it changes.
+                    # A migration is written again each time it changes.
                     "INSERT OR REPLACE INTO moves (namespace, name, subject, since, until, json) "
                     "VALUES (?, ?, ?, ?, ?, ?)",
                     [(*_key(move), self._vm(move.vm), move.since, move.until, _json(move)) for move in batch.moves],
@@ -180,7 +180,7 @@ class SqliteStore:
         connection.executemany(table.insert, [table.row(*self._numbers(facts), span) for facts, span in spans])
 
     def _transaction(self) -> sqlite3.Connection:
-        # Takes the write lock at once, so that a transaction never fails half way.
+        # Takes the write lock at once, so that no transaction fails half way for want of it.
         self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
 
@@ -217,18 +217,19 @@ class SqliteStore:
     def _forget_after(self, at: Millis) -> None:
         with self._transaction() as connection:
             for table in SPAN_TABLES:
-                # Whole spans: one that began before and ended after is as wrong as its end.
+                # Whole spans: the end of one that began before ``at`` is wrong, too.
                 connection.execute(f"DELETE FROM {table.name} WHERE until > ?", (at,))  # noqa: S608
             connection.execute("DELETE FROM decisions WHERE at > ?", (at,))
             connection.execute("DELETE FROM moves WHERE until > ?", (at,))
 
     def _upkeep(self, now: Millis) -> None:
-        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # on a full disk this is all the room
+        # On a full disk this may be the only way to make room.
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self._keep(now)
         while True:
             before = self._halvings
             self._halvings = next_halvings(before, *self._size(), self._bounds)
-            # Small enough, or as coarse as it gets. A number that fell takes effect at the next upkeep.
+            # Small enough, or as coarse as it gets. Fewer halvings take effect at the next upkeep.
             if self._halvings <= before:
                 return
             self._keep(now)
@@ -236,8 +237,9 @@ class SqliteStore:
     def _keep(self, now: Millis) -> None:
         *coarser, last = folds(now, self._halvings)
         for table in SPAN_TABLES:
-            # All tiers: a file that was not kept up for long has old spans in the fine ones, too.
-            for tier in range(len(TIERS)):  # first of all: a full disk has no room for coarser spans
+            # Before the folds, as a full disk has no room for coarser spans. From all tiers, as a file without upkeep
+            # for long has old spans in the fine ones, too.
+            for tier in range(len(TIERS)):
                 self._remove(table, tier, last.before)
             for fold in coarser:
                 self._fold(table, fold)
@@ -245,7 +247,7 @@ class SqliteStore:
         with self._transaction() as connection:
             connection.execute("DELETE FROM decisions WHERE at < ?", (oldest,))
             connection.execute("DELETE FROM moves WHERE until < ?", (oldest,))
-            # One VM whose agent says ever more costs its own decisions, and no other's.
+            # A VM whose agent reports too many decisions loses its own, not those of others.
             for subject in connection.execute(TALKATIVE, (MOST_SAID,)).fetchall():
                 connection.execute(FORGET_DECISIONS, (*subject, MOST_SAID))
             connection.execute(
@@ -254,15 +256,15 @@ class SqliteStore:
             connection.execute(FORGET_SUBJECTS)
             self._facts.clear()
             self._subjects.clear()
-        # Fetched whole: it frees a page with each step.
+        # Fetched to the end, as each step frees only one page.
         self._connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def _fold(self, table: SpanTable, fold: Fold) -> None:
-        """Spans of a tier go into the next one."""
+        """Joins old spans of a tier into the next one."""
         width = TIERS[fold.tier + 1].width
         for begin, end in self._parts(table, fold.tier, fold.before, width):
             with self._transaction() as connection:
-                # Both in one transaction, or a reader would count spans twice or not at all.
+                # Both in one transaction, or a reader could count spans twice.
                 connection.execute(table.coarsen, (fold.tier + 1, width, fold.tier, begin, end))
                 connection.execute(table.remove, (fold.tier, begin, end))
 
@@ -279,13 +281,12 @@ class SqliteStore:
         ).fetchone()
         if oldest is not None:
             for begin in range(oldest // width * width, before, _AT_ONCE * width):
-                # Short transactions: readers and batches wait for none of them for long.
                 yield begin, min(begin + _AT_ONCE * width, before)
 
     def _size(self) -> tuple[int, int]:
         pages, unused, page_size = (
-            self._connection.execute(f"PRAGMA {what}").fetchone()[0]
-            for what in ("page_count", "freelist_count", "page_size")
+            self._connection.execute(f"PRAGMA {pragma}").fetchone()[0]
+            for pragma in ("page_count", "freelist_count", "page_size")
         )
         # Free pages stay in the file until the vacuum has given them back.
         return (pages - unused) * page_size, sum(self._count(table) for table in COUNTED)
@@ -296,7 +297,7 @@ class SqliteStore:
 
 
 def _key(move: MoveRecord) -> tuple[str, str]:
-    """A name may be used again once its migration is deleted; when it began tells which one it was."""
+    """A name may be used again once its migration is deleted, so the start is part of the key."""
     return move.name.namespace, f"{move.name.name}@{move.since}"
 
 

@@ -26,13 +26,13 @@ API_ACCESS: Final = "autoscaling-agent-api-access"
 IDENTITY_FOLDER: Final = "/var/run/autoscale"
 ACCOUNT_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 IN_OUR_POD: Final = "127.0.0.1"
-"""Our runner forwards what an agent needs of its guest for the pod itself, whatever the VM names in its ports."""
+"""Our runner forwards the ports that an agent needs of its guest, inside the pod, whatever ports the VM names."""
 
 IN_NEONVMS_POD: Final = "169.254.254.254"
-"""Where NeonVM's guest is in its pod. At the pod's own address there is its runner, and only named ports lead on."""
+"""The guest's address in a pod of NeonVM. At the pod's own address is its runner, which forwards only named ports."""
 
 DAEMON_PORTS: Final = {IN_OUR_POD: 25184, IN_NEONVMS_POD: 25183}
-"""Where the daemon in a guest is. In a pod of ours 25183 is the runner's, which lets in the controller alone."""
+"""The port of the daemon in a guest. In a pod of ours 25183 belongs to the runner, which admits only the controller."""
 
 DEFAULT_ACCOUNTS: Final = frozenset({"", "default"})
 
@@ -57,7 +57,7 @@ class AgentTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The pod stays as it is; ``outcome`` says why, and ``why`` what its creator is warned of (empty for nothing)."""
+    """The pod stays as it is; ``outcome`` says why, and ``why`` is a warning for its creator (empty: none)."""
 
     outcome: str
     why: str = ""
@@ -85,7 +85,7 @@ class Injection:
 
 
 def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | Injection:
-    """Decide if a new pod gets the agent, and how."""
+    """Decides whether a new pod gets the agent, and how."""
     spec, labels = child(pod, "spec"), labels_of(pod)
     runners = [container for container in items(spec, "containers") if text(container, "name") == RUNNER_CONTAINER]
     # Our controller's pods and NeonVM's both have the label and the runner.
@@ -93,11 +93,11 @@ def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | Injection:
         return NO_VM
     if (left := _unwanted(spec, labels)) is not None:
         return left
-    # The volumes hold tokens: the pod's other containers would read what is added under these names.
+    # The volumes hold tokens, and other containers that mount these names could read them.
     if taken := _reserved_names(spec):
         return RefusedPod(f"volumes of the agent are mentioned by the pod: {', '.join(taken)}")
     account = text(spec, "serviceAccountName")
-    # The tokens would be those of the pod's own account, in a pod that whoever may create VMs decides about.
+    # The agent would get tokens of the pod's own account, which anybody who may create VMs could choose.
     if account not in {*DEFAULT_ACCOUNTS, template.account}:
         return Left("own_account", f"its pod has the service account {account}, and agents use {template.account}")
     # No label or annotation is set: NeonVM's controller removes those that the VM lacks.
@@ -122,7 +122,7 @@ def _unwanted(spec: Json, labels: Mapping[str, str]) -> Left | None:
         return NOT_ENABLED
     if labels.get(LABEL_INJECT) == "false":
         return OPTED_OUT
-    # Asking twice changes nothing: the API server may call the webhook again after other ones.
+    # The API server may call the webhook again after other webhooks: a second call must change nothing.
     has_agent = any(text(container, "name") == AGENT_CONTAINER for container in _containers(spec))
     return HAS_AGENT if has_agent else None
 
@@ -133,7 +133,7 @@ def _containers(spec: Json) -> list[Json]:
 
 def _reserved_names(spec: Json) -> list[str]:
     """The names of the agent's volumes that the pod defines, mounts or attaches."""
-    # A mount without a volume counts, too: the volume would come with the agent.
+    # A mount without a volume counts, too: the agent would bring the volume.
     mentions = [*items(spec, "volumes")]
     for container in _containers(spec):
         mentions += [*items(container, "volumeMounts"), *items(container, "volumeDevices")]
@@ -175,11 +175,11 @@ def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
         "name": AGENT_CONTAINER,
         "image": template.image,
         "imagePullPolicy": template.pull_policy,
-        # A native sidecar: the pod ends with its guest, and an agent that has ended is started again.
+        # A native sidecar: the pod ends with its guest, and an agent that ends is started again.
         "restartPolicy": "Always",
         "env": variables,
         "ports": [{"name": "agent-metrics", "containerPort": AGENT_PORT, "protocol": "TCP"}],
-        # No startup probe: the guest does not wait for its agent.
+        # No startup probe, or the guest would wait for its agent.
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": AGENT_PORT}, "initialDelaySeconds": 10},
         "resources": template.resources,
         "securityContext": template.security,
@@ -203,9 +203,9 @@ SECURITY: Final[Json] = {
 
 
 def _volumes(template: AgentTemplate) -> list[Json]:
-    """The identity for the scheduler, with whom to trust there; and the one for the API server, which the pod lacks.
+    """The token and the authorities for the scheduler, and those for the API server, which VMs' pods lack.
 
-    The authorities are optional: a VM starts without them, and its agent waits for them.
+    The scheduler's authorities are optional: a VM starts without them, and its agent waits for them.
     """
     trusted: Json = {"name": template.authorities, "optional": True, "items": [{"key": "ca.crt", "path": "ca.crt"}]}
     token: Json = {"path": "token", "audience": TOKEN_AUDIENCE, "expirationSeconds": 3600}

@@ -37,7 +37,7 @@ class Injector:
         question = read_review(body)
         try:
             return await self._answered(question)
-        # A mistake of ours must not keep a VM from starting: its pod is made without an agent, with a warning.
+        # A mistake of ours must not keep a VM from starting: its pod is created without an agent, with a warning.
         except Exception:
             LOG.exception("a pod is made without an agent", extra={"namespace": question.namespace})
             self.report("failed")
@@ -53,7 +53,7 @@ class Injector:
             return refusal(question.uid, f"autoscaling: {verdict.why}")
         if isinstance(verdict, Left):
             return self._left(question, verdict.outcome, verdict.why)
-        # After the judgement, so that only pods that would get an agent are warned about.
+        # After the judgement, so that only pods that would get an agent cause a warning.
         if self.problem:
             return self._left(question, "not_possible", self.problem)
         # The API server would refuse a pod whose service account does not exist.

@@ -1,6 +1,6 @@
 """AdmissionReviews (admission.k8s.io/v1), read and answered. Pure.
 
-The answer is a patch, a warning, or a refusal; the last only for pods that mention names of the agent's.
+The answer is a patch, a warning, or a refusal; the last only for pods that mention the agent's volumes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LONGEST_WARNING: Final = 250
 
 
 class MalformedReviewError(ValueError):
-    """This is no question that could be answered; the message names the bad field."""
+    """The review cannot be answered; the message names the bad field."""
 
 
 class _Request(msgspec.Struct, frozen=True):
     uid: str
     operation: str
     namespace: str = ""
-    # Raw: the parts are decoded only if an answer depends on them.
+    # Raw: decoded only if the answer depends on it.
     object: dict[str, msgspec.Raw] | None = None
 
 
@@ -53,13 +53,13 @@ class PodReview:
 
 
 def read_review(body: bytes) -> PodReview:
-    """Raises ``MalformedReviewError``."""
+    """The question in a review. Raises ``MalformedReviewError``."""
     try:
         request = _REVIEW.decode(body).request
     except (ValueError, RecursionError) as error:
         raise MalformedReviewError(field_message(error)) from None
     pod = None
-    # The webhook may be registered for more by mistake; only a new pod can get a container.
+    # The webhook may be registered for other operations by mistake; only a new pod can get a container.
     if request.operation == "CREATE" and request.object is not None:
         pod = _pod(request.object)
     return PodReview(request.uid, request.namespace, pod)
@@ -67,14 +67,14 @@ def read_review(body: bytes) -> PodReview:
 
 def _pod(found: dict[str, msgspec.Raw]) -> Json | None:
     try:
-        # A pod that cannot be decoded is let through: kube-apiserver judges it anyway.
+        # A pod that cannot be decoded is allowed: the API server validates it anyway.
         return {key: msgspec.json.decode(value) for key, value in found.items()}
     except (ValueError, RecursionError):
         return None
 
 
 def answer(uid: str, patch: Sequence[Json] = (), warning: str = "") -> bytes:
-    """The pod may be made, with the operations of ``patch`` (RFC 6902); ``warning`` is shown to its creator."""
+    """The pod may be created, with the operations of ``patch`` (RFC 6902); ``warning`` is shown to its creator."""
     response: Json = {"allowed": True}
     if patch:
         encoded = base64.b64encode(_ENCODER.encode(patch)).decode()

@@ -1,4 +1,4 @@
-"""Test for native sidecars in a Kubernetes: init containers with ``restartPolicy: Always`` (1.29 and later). Pure.
+"""Whether a Kubernetes has native sidecars: init containers with ``restartPolicy: Always`` (1.29 and later). Pure.
 
 An older one would take the agent for an ordinary init container and wait for its end before it starts the guest.
 """
@@ -15,7 +15,7 @@ _DIGITS: Final = re.compile(r"\d+")
 
 
 def why_not(version: JsonObject) -> str:
-    """The reason why no agent may be injected there, by the API server's ``/version``; empty if it may."""
+    """The reason why no agent can be injected there, by the API server's ``/version``; empty if one can."""
     # Managed clusters have minor versions such as ``29+``.
     matches = [_DIGITS.match(text(version, part)) for part in ("major", "minor")]
     numbers = tuple(int(match[0]) for match in matches if match is not None)

@@ -1,1 +1,1 @@
-"""A small certificate authority: when what is due, how it is made, and where it is kept (B.4)."""
+"""A small certificate authority: issuing, rotation, storage and distribution (B.4)."""

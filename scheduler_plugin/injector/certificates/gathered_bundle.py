@@ -1,4 +1,4 @@
-"""The bundle of trust where cert-manager makes the certificates: gathered from all Secrets of ours."""
+"""The bundle of trust if cert-manager makes the certificates: gathered from all our Secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler_plugin.injector.certificates.secret_reading import read_secret
 from scheduler_plugin.injector.certificates.stored import BUNDLE, content
 
 OVERLAP: Final = Seconds(600.0)
-"""A kubelet brings a pod its new files within two minutes, and one that is away comes back within some more."""
+"""A kubelet updates the files in a pod within two minutes; the rest is for kubelets that are out of contact."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class GatheredBundle:
     namespace: str
     secrets: Sequence[str]
     _missed: dict[x509.Certificate, Instant] = field(default_factory=dict)
-    """Since when no Secret names what is still trusted."""
+    """Authorities that are still trusted though no Secret names them, and since when."""
 
     async def gather(self, mounted: bytes, published: bytes) -> bytes:
         """All authorities that are to be trusted from now on, in PEM, the newest first; empty if there are none.
@@ -39,17 +39,17 @@ class GatheredBundle:
         named = authorities(mounted)
         for name in self.secrets:
             secret = await read_secret(self.api, self.namespace, name)
-            # When an issuer has a new key, it signs what is due with it, one certificate after the other: for weeks
-            # some are of the old authority and some of the new, and all of them are trusted.
+            # An issuer with a new key uses it for each certificate as that becomes due. So for weeks some are signed
+            # by the old authority and some by the new one, and both are trusted.
             named |= authorities(content(secret or {}).get(BUNDLE, b""))
-        # What was published comes from the cluster each time: a new leader goes on where the last one ended.
+        # The published bundle is read from the cluster each time: a new leader continues where the last one ended.
         return in_pem(self._valid(named | self._lingering(authorities(published) - named)))
 
     def _lingering(self, missed: set[x509.Certificate]) -> set[x509.Certificate]:
         now = self.clock.now()
         self._missed = {certificate: self._missed.get(certificate, now) for certificate in missed}
-        # Long enough for kubelets to bring pods their new certificates, and no longer: the key of the old authority may
-        # be known to others.
+        # Long enough for kubelets to bring pods their new certificates, and no longer: the old authority's key may be
+        # compromised.
         return {certificate for certificate, since in self._missed.items() if now - since < OVERLAP}
 
     def _valid(self, found: set[x509.Certificate]) -> set[x509.Certificate]:
@@ -67,7 +67,7 @@ def authorities(pem: bytes) -> set[x509.Certificate]:
 
 def in_pem(found: set[x509.Certificate]) -> bytes:
     """One text for one set, the newest first."""
-    # The fingerprint breaks ties: the same set must always give the same text, or it would be written again and again.
+    # The fingerprint breaks ties: the same set must always give the same text, or it would be rewritten every turn.
     ordered = sorted(
         found,
         key=lambda certificate: (certificate.not_valid_before_utc, certificate.fingerprint(hashes.SHA256())),

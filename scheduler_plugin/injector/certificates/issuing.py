@@ -1,4 +1,4 @@
-"""Authorities and certificates as ``cryptography`` makes and reads them: elliptic curves, PEM, one hour for clocks."""
+"""Makes and reads authorities and certificates: elliptic curves, in PEM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protocol.units import Seconds
 from scheduler_plugin.injector.certificates.rotation import Life
 
 SKEW: Final = timedelta(hours=1)
-"""Certificates count as valid from so long before they were made."""
+"""Certificates are valid from this long before they are made, for clients whose clocks are behind."""
 
 AUTHORITY_NAME: Final = "autoscaling"
 
@@ -43,7 +43,7 @@ class Purpose:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its key in PEM, as they are kept. No ``repr`` shows the key."""
+    """A certificate and its key in PEM, as they are stored. The ``repr`` does not show the key."""
 
     certificate: bytes
     key: bytes = field(repr=False)
@@ -51,7 +51,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A pair that can be used, as it was read."""
+    """A usable pair, decoded."""
 
     pair: Pair
     certificate: x509.Certificate
@@ -60,13 +60,13 @@ class Issued:
     @property
     def life(self) -> Life:
         """Its creation and its end."""
-        # Certificates are valid from an hour before they were made, for clients whose clocks are behind.
+        # A certificate says from when it is valid, which is SKEW before it was made.
         made = self.certificate.not_valid_before_utc + SKEW
         return Life(made.timestamp(), self.certificate.not_valid_after_utc.timestamp())
 
     @property
     def serial(self) -> str:
-        """Its number, in hexadecimal digits."""
+        """Its serial number, in hexadecimal digits."""
         return f"{self.certificate.serial_number:x}"
 
     def is_signed_by(self, authority: Issued) -> bool:
@@ -87,11 +87,11 @@ class Issued:
 
 
 def read_pair(pair: Pair) -> Issued:
-    """Raises ``UnusablePairError``."""
+    """Decodes and checks a pair. Raises ``UnusablePairError``."""
     try:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
         key = serialization.load_pem_private_key(pair.key, None)
-        # These parse lazily and may raise: better here than in use.
+        # These are parsed lazily and may raise: better here than in use.
         _ = certificate.not_valid_after_utc, _purpose_of(certificate)
     except (ValueError, TypeError, x509.UnsupportedGeneralNameType) as error:
         raise UnusablePairError(f"no certificate with its key: {type(error).__name__}") from None
@@ -101,12 +101,12 @@ def read_pair(pair: Pair) -> Issued:
 
 
 def new_authority(life: Seconds, wall: float) -> Issued:
-    """A new authority, made at ``wall`` (seconds since 1970). Its name has its begin, so that no two are alike."""
+    """A new authority, made at ``wall`` (seconds since 1970), which is in its name, so that no two names are alike."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"{AUTHORITY_NAME} {datetime.fromtimestamp(wall, UTC):%Y-%m-%dT%H:%M:%SZ}")
     builder = (
         _builder(name, name, key, wall, wall + life)
-        # It signs certificates, and no other authorities.
+        # It signs certificates, but no other authorities.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -115,9 +115,9 @@ def new_authority(life: Seconds, wall: float) -> Issued:
 
 
 def issue(authority: Issued, purpose: Purpose, life: Seconds, wall: float) -> Issued:
-    """A certificate of a new key, made at ``wall``; it ends with its authority at the latest."""
+    """A certificate for a new key, made at ``wall``; it ends with its authority at the latest."""
     key = ec.generate_private_key(ec.SECP256R1())
-    # Nobody would trust it after that.
+    # Nobody trusts it once its authority has ended.
     end = min(wall + life, authority.life.end)
     use = ExtendedKeyUsageOID.CLIENT_AUTH if purpose.is_client else ExtendedKeyUsageOID.SERVER_AUTH
     from_authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.private.public_key())

@@ -69,7 +69,8 @@ class CertificateKeeper:
     report: Callable[[str], None]
 
     async def turn(self) -> tuple[bytes, str]:
-        """Does what is due: what is trusted from now on, in PEM, and which certificate could not be kept and why.
+        """Does what is due. Returns what is trusted from now on, in PEM, and which certificate could not be kept and
+        why (empty: none).
 
         Raises ``ApiError``, ``NotLeadingError`` and ``MissingSecretError``.
         """
@@ -78,7 +79,7 @@ class CertificateKeeper:
         for certificate in self.wanted:
             try:
                 await self._keep(certificate, trusted, bundle)
-            # It holds nothing else up, and the next turn tries again.
+            # One failure does not hold up the others, and the next turn tries again.
             except ApiError as error:
                 self.report("failed")
                 trouble = f"{certificate.secret}: {error}"
@@ -89,27 +90,27 @@ class CertificateKeeper:
         if secret is None:
             raise MissingSecretError(f"there is no Secret {self.namespace}/{self.authorities}: apply the manifests")
         now, stored = self.clock.wall(), content(secret)
-        # One that has ended goes from the Secret, and so from every bundle.
+        # Expired authorities are dropped from the Secret, and so from every bundle.
         valid = [authority for authority in authorities_in(stored) if authority.life.is_valid(now)]
         if needs_authority([authority.life for authority in valid], now):
-            made = new_authority(self.lives.authority, now)
-            LOG.info("a new authority is announced", extra={"serial": made.serial})
-            valid.insert(0, made)
+            added = new_authority(self.lives.authority, now)
+            LOG.info("a new authority is announced", extra={"serial": added.serial})
+            valid.insert(0, added)
         data = authorities_as(valid)
         if data != stored:
-            gone: Json = {key: None for key in stored if key not in data}
-            # Before anything that it has signed, and before it is trusted: a crash must not lose its key.
-            await self._write(self.authorities, secret, {**gone, **encoded(data)})
+            dropped: Json = {key: None for key in stored if key not in data}
+            # Written before a new authority signs anything or is trusted: a crash must not lose its key.
+            await self._write(self.authorities, secret, {**dropped, **encoded(data)})
         return valid
 
     async def _keep(self, wanted: WantedCertificate, authorities: Sequence[Issued], bundle: bytes) -> None:
         secret = await read_secret(self.api, self.namespace, wanted.secret)
-        # The installation of a program makes its empty Secret; without one nothing needs the certificate.
+        # A program's installation creates the Secret empty; without a Secret nobody needs the certificate.
         if secret is None:
             return
         stored = content(secret)
         certificate = certificate_in(stored)
-        # Every program gets the new bundle, also if its own certificate is still good.
+        # Every program gets the new bundle, even if its own certificate is still good.
         changes = {BUNDLE: bundle}
         if certificate is None or not self._is_good(certificate, wanted.purpose, authorities):
             changes |= self._issued(wanted, authorities)
@@ -126,13 +127,13 @@ class CertificateKeeper:
 
     def _issued(self, wanted: WantedCertificate, authorities: Sequence[Issued]) -> dict[str, bytes]:
         now = self.clock.wall()
-        by = authorities[signer([authority.life for authority in authorities], now)]
-        pair = issue(by, wanted.purpose, self.lives.certificate, now).pair
+        issuer = authorities[signer([authority.life for authority in authorities], now)]
+        pair = issue(issuer, wanted.purpose, self.lives.certificate, now).pair
         return {CERTIFICATE: pair.certificate, KEY: pair.key}
 
     async def _write(self, name: str, read: JsonObject, data: Json) -> None:
         body: Json = {"metadata": {"resourceVersion": version_of(read)}, "data": data}
-        # The write must end before the Lease does, and is for the version that was judged: a holder that was stopped
+        # The write must end before the Lease does, and is onto the version that was judged: a holder that was suspended
         # and wakes late changes nothing.
         timeout = self.leadership.allowed(TIMEOUT)
         path = SECRETS.path(self.namespace, name)

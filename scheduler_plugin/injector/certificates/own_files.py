@@ -24,22 +24,22 @@ class OwnCertificate:
     file: Path
 
     async def fetch(self) -> None:
-        """Writes what the Secret holds, where it is usable and new. Raises ``ApiError`` and ``OSError``."""
+        """Writes the Secret's pair into the file, if it is usable and new. Raises ``ApiError`` and ``OSError``."""
         secret = await read_secret(self.api, self.namespace, self.name)
         stored = certificate_in(content(secret or {}))
         if stored is not None:
-            whole = stored.pair.certificate + stored.pair.key
-            # Only if it is new: whoever follows the file reads it again after each change.
-            if not self.file.exists() or self.file.read_bytes() != whole:
-                _replace(self.file, whole)
+            pem = stored.pair.certificate + stored.pair.key
+            # The listener reads the file again after each write.
+            if not self.file.exists() or self.file.read_bytes() != pem:
+                _replace(self.file, pem)
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """At once, and readable by its owner alone."""
-    fresh = file.with_suffix(".new")
-    # Created with these rights: a later chmod would leave a moment in which others could read the key.
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    """Atomically, and readable by its owner alone."""
+    temporary = file.with_suffix(".new")
+    # Created with this mode: before a later chmod others could read the key for a moment.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as out:
         out.write(content)
-    # The listener sees the old pair or the new one, and never half of it.
-    fresh.replace(file)
+    # The listener sees the old pair or the new one, never half of it.
+    temporary.replace(file)

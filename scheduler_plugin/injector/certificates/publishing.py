@@ -1,7 +1,7 @@
 """Hands the bundle of authorities to those who may read no Secret of ours: agents in any namespace, and the API server.
 
-Agents read it from a ConfigMap of one name in their namespace, which is made empty with their service account; only
-what has that name is ever changed. The API server reads it from the webhook's ``caBundle``.
+Agents read it from a ConfigMap in their namespace, which is created empty together with their service account and has
+the same name everywhere; no other ConfigMap is ever changed. The API server reads it from the webhook's ``caBundle``.
 """
 
 from __future__ import annotations
@@ -41,20 +41,19 @@ class BundlePublisher:
         return b"".join(dict.fromkeys(decoded(text(hook, "clientConfig", "caBundle")) for hook in hooks))
 
     async def publish(self, bundle: bytes) -> str:
-        """Writes it wherever something else stands; which copy could not be written and why, empty if all could.
+        """Writes the bundle to every copy that differs. Returns which copy could not be written and why; empty if none.
 
         Raises ``ApiError`` and ``NotLeadingError``.
         """
         trouble = ""
-        # First: without its trust no pod gets an agent, whereas agents can wait.
+        # First: unless the API server trusts the webhook, no pod gets an agent; agents can wait.
         await self._to_api_server(bundle)
         for copy in await self._copies():
             if texts(copy, "data").get(BUNDLE) != bundle.decode():
                 try:
                     await self._to_namespace(copy, bundle)
                 except ApiError as error:
-                    # One namespace that cannot be written, such as one that is being deleted, must not hold up the
-                    # others.
+                    # One namespace that cannot be written, such as one under deletion, must not hold up the others.
                     trouble = f"{name_of(copy)}: {error}"
         return trouble
 
@@ -66,7 +65,7 @@ class BundlePublisher:
 
     async def _to_api_server(self, bundle: bytes) -> None:
         wanted, configuration = base64.b64encode(bundle).decode(), await self._webhook()
-        # The installation may do without the webhook.
+        # An installation may do without the webhook.
         if configuration is None:
             return
         stale = [hook for hook in items(configuration, "webhooks") if text(hook, "clientConfig", "caBundle") != wanted]
@@ -87,10 +86,9 @@ class BundlePublisher:
             raise
 
     async def _copies(self) -> list[Json]:
-        """All ConfigMaps of the name. The API server asks for rights to that name alone."""
+        """The ConfigMaps of that name in all namespaces."""
         copies: list[Json] = []
-        # The API server takes a list by one name for a read of that name, so the role needs no rights to other
-        # ConfigMaps.
+        # For a list by one name the API server checks rights to that name only, so the role needs none to others.
         query = {"fieldSelector": f"metadata.name={self.config_map}", "limit": str(PAGE)}
         while True:
             page = await self.api.page(ApiCall("GET", CONFIG_MAPS.path(), TIMEOUT, query=query))

@@ -1,4 +1,4 @@
-"""Reads a Secret of ours by its name; one that the installation does not have counts as empty."""
+"""Reads a Secret of ours by its name; the installation may lack it."""
 
 from __future__ import annotations
 

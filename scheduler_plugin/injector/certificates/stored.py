@@ -1,4 +1,4 @@
-"""Certificates as Secrets hold them. Nothing here logs, and what it raises names Secrets, never their content.
+"""Certificates as Secrets hold them. Nothing here logs or raises any content of a Secret.
 
 - The Secret of the authorities has ``SERIAL.crt`` and ``SERIAL.key`` of each; no pod mounts it.
 - The Secret of a certificate has the keys that cert-manager writes: ``tls.crt``, ``tls.key``, and in ``ca.crt`` the
@@ -26,26 +26,26 @@ def content(secret: JsonObject) -> dict[str, bytes]:
 
 
 def encoded(data: dict[str, bytes]) -> Json:
-    """Values of a Secret."""
+    """The data of a Secret with this content."""
     return {key: base64.b64encode(value).decode() for key, value in data.items()}
 
 
 def authorities_in(data: dict[str, bytes]) -> list[Issued]:
-    """Those that can be used, the newest first."""
+    """The usable authorities in a Secret, the newest first."""
     usable_pairs = [
         issued
         for key, certificate in data.items()
         if key.endswith(".crt") and (issued := usable(Pair(certificate, data.get(f"{key[:-4]}.key", b""))))
     ]
-    # The serial breaks ties, so that the order never changes between two turns.
+    # The serial number breaks ties, so that the order never changes between two turns.
     return sorted(usable_pairs, key=lambda authority: (authority.life.made, authority.serial), reverse=True)
 
 
 def authorities_as(authorities: Iterable[Issued]) -> dict[str, bytes]:
-    """The same as keys of a Secret."""
+    """Authorities as the content of a Secret."""
     data: dict[str, bytes] = {}
     for authority in authorities:
-        # By serial numbers: a Secret's keys must be unique, and these say which pair belongs together.
+        # Serial numbers are unique, and show which files form a pair.
         data |= {f"{authority.serial}.crt": authority.pair.certificate, f"{authority.serial}.key": authority.pair.key}
     return data
 
@@ -56,12 +56,12 @@ def certificate_in(data: dict[str, bytes]) -> Issued | None:
 
 
 def bundle_of(authorities: Iterable[Issued]) -> bytes:
-    """The authorities that clients trust."""
+    """The certificates of the authorities, which clients trust."""
     return b"".join(authority.pair.certificate for authority in authorities)
 
 
 def usable(pair: Pair) -> Issued | None:
-    """The pair as it was read; None if it cannot be used."""
+    """The pair, decoded; None if it cannot be used."""
     try:
         return read_pair(pair)
     except UnusablePairError:
