@@ -184,8 +184,10 @@ class Fleet:
         if row is None:
             return
         if change.after is None:
-            self._waiting.see(row.key, self._clock.now(), is_so=False)
-            self._troubles.pop(row.key, None)
+            # A migration may have the name of a VM, whose state stays.
+            if isinstance(row, VmRow):
+                self._waiting.see(row.key, self._clock.now(), is_so=False)
+                self._troubles.pop(row.key, None)
             news = self.journal.remove(rows, row.key)
         elif isinstance(row, VmRow):
             self._waiting.see(row.key, self._clock.now(), is_so=row.phase == PENDING)

@@ -74,7 +74,7 @@ class Failures:
             return
         for group in groups:
             # Also for groups that have never failed: it breaks later ties.
-            self._groups.setdefault(group, _Group()).chosen_at = now
+            self._of(group).chosen_at = now
         self._open = [*self._open, _Choice(now, tuple(groups), frozenset(pods))][-MOST_OPEN_CHOICES:]
 
     def demoted(self, group: str, now: Instant) -> bool:
@@ -92,13 +92,17 @@ class Failures:
         # one that was named longest ago.
         return [min(tied, key=lambda group: (now < states[group].suspect_until, states[group].chosen_at))]
 
+    def _of(self, group: str) -> _Group:
+        """The memory of the group; a success of another choice may have cleared it meanwhile."""
+        return self._groups.setdefault(group, _Group())
+
     def _failed(self, choice: _Choice, now: Instant) -> str:
         # The autoscaler tried one of them and does not say which.
         if len(choice.groups) > 1:
             for name in choice.groups:
-                self._groups[name].suspect_until = Instant(now + self.rules.demote)
+                self._of(name).suspect_until = Instant(now + self.rules.demote)
             return f"one of {', '.join(choice.groups)} brought no nodes: they are tried one at a time now"
-        group = self._groups[choice.groups[0]]
+        group = self._of(choice.groups[0])
         group.failures += 1
         # Twice as long for each further failure in a row. No spread, since nobody else retries at the same time.
         span = Backoff(self.rules.demote, self.rules.longest, spread=0.0).delay(group.failures, 0.0)

@@ -8,12 +8,12 @@ from scheduler_plugin.dashboard.core.states import CALM
 from scheduler_plugin.dashboard.fleet import SILENT
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.page_cluster import Page, a_node, a_pod, nodes_answer, page, put_vm
-from tests.scheduler_plugin.fake_cluster import VMS
+from tests.scheduler_plugin.fake_cluster import MIGRATIONS, VMS
 from tests.scheduler_plugin.objects import vm
 
 
-async def in_phase(run: Page, phase: str) -> None:
-    made = vm("db", 1)
+async def in_phase(run: Page, phase: str, cpu: int = 1) -> None:
+    made = vm("db", cpu)
     made["status"] = {**child(made, "status"), "phase": phase}
     run.cluster.put(VMS, made)
     await settle()
@@ -58,6 +58,19 @@ async def test_a_vm_that_starts_again_begins_anew() -> None:
         await in_phase(run, "Pending")
         await run.clock.advance(LONG - 1.0)
         assert not await is_waiting(run)
+
+
+async def test_migration_named_like_its_vm_takes_nothing_along() -> None:
+    async with page() as run:
+        await in_phase(run, "Pending")
+        move: Json = {"metadata": {"namespace": "default", "name": "db", "uid": "m"}, "spec": {"vmName": "db"}}
+        run.cluster.put(MIGRATIONS, move)
+        await run.clock.advance(LONG)
+        assert await is_waiting(run)
+        run.cluster.remove(MIGRATIONS, "default", "db")
+        await settle()
+        await in_phase(run, "Pending", cpu=2)
+        assert await is_waiting(run)
 
 
 async def test_silent_agent_is_reported() -> None:

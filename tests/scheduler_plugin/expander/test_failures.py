@@ -63,6 +63,17 @@ def test_silence_is_success_and_clears_the_record() -> None:
     assert failures.asked(["p4"], at(2310)) == ["a brought no nodes 1 times in a row: it comes last for 300 s"]
 
 
+def test_success_of_an_earlier_choice_leaves_a_later_one_open() -> None:
+    failures = Failures(RULES)
+    failures.answered(["a"], ["p1"], at(0))
+    failures.answered(["a", "b"], ["p2"], at(1600))
+    failures.answered(["a"], ["p3"], at(1700))
+    assert failures.asked(["p2", "p3"], at(1801)) == [
+        "one of a, b brought no nodes: they are tried one at a time now",
+        "a brought no nodes 1 times in a row: it comes last for 300 s",
+    ]
+
+
 def test_an_answer_for_nobody_teaches_nothing() -> None:
     failures = Failures(RULES)
     failures.answered(["a"], [], at(0))
