@@ -42,7 +42,7 @@ from scheduler_plugin.web.serving import Listener, serve
 
 CONNECTIONS: Final = 128
 REVIEW_CONNECTIONS: Final = CONCURRENCY
-"""A flood of tokens must not hold the connections that bindings and permits are written over."""
+"""A pool of their own: a flood of tokens must not use up the connections for bindings and permits."""
 
 LEADING_CONNECTIONS: Final = 3
 """For the Lease, its watch, and the slices that lead clients here: nothing else may hold up a renewal."""
@@ -52,7 +52,7 @@ EXTENDER_LIMITS: Final = Limits(connections=256, per_peer=256)
 METRICS_LIMITS: Final = Limits(connections=256, per_peer=64)
 
 OPEN_FILES: Final = 16_384
-"""Sockets and files: more than all connections together, where the system allows it."""
+"""Sockets and files, as far as the system allows: more than all connections without ``--listen-plain-agents``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +67,7 @@ async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
     telemetry = Telemetry(clock.now)
     file = FollowedFile(options.config, lambda text: parse_settings(text, options.config.parent))
-    # The first file must be good: if it is refused, the process does not start.
+    # If the first file is refused, the process does not start.
     settings = file.load()
     telemetry.settings_accepted(file.generation)
     creds = credentials(options.kubeconfig, clock)
@@ -100,10 +100,10 @@ async def _until_told(
     served: list[Listener],
     works: Iterable[Coroutine[None, None, None]],
 ) -> None:
-    """Run the background and the listeners until ``stop``.
+    """Run the background tasks and the listeners until ``stop``.
 
-    The Lease is given back before the listeners close: a client with TLS that keeps a connection and reads nothing
-    delays that by a second.
+    The Lease is released before the listeners close: a TLS client that holds its connection and reads nothing delays
+    their closing by a second.
     """
     is_over = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
@@ -111,11 +111,11 @@ async def _until_told(
         background = [tasks.create_task(work) for work in works]
         tasks.create_task(serve(served, is_over))
         await stop.wait()
-        # No write may be in flight when the background ends, because it gives the Lease back.
+        # Writes must not be in flight when the background tasks end, because then the Lease is released.
         await retire()
         for task in background:
             task.cancel()
-        # Cancelling returns at once, but the Lease is given back only while the tasks unwind.
+        # ``cancel`` returns at once, but the Lease is released only while the tasks unwind.
         await asyncio.wait(background)
         is_over.set()
 

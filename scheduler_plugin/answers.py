@@ -1,7 +1,7 @@
 """``python3 -m scheduler_plugin.answers``: check that an installation answers, from a pod, as its callers ask it.
 
-``helm test`` runs it in a pod that our own scheduler has to place: that it runs at all shows that kube-scheduler and
-the extender answer. Then it asks for a permit with the pod's own token, and the webhook as an API server would.
+``helm test`` runs it in a pod that our own scheduler has to place: that it runs shows that kube-scheduler and the
+extender answer. Then it asks for a permit with the pod's own token, and the webhook as an API server would.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from protocol.messages import ObjectName
 from protocol.runtime.trust import trusting
 
 PATIENCE: Final = 60.0
-"""Seconds in which each of them must have answered: an installation may still be starting."""
+"""Seconds until each question must have its right answer: the installation may still be starting."""
 
 _PAUSE: Final = 1.0
 _TIMEOUT: Final = 5.0
 _NO_VM: Final = "expected the pod of a VM"
 
 Question = Callable[[], str]
-"""Asks once; says what is wrong, or nothing. May raise ``httpx.HTTPError``."""
+"""Asks once; returns what is wrong, or an empty text. May raise ``httpx.HTTPError``."""
 
 
 class _Refusal(msgspec.Struct):
@@ -45,11 +45,11 @@ class _Review(msgspec.Struct):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask all of them; return 0 if all answer."""
+    """Ask the programs that the options name; return 0 if all answer as they should."""
     options = _parser().parse_args(arguments)
     context = trusting(file=options.ca)
     questions: dict[str, Question] = {}
-    # A proxy of the environment does not reach services of the cluster.
+    # A proxy from the environment cannot reach the cluster's Services.
     with httpx.Client(verify=context, timeout=_TIMEOUT, trust_env=False) as client:
         if options.agents:
             pod = ObjectName(options.namespace, options.pod)
@@ -78,11 +78,11 @@ def _parser() -> argparse.ArgumentParser:
 def ask_for_permit(client: httpx.Client, url: str, pod: ObjectName, token: str) -> str:
     """Asks for a permit for a pod that runs no VM.
 
-    The one right answer is that it runs none: for that the token was reviewed, is that of the pod, and
-    the pod is known.
+    The only right answer is that it runs none: the scheduler says so only after it has reviewed the token, matched it
+    with the pod, and found the pod.
     """
     request = {
-        # The content is never granted: it only has to be well formed.
+        # Nothing of this is granted: it only has to be well formed.
         "protoVersion": 4,
         "pod": {"namespace": pod.namespace, "name": pod.name},
         "resources": {"vCPUs": "250m", "mem": 1},
@@ -128,7 +128,7 @@ def ask_webhook(client: httpx.Client, url: str) -> str:
 
 
 def until_answered(ask: Question, now: Callable[[], float], pause: Callable[[float], None]) -> str:
-    """Asks until the answer is right, for ``PATIENCE`` at most; returns what is still wrong then."""
+    """Asks until the answer is right, for at most ``PATIENCE``; returns what is still wrong at the end."""
     deadline = now() + PATIENCE
     while (problem := _asked(ask)) and now() < deadline:
         pause(_PAUSE)

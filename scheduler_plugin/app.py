@@ -1,7 +1,7 @@
 """Assembly of a scheduler from its parts.
 
-Nothing is made at import; ``assemble`` makes everything, from ports that tests replace. What acts is made again for
-each term (``acting``): it knows nothing that was decided in another.
+Nothing is made at import; ``assemble`` makes everything, from ports that tests replace. The parts that act are made
+afresh for each term (``acting``), so that they know nothing decided in another term.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Parts:
     async def run(self, api: KubernetesApi, hold_back: Seconds | None = None) -> None:
         """Run the background of a scheduler that acts alone, for ever.
 
-        Decides nothing until ``hold_back`` after it has read the cluster: the one before it, which has ended, may have
-        sent a Binding that is still on its way. None: there was none.
+        Decides nothing until ``hold_back`` after it has read the cluster: its predecessor may have sent a Binding that
+        is still on its way. None: there was no predecessor.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.context.feed.run(api))

@@ -19,7 +19,7 @@ from scheduler_plugin.term import Term
 class SchedulerContext:
     """Objects that a scheduler's parts share in one term.
 
-    Only code that awaits nothing in between may touch ``ledger`` twice.
+    Code that uses ``ledger`` more than once for a decision must not await anything in between.
     """
 
     ledger: Ledger
@@ -32,5 +32,5 @@ class SchedulerContext:
     term: Term
 
     def order(self, effects: Iterable[Effect]) -> None:
-        """Takes the ledger's orders; nothing is waited for."""
+        """Queues the ledger's orders, and does not wait until they are carried out."""
         self.queues.add(effects)

@@ -35,7 +35,7 @@ FOR_PEOPLE: Final = frozenset({RefusalKind.FORBIDDEN, RefusalKind.INVALID, Refus
 class ReplicaAddress:
     """Address of a replica: that of its ``pod``, and the ``node`` if known.
 
-    kube-proxy lets a pod reach itself through a Service only where it knows that the endpoint is on its own node.
+    kube-proxy lets a pod reach itself through a Service only if it knows that the endpoint is on its own node.
     """
 
     address: str
@@ -61,9 +61,8 @@ class LeaderEndpoints:
         }
 
     async def keep(self, term: Term) -> Never:
-        """Keep all slices pointing to this replica for as long as the term lasts, for ever."""
-        # All slices are checked again and again, so that whatever else changes them (an upgrade of the manifests) is
-        # undone.
+        """Keep all slices pointing to this replica, until cancelled at the end of the term."""
+        # Checked again and again, so that changes by others (an upgrade of the manifests) do not last.
         due = dict.fromkeys(self._slices, NEVER)
         while True:
             for name in [slice_name for slice_name in self._slices if due[slice_name] <= self._clock.now()]:
@@ -93,7 +92,7 @@ class LeaderEndpoints:
             return
         if self._leads_here(endpoint_slice):
             return
-        # One endpoint replaces all: no client may be sent to two schedulers, nor to one that was stopped and cannot
+        # One endpoint replaces all: clients must not be sent to two schedulers, nor to one that was stopped and cannot
         # remove itself. The resourceVersion makes the API server reject the write if somebody else wrote in between.
         body: Json = {"metadata": {"resourceVersion": version_of(endpoint_slice)}, "endpoints": [self._endpoint]}
         with term.writing(ApiCall("PATCH", path, TIMEOUT, body=body, content_type=MERGE_PATCH)) as call:
@@ -141,6 +140,6 @@ def slice_of(service: JsonObject, endpoint: Json) -> Json:
 def _port(of_service: Json) -> Json:
     """The slice's port for a port of the Service: its target, which is a number in the Services of the chart."""
     target = of_service.get("targetPort")
-    # A named port would have to be resolved in the pod; the chart has numbers.
+    # A named port would have to be looked up in the pod.
     number = target if isinstance(target, int) else of_service.get("port")
     return {"name": text(of_service, "name"), "port": number, "protocol": text(of_service, "protocol") or "TCP"}

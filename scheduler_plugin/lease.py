@@ -1,7 +1,9 @@
 """Leader election: of several replicas of a program the one that holds the Lease acts (active and standby).
 
+The holder counts its time from before its call, everyone else from when the renewal was seen, so that the holder stops
+writing before another begins, whatever the clocks say.
 A holder that ends in order gives the Lease back; one that is killed is succeeded after the Lease's duration.
-Every write asks ``remaining`` first and takes no longer than that.
+Every write by the holder checks ``remaining`` first and takes no longer than that.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ GIVEN_BACK: Final[Json] = {"holderIdentity": "", "leaseDurationSeconds": 1}
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
     """Times of a Lease. ``duration``, in whole seconds: a holder that does not renew is believed to act for that time.
-    ``renew_every``: interval of its renewals. ``look_every``: interval at which the others read the Lease, so that one
-    that is given back is taken no later.
-    ``is_fenced``: all that holders write is fenced by itself, so that two of them do no harm for a moment. Then a
-    process that has seen nothing yet takes a Lease that is absent or free at once.
+    ``renew_every``: interval of its renewals. ``look_every``: interval at which the others read the Lease, and so the
+    longest time that a Lease which was given back stays free.
+    ``is_fenced``: the holders' writes are safe in themselves, so two holders for a moment do no harm. Then a process
+    that has just started takes a Lease that is absent or free at once.
     """
 
     name: ObjectName
@@ -71,10 +73,10 @@ class NotLeadingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A state of the Lease, and when it was first seen; without a ``uid`` there is none.
+    """A state of the Lease, and when it was first seen; without a ``uid`` no Lease exists.
 
-    ``is_restored``: a newer one had been seen before. ``is_followed``: this very Lease was seen held before, and all
-    that became of it since.
+    ``is_restored``: a newer state had been seen before. ``is_followed``: this process has seen this very Lease held,
+    and no sign of a restored store since.
     """
 
     uid: str
@@ -150,11 +152,11 @@ class Leadership:
             self._hint.set()
 
     async def release(self) -> None:
-        """Gives the Lease back, where it is ours, so that another need not wait. Never raises ``ApiError``."""
-        # No write may begin once the Lease is on its way back, whatever the API server answers.
+        """Gives the Lease back if it is ours, so that a successor need not wait. Never raises ``ApiError``."""
+        # A write must not begin once the Lease is on its way back, whatever the API server answers.
         version, self._until = self.leads and self._version, NEVER
         self._tell()
-        if not version:  # without a version the write would take the Lease from its holder of now
+        if not version:  # an unconditional write could take the Lease from its new holder
             return
         try:
             await self._give_back()
@@ -162,7 +164,7 @@ class Leadership:
             LOG.warning("the Lease could not be given back", extra={"reason": str(error)})
 
     async def _give_back(self) -> None:
-        """Write an empty holder, also where a last renewal has changed the version meanwhile."""
+        """Write an empty holder, even if a last renewal has changed the version meanwhile."""
         try:
             await self._write(GIVEN_BACK)
         except ApiRefusedError as error:
@@ -175,7 +177,7 @@ class Leadership:
             await self._write(GIVEN_BACK)
 
     def _pause(self, is_done: bool) -> Seconds:
-        """Delay until the next turn; it ends with the time to write at the latest, to report that."""
+        """Delay until the next turn. A holder wakes when its time to write ends at the latest, to report that."""
         if not self.leads:
             return Seconds(min(self._terms.look_every, self._free_in or self._terms.look_every))
         return Seconds(min(self._terms.renew_every if is_done else self._terms.retry_every, self.remaining))
@@ -229,22 +231,22 @@ class Leadership:
     def _until_free(self, lease: JsonObject | None, seen: _Seen, *, was_leading: bool) -> Seconds:
         """Time until the Lease may be taken; 0 if its holder has given it back or is this process.
 
-        If the Lease is gone while this process leads, no other can have had it.
+        If the Lease is gone while this process leads, no other can have held it.
         """
-        # That a Lease was given back is believed only by those who have seen it held. One that is older than it was,
-        # gone, created again, or free at first sight may come from a restored store: another may have held it later
-        # than it says, so only the whole duration from now on makes it free.
+        # A Lease counts as given back only if this process has seen it held. One that is older than before, missing,
+        # created again, or free at first sight may come from a restored store: another process may hold it although it
+        # says otherwise, so it is free only a whole duration after it was first seen like this.
         is_known = seen.is_followed or (not seen.is_restored and (self._terms.is_fenced or bool(self.holder)))
         if self.holder in ("", self.identity) and (was_leading or is_known):
             return Seconds(0.0)
-        term = 1 if lease is None else max(1, whole(child(lease, "spec"), "leaseDurationSeconds"))
-        # A Lease that was given back says 1 s: who did not see it held assumes the whole duration of its own.
-        term = term if seen.is_followed else max(term, int(self._terms.duration))
-        # Counted from when this process saw the renewal, never by the holder's calendar: clocks differ.
-        return Seconds(max(0.0, seen.at + term - self._clock.now()))
+        duration = 1 if lease is None else max(1, whole(child(lease, "spec"), "leaseDurationSeconds"))
+        # A Lease that was given back says 1 s: a process that did not see it held assumes at least its own duration.
+        duration = duration if seen.is_followed else max(duration, int(self._terms.duration))
+        # Counted from when this process saw the renewal, not from the time written in it: clocks differ.
+        return Seconds(max(0.0, seen.at + duration - self._clock.now()))
 
     async def _create(self) -> None:
-        # Taken before the call: the Lease counts from then, so that the holder stops before others may begin.
+        # The Lease counts from before the call, so that the holder stops before others may begin.
         sent_at = self._clock.now()
         name = self._terms.name
         metadata = {"name": name.name, "namespace": name.namespace}
@@ -254,8 +256,8 @@ class Leadership:
             "metadata": metadata,
             "spec": {**self._claim(), "acquireTime": self._stamp(), "leaseTransitions": 0},
         }
-        made = await self.api.call(ApiCall("POST", LEASES.path(name.namespace), self._terms.call_timeout, body=body))
-        self._held(sent_at, made)
+        lease = await self.api.call(ApiCall("POST", LEASES.path(name.namespace), self._terms.call_timeout, body=body))
+        self._held(sent_at, lease)
 
     async def _take(self, more: Json) -> bool:
         """Renews the Lease, or takes it over; False if it is no longer as it was read."""
@@ -273,7 +275,7 @@ class Leadership:
         return True
 
     async def _write(self, spec: Json) -> JsonObject:
-        # With the version that was read: the API server lets only one of several replicas take it.
+        # With the version that was read, so that the API server lets only one of several replicas take the Lease.
         body: Json = {"metadata": {"resourceVersion": self._version}, "spec": spec}
         return await self.api.call(
             ApiCall("PATCH", self.path, self._terms.call_timeout, body=body, content_type=MERGE_PATCH)
@@ -303,7 +305,7 @@ class Leadership:
         return LEASES.path(self._terms.name.namespace, self._terms.name.name)
 
     def _tell(self) -> None:
-        # Terms are compared, not booleans: one that was lost and won between two looks is reported as both.
+        # Terms are compared, not booleans: a Lease lost and won again between two calls is reported as both.
         before, self._told = self._told, self.term if self.leads else 0
         if before and before != self._told:
             self.on_change(False)

@@ -79,7 +79,7 @@ def _add_lease(found: argparse.ArgumentParser) -> None:
     )
     found.add_argument(
         "--pod-ip",
-        # The downward API sets it: a pod cannot see its own address otherwise.
+        # The manifests set it through the downward API.
         default=os.environ.get("POD_IP", ""),
         metavar="ADDRESS",
         help="where clients reach this replica (default: $POD_IP)",
@@ -115,7 +115,7 @@ def _seconds(text: str, least: int) -> int:
 
 
 def lease_terms(options: argparse.Namespace) -> LeaseTerms:
-    """Times of the Lease: renewed about twice in half of its duration, and read often enough for a quick succession.
+    """Times of the Lease: renewed about four times per duration, and read often enough for a quick succession.
 
     Raises ``ListenError`` if clients could not be led to this replica.
     """

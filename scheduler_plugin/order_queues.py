@@ -1,7 +1,7 @@
-"""Orders of the ledger that are not carried out yet: nodes to touch, pods to read, permits to write,
+"""Orders of the ledger that are not carried out yet: nodes to touch, pods to read, permits and requests to write,
 migrations to create and to read.
 
-Losing all of them (a restart) only delays.
+Losing all of them (a restart) only causes delays.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class OrderQueue(Generic[K, V]):
         return self._orders.pop(next(iter(self._orders)))
 
     def take_all(self) -> list[V]:
-        """Removes whatever there is."""
+        """Removes and returns all orders, oldest first."""
         orders = list(self._orders.values())
         self._orders.clear()
         return orders
@@ -78,7 +78,7 @@ class OrderQueues:
         self.requests_seen: dict[str, asyncio.Event] = {}
 
     def add(self, effects: Iterable[Effect]) -> None:
-        """Takes the ledger's orders."""
+        """Queues the ledger's orders."""
         for effect in effects:
             match effect:
                 case RoomFreed(node):
@@ -88,7 +88,7 @@ class OrderQueues:
                 case PersistPermit(vm):
                     self.permits.put(vm, effect)
                 case RequestsSeen(uid):
-                    # Nobody waits for most pods: then there is nothing to wake.
+                    # For most pods nobody waits.
                     if uid in self.requests_seen:
                         self.requests_seen[uid].set()
                 case CreateMigration(name):

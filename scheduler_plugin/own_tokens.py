@@ -21,7 +21,7 @@ from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 LOG: Final = logging.getLogger("autoscale.tokens")
 TIMEOUT: Final = Seconds(5.0)
 LASTS: Final = Seconds(3600.0)
-# Half of its life, so that a token that is shown never expires on the way, even if clocks differ.
+# Half of its life, so that no token expires on the way to its reader, even if clocks differ.
 USED_FOR: Final = Seconds(LASTS / 2)
 TRIED_AGAIN_AFTER: Final = Seconds(30.0)
 
@@ -35,7 +35,7 @@ async def no_tokens(_: str) -> str:
 
 
 def tokens_of(token_file: Path | None, api: KubernetesApi, own: Callable[[], str | None], clock: Clock) -> Tokens:
-    """The token in a file for everyone, or tokens of the service account that ``own``, our token, is of."""
+    """The token in a file for every audience, or requested tokens of the service account whose token ``own`` is."""
     if token_file is None:
         return RequestedTokens(api, own, clock)
 
@@ -74,8 +74,7 @@ class RequestedTokens:
         body: JsonObject = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            # Our token for the API server is shown to nobody else: each audience gets a token that is of no use
-            # elsewhere.
+            # Nobody but the API server sees our own token: each audience gets one that is of no use elsewhere.
             "spec": {"audiences": [audience], "expirationSeconds": int(LASTS)},
         }
         path = f"{SERVICE_ACCOUNTS.path(account[0])}/{account[1]}/token"

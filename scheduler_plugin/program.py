@@ -21,7 +21,7 @@ from scheduler_plugin.web.serving import ListenError
 def prepare(log_level: str) -> None:
     """Sets up the log and the metrics of this process."""
     log_as_json(log_level)
-    # Each counter and histogram would have one more series (``_created``) for every set of labels.
+    # Otherwise every set of labels of a counter or histogram has one more series (``_created``).
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types here
 
 
@@ -47,9 +47,9 @@ def _first(error: BaseException) -> BaseException:
 def stop_on_signals() -> asyncio.Event:
     """An event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
-    for one in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT):
         # Not ``signal.signal``: its handler could not wake the event loop.
-        asyncio.get_running_loop().add_signal_handler(one, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
 
 

@@ -14,7 +14,7 @@ def add_kubeconfig(found: argparse.ArgumentParser) -> None:
     found.add_argument(
         "--kubeconfig",
         type=Path,
-        # kubectl's variable; unlike kubectl's, it names one file and no list.
+        # kubectl's variable, but here it names a single file, not a list.
         default=os.environ.get("KUBECONFIG"),
         metavar="FILE",
         help="how to reach the Kubernetes API (default: $KUBECONFIG, else the pod's service account)",

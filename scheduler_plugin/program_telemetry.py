@@ -14,11 +14,11 @@ from protocol.runtime.build_info import describe_process
 
 
 class ProgramTelemetry:
-    """Metrics with a program's ``prefix``, and lines in its ``log``. ``unreadable``: how such objects are taken."""
+    """Metrics with a program's ``prefix``, and lines in its ``log``. ``unreadable`` is the help text of that gauge."""
 
     def __init__(self, prefix: str, log: Logger, unreadable: str) -> None:
         self.registry = CollectorRegistry()
-        # Prometheus wants underscores in names, people write the program's name with hyphens.
+        # Metric names have underscores, the program's own name has hyphens.
         describe_process(self.registry, prefix.replace("_", "-"))
         self._prefix = prefix
         self._log = log
@@ -45,8 +45,8 @@ class ProgramTelemetry:
 
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """See ``WatchReport``."""
-        what = {"kind": kind, "object": str(found.name), "reason": found.reason}
-        self._log.error("object cannot be decoded, it stays as it was", extra=what)
+        details = {"kind": kind, "object": str(found.name), "reason": found.reason}
+        self._log.error("object cannot be decoded, it stays as it was", extra=details)
 
     def watch_listed(self, kind: str, count: int) -> None:
         """See ``WatchReport``."""

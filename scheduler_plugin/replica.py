@@ -73,7 +73,7 @@ class Replica:
         return parts.service
 
     async def run(self) -> None:
-        """Follows and acts until cancelled; gives the Lease back where that is safe."""
+        """Follows and acts until cancelled; then gives the Lease back if that is safe."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.feed.run(self._ports.api))
@@ -82,7 +82,7 @@ class Replica:
                 tasks.create_task(self._watch.run())
                 tasks.create_task(self._act())
         finally:
-            # A write of unknown fate may still land: then the Lease is left to expire instead.
+            # A write whose outcome is unknown may still land: then the Lease is left to expire instead.
             if await self.retire():
                 await self._leadership.release()
 
@@ -122,11 +122,11 @@ class Replica:
         began = self._ports.clock.now()
         if self._leadership.term > 1:  # what it sent in its last term may still arrive
             await self._ports.clock.sleep(self._leadership.spare)
-        # An installation may have had a scheduler without a Lease until now, and none holds that one back.
+        # The installation may have had a scheduler without a Lease until now, and no Lease holds that one back.
         if await until_gone(self._ports.api, self._ports.clock, self._leadership.namespace):
             await self._ports.clock.sleep(self._leadership.spare)
-        # Lists that begin after the Lease was won contain whatever the leader before could write within its own time.
-        # What a follower's ledger says is not enough: it does not know what was answered.
+        # Lists that begin after the Lease was won contain everything that the previous leader could write in its term.
+        # A follower's ledger is not enough: it does not know what was answered.
         await self.feed.refresh()
         # The lists take time: the Lease may have passed on meanwhile.
         if not term.leads:

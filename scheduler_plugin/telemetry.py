@@ -45,7 +45,7 @@ class Telemetry(ProgramTelemetry):
         self._heard: dict[str, Instant] = {}
         self.permits = self._counter("permits", "Requests of agents, by what came of them", "outcome")
         self.verbs = self._counter("extender_calls", "Calls of kube-scheduler, by verb and outcome", "verb", "outcome")
-        self.permit, self.verb = cache(self.permits.labels), cache(self.verbs.labels)  # to look one up costs ten calls
+        self.permit, self.verb = cache(self.permits.labels), cache(self.verbs.labels)  # ``labels`` is slow
         self.refusals = self._counter("agent_refusals", "Requests of agents answered with an error", "status")
         self.writes = self._counter("permit_writes", "Permits written to the API, by outcome", "outcome")
         self.write = cache(self.writes.labels)
@@ -65,7 +65,7 @@ class Telemetry(ProgramTelemetry):
         )
         self.takeover = self._gauge("takeover_seconds", "From winning the Lease to answering, when last it was won")
         self.terms = self._counter("terms", "How often this process has begun to lead")
-        # These gauges are the leader's: a replica that is deposed stops showing them.
+        # Only the leader shows these gauges; a replica that loses the Lease stops showing them.
         self._of_leader = LeaderGauges(self.registry)
         self.migrations = MigrationMetrics(self.registry, self._of_leader)
         self.requests = RequestMetrics(self.registry, self._of_leader)
@@ -79,7 +79,7 @@ class Telemetry(ProgramTelemetry):
             (self.migrations.orders, ("created", "refused", "unknown")),
             (self.migrations.ended, ("succeeded", "failed", "cancelled")),
         ):
-            for word in values:  # what has not happened yet is 0, not absent: its first time counts as an increase
+            for word in values:  # 0, not absent, so that the first event counts as an increase
                 counter.labels(word)
         self.lease_held = self._gauge("lease_held", "1 while this process holds the Lease")
         self.leading = self._gauge("leading", "1 while this process answers agents and kube-scheduler")
@@ -117,8 +117,8 @@ class Telemetry(ProgramTelemetry):
 
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """See ``WatchReport``."""
-        what = {"kind": kind, "object": str(found.name), "reason": found.reason}
-        LOG.error("cannot decode object; accounting it at its maximum", extra=what)
+        details = {"kind": kind, "object": str(found.name), "reason": found.reason}
+        LOG.error("cannot decode object; accounting it at its maximum", extra=details)
 
     def settings_accepted(self, generation: int) -> None:
         """See ``SettingsReport``."""
@@ -148,7 +148,7 @@ class Telemetry(ProgramTelemetry):
         LOG.error("another process wrote a permit: only one scheduler may run", extra={"vm": str(vm), "writer": writer})
 
     def permit_written(self, outcome: str, took: Seconds | None = None) -> None:
-        """A permit's write ended; ``took`` where an agent waited for it."""
+        """A permit's write ended; ``took`` if an agent waited for it."""
         self.write(outcome).inc()
         if took is not None:
             self.persist_seconds.observe(took)

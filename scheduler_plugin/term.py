@@ -15,7 +15,7 @@ from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownErr
 from scheduler_plugin.lease import NEVER, Leadership
 
 SETTLE: Final = Seconds(10.0)
-"""A write whose outcome is unknown has landed after so long or never will."""
+"""After this time a write whose outcome is unknown has landed or never will."""
 
 
 class OutOfTermError(ApiUnknownError):
@@ -50,7 +50,7 @@ class Writes:
         self.is_closing = True
         if self._in_flight:
             await self._idle.wait()
-        # A write of unknown fate may still land within ``SETTLE``; a successor must not act before that.
+        # A write whose outcome is unknown may land within ``SETTLE``; a successor must not act before that.
         return self._clock.now() - self._unknown_at >= SETTLE
 
 
@@ -79,7 +79,7 @@ class Term:
         self._clock = clock
         self._leadership = leadership
         self._writes = writes or Writes(clock)
-        # Compared later: what was decided in one term is never written in another, not even by the same process.
+        # To notice a new term: what was decided in one is never written in another, not even by the same process.
         self._number = 0 if leadership is None else leadership.term
 
     @property
@@ -112,7 +112,7 @@ class Term:
             raise OutOfTermError(f"{call.method} {call.path} not sent: this process does not hold the Lease")
         if self._leadership is None:
             return call.within(call.timeout)
-        # A process that is stopped here finds the time over when it goes on. The API server gives the write up then,
-        # too.
+        # A process suspended after this finds the deadline over when it resumes, and sends nothing. The API server
+        # gives the write up after the same time.
         timeout = min(call.timeout, remaining)
         return call.within(timeout, Instant(now + timeout))

@@ -1,4 +1,4 @@
-"""Finds out who holds a bearer token by asking the API server as seldom as it can (TokenReview; B.4)."""
+"""Finds out who holds a bearer token, with as few questions to the API server as possible (TokenReview; B.4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler_plugin.cluster.api import ApiError, ApiUnknownError
 
 ACCEPTED_FOR: Final = Seconds(60.0)
 REFUSED_FOR: Final = Seconds(5.0)
-"""A refusal is kept only long enough that a flood of one bad token does not become a flood of reviews."""
+"""Just long enough that a flood of one bad token does not become a flood of reviews."""
 
 CONCURRENCY: Final = 8
 QUEUE: Final = 64
@@ -49,14 +49,14 @@ class _Question(msgspec.Struct, eq=False):
 
     def answer(self, identity: CallerIdentity | None) -> None:
         for waiter in self.waiting:
-            if not waiter.done():  # one that waited may have gone away
+            if not waiter.done():  # a waiter may have been cancelled
                 waiter.set_result(identity)
 
     def fail(self, error: Exception) -> None:
         for waiter in self.waiting:
             if not waiter.done():
                 waiter.set_exception(error)
-                waiter.exception()  # seen, also where the request that asked goes away just now
+                waiter.exception()  # retrieved: no warning if the waiter is cancelled now
 
 
 class _Verdicts:
@@ -68,9 +68,9 @@ class _Verdicts:
 
     def keep(self, key: bytes, identity: CallerIdentity | None, now: Instant, left: Seconds) -> None:
         """``left`` is the time until the token ends."""
-        # A good verdict ends with its token, but lives at least as long as a refusal: clocks differ by seconds.
+        # A verdict ends with its token, but lives at least as long as a refusal: clocks differ by seconds.
         self._known[key] = identity, Instant(now + min(self._kept_for, max(left, REFUSED_FOR)))
-        # Assigning to a key that exists would leave it at its old place.
+        # Assigning to an existing key leaves it at its old place.
         self._known.move_to_end(key)
         if len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
@@ -92,10 +92,10 @@ class TokenAuthenticator:
     def __init__(self, review: Reviewer, clock: Clock) -> None:
         self._review = review
         self._clock = clock
-        # Kept apart, so that a flood of bad tokens pushes out no good one.
+        # Separate, so that a flood of bad tokens does not push out good ones.
         self._accepted, self._refused = _Verdicts(ACCEPTED_FOR), _Verdicts(REFUSED_FOR)
         self._open: dict[bytes, _Question] = {}
-        # Bounded: what finds no place gets 503 at once instead of waiting in vain.
+        # Bounded: a request beyond this gets 503 at once instead of waiting in vain.
         self._waiting: asyncio.Queue[_Question] = asyncio.Queue(QUEUE)
 
     async def run(self) -> None:
@@ -105,7 +105,7 @@ class TokenAuthenticator:
                 for _ in range(CONCURRENCY):
                     tasks.create_task(self._ask())
         finally:
-            # No agent may wait for an answer that never comes: another scheduler may answer already.
+            # Agents must not wait for an answer that never comes: another scheduler may answer already.
             for question in self._open.values():
                 question.fail(ApiUnknownError("this scheduler is about to end"))
             self._open.clear()
@@ -130,7 +130,7 @@ class TokenAuthenticator:
     async def identify(self, authorization: str | None, audience: str) -> CallerIdentity | None:
         """The owner of the token in an ``Authorization`` header; None if it is invalid.
 
-        Raises ``OverloadedError``, or ``cluster.api.ApiError`` where the API server gives no answer.
+        Raises ``OverloadedError``, or ``cluster.api.ApiError`` if the API server gives no answer.
         """
         token = bearer_token(authorization)
         if token is None:
@@ -139,7 +139,7 @@ class TokenAuthenticator:
         for verdicts in (self._accepted, self._refused):
             if verdicts.has(key, now):
                 return verdicts[key]
-        # One review for a token, however many requests show it meanwhile.
+        # One review per token, however many requests show it meanwhile.
         question = self._open.get(key)
         if question is None:
             until = plausible_until(token, audience, self._clock.wall())
@@ -162,7 +162,7 @@ class TokenAuthenticator:
         while True:
             question = await self._waiting.get()
             try:
-                # An agent that has waited so long gives up soon: its review would only delay the others.
+                # An agent that has waited this long gives up soon: its review would only delay the others.
                 if self._clock.now() - question.asked_at > LONGEST_WAIT:
                     raise OverloadedError
                 identity = identity_in(await self._review(question.token, question.audience), question.audience)

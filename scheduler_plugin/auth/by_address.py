@@ -1,6 +1,6 @@
-"""Agents that show no token: the original's, identified by the address of their pod (B.11). Pure.
+"""Agents without a token: the original autoscaler's, identified by the address of their pod (B.11). Pure.
 
-Off by default. The settings name the namespaces and the labels of the pods that are believed without a token.
+Off by default. The settings name the namespaces and the labels of the pods that need no token.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from scheduler_plugin.settings.tokenless import Tokenless
 
 def identity_of(pod: PodFacts | None, admitted: Tokenless | None) -> CallerIdentity | None:
     """Identity of ``pod``, from whose address a request comes; None if it is not admitted."""
-    # A VM's pod is never admitted: what runs in a guest must not speak for other VMs. The address of a pod that is on
-    # its way out may soon be another's.
+    # A VM's pod is never admitted: programs in a guest must not speak for other VMs. The address of a terminating pod
+    # may soon be another's.
     if pod is None or admitted is None or pod.vm is not None or pod.traits.is_leaving or not admitted.admits(pod):
         return None
     account = f"{pod.name.namespace}:{pod.name.name}"
-    # With the pod's node: it speaks for VMs on its own node alone, as any agent of a node does.
+    # With the pod's node: like any per-node agent it speaks only for VMs on its own node.
     return CallerIdentity(account, pod.name.namespace, pod.name.name, pod.uid, pod.node, by_address=True)

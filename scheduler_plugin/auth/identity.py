@@ -1,8 +1,9 @@
 """Identity of a caller, and the VMs that it may speak for (B.4). Pure.
 
 A sidecar speaks for the pod that its token is bound to: same namespace, name and UID. A per-node agent, whose service
-account the settings list, speaks for the pods of the node that its token is bound to.
-No usable token is 401, another's pod is 403; in both cases nothing has been changed.
+account the settings list, speaks for the pods of the node that its token is bound to. So does a pod that the settings
+admit without a token, for those of its own node.
+No usable token is 401, another's pod is 403; neither changes anything.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class _TokenReview(msgspec.Struct, frozen=True):
 
 
 def identity_in(review: Mapping[str, object], audience: str) -> CallerIdentity | None:
-    """The service account that a TokenReview names; None if it accepts none for ``audience``."""
+    """The service account that a TokenReview names; None if the token is not valid for ``audience``."""
     try:
         status = msgspec.convert(review, _TokenReview).status
     except (msgspec.ValidationError, RecursionError):
         return None
-    # ``authenticated`` alone is not enough: an API server that knows no audiences ignores the one we asked for.
+    # ``authenticated`` alone is not enough: an API server without audiences ignores the one in the review.
     if not status.authenticated or audience not in (status.audiences or ()):
         return None
     if not status.user.username.startswith(_USER):
@@ -72,13 +73,13 @@ def identity_in(review: Mapping[str, object], audience: str) -> CallerIdentity |
 
 
 def _only(values: list[str]) -> str | None:
-    # Several values are never sent; they would leave open which one counts.
+    # The API server never sends several values; with several it would be unclear which one counts.
     return values[0] if len(values) == 1 else None
 
 
 def may_speak_for(who: CallerIdentity, pod: PodFacts, node: str | None, node_agents: frozenset[str]) -> bool:
-    """Return True if ``who`` is the agent of ``pod``, which has its claim on ``node``."""
-    # By UID: a pod that was deleted and created again under its name is another one.
+    """Return True if ``who`` is the agent of ``pod``, whose claim is on ``node``."""
+    # By UID: a pod that was deleted and created again under the same name is another one.
     if who.pod_uid is not None and who.pod_uid == pod.uid:
         return who.namespace == pod.name.namespace and who.pod == pod.name.name
     return (who.by_address or who.account in node_agents) and who.node is not None and who.node == node

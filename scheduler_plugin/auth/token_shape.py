@@ -1,6 +1,6 @@
 """Check whether a text can be the token of an agent at all, without asking the API server (B.4). Pure.
 
-This only saves reviews; it proves nothing. The signature is for the API server to check (TokenReview).
+This only saves reviews and proves nothing: only the API server checks the signature (TokenReview).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.units import Seconds
 LONGEST_TOKEN: Final = 16 * 1024
 """Characters. Real ones have about 1,300."""
 
-# Clocks differ: a token counts as expired only so long after its time.
+# Clocks differ: a token counts as expired only this long after its time.
 LEEWAY: Final = Seconds(3600.0)
 
 _SHORTEST_SIGNATURE: Final = 32  # bytes: that of HS256, the shortest in use
@@ -97,12 +97,12 @@ def _names_algorithm(header: str) -> bool:
 
 def _size(segment: str) -> int:
     """Number of bytes that a segment encodes. Raises ``ValueError`` if its length is impossible."""
-    # Four characters are three bytes; one character alone is less than a byte.
+    # Four characters are three bytes; a single character is less than a byte.
     if len(segment) % 4 == 1:
         raise ValueError("a segment is no base64url")
     return len(segment) * 3 // 4
 
 
 def _decoded(segment: str) -> bytes:
-    # JSON Web Tokens leave the padding out, Python demands it.
+    # JSON Web Tokens have no padding, Python demands it.
     return base64.urlsafe_b64decode(segment + "=" * (-len(segment) % 4))

@@ -43,7 +43,7 @@ class DirectApi:
         """See ``KubernetesApi.page``."""
         try:
             async with asyncio.timeout(call.timeout):
-                # A page of several MiB would stop the event loop while it is parsed.
+                # Parsing a page of several MiB would block the event loop.
                 return await asyncio.to_thread(read_page, await self._answered(call))
         except _FAILURES as error:
             raise unknown(call, error) from error
@@ -53,7 +53,7 @@ class DirectApi:
         # The wait for a connection counts, too.
         connection = await self._pool.lend(deadline)
         try:
-            request = self._request(call)  # reads the token, maybe from a file: nothing slow lies behind the check
+            request = self._request(call)  # may read a file, so it comes before the check
             if call.not_after is not None and self._now() >= call.not_after:
                 raise TimeoutError("its time was over before it could be sent")
             answer, body = await connection.whole(request, deadline, LONGEST_PAGE)
@@ -81,7 +81,7 @@ class DirectApi:
 
     async def _opened(self, call: ApiCall, connection: HttpConnection) -> ResponseHead:
         deadline = asyncio.get_running_loop().time() + call.timeout
-        # Only the head of the answer has a deadline: a watch then lasts for as long as it is heard.
+        # Only the head of the answer has a deadline: a watch then lasts for as long as lines arrive.
         async with asyncio.timeout_at(deadline):
             answer = await connection.ask(self._request(call), deadline)
             if not answer.is_success:

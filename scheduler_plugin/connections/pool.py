@@ -17,10 +17,10 @@ from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.runtime.trust import trusting
 from protocol.units import Seconds
 
-# What lies between (a load balancer, NAT) may forget an idle connection without a word.
+# A load balancer or NAT in between may drop an idle connection silently.
 IDLE: Final = Seconds(20.0)
 CONNECT: Final = Seconds(5.0)
-"""For the connection itself and its TLS; a watch, which may be silent for long, must not wait so long to begin."""
+"""For connecting and the TLS handshake: a watch has a long time-out, but must not take that long to begin."""
 
 # ``struct linger``: on, 0 seconds.
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -67,7 +67,7 @@ class ConnectionPool:
         Raises ``OSError`` if none can be made, and ``TimeoutError``.
         """
         if not self._places.locked():
-            await self._places.acquire()  # at once: a timeout would cost more than the rest
+            await self._places.acquire()  # returns at once: a timeout around it would cost more than the rest
             connection = self._kept()
             return connection or await self._opened(deadline)
         async with asyncio.timeout_at(deadline):
@@ -75,7 +75,7 @@ class ConnectionPool:
         return self._kept() or await self._opened(deadline)
 
     def take_back(self, connection: HttpConnection) -> None:
-        """The request is over, or given up."""
+        """Ends a request; the connection is kept if it can be used again."""
         if connection.is_reusable:
             self._idle.append((asyncio.get_running_loop().time(), connection))
         else:
@@ -87,7 +87,7 @@ class ConnectionPool:
         try:
             async with asyncio.timeout_at(min(deadline, asyncio.get_running_loop().time() + CONNECT)):
                 return await self._open()
-        # Cancellation, too: a place that is lost here would never come back.
+        # Cancellation, too: otherwise the place would never be free again.
         except BaseException:
             self._places.release()
             raise
@@ -96,7 +96,7 @@ class ConnectionPool:
         """An idle connection that can be used again; None if there is none."""
         now = asyncio.get_running_loop().time()
         while self._idle:
-            # The one that was used last, so that surplus ones grow old.
+            # The one used last, so that surplus connections expire.
             since, connection = self._idle.pop()
             if connection.is_reusable and now - since < IDLE:
                 return connection
@@ -108,8 +108,8 @@ class ConnectionPool:
         _, connection = await asyncio.get_running_loop().create_connection(HttpConnection, host, port, ssl=self._tls)
         for level, option, value in KEEPALIVE:
             connection.socket.setsockopt(level, option, value)
-        # What was given up, or is still unsent when the process dies, must not be sent later by the kernel: closing
-        # resets the connection.
+        # Closing resets the connection: the kernel must not send requests that were given up, or are still unsent when
+        # the process dies.
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         return connection
 

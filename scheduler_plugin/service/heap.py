@@ -16,17 +16,17 @@ from protocol.units import Seconds
 INTERVAL: Final = Seconds(0.5)
 
 LONGEST_START: Final = Seconds(60.0)
-"""A scheduler that still waits for its cluster has garbage like any other."""
+"""A scheduler that waits longer than this for its cluster needs the collector like any other process."""
 
 THRESHOLDS: Final = (2_000, 4, 500)
-"""See ``gc.set_threshold``; Python's own (700, 10, 10) look at everything some times in a minute under load."""
+"""See ``gc.set_threshold``; under load Python's own (700, 10, 10) cause several full collections a minute."""
 
 
 async def set_aside(clock: Clock, is_ready: Callable[[], bool]) -> None:
     """Pause the collector until the cluster has been read, then freeze all objects."""
     deadline = clock.now() + LONGEST_START
-    # Until the cluster is read, the collector would look at all that was read so far, which takes longer than reading
-    # it.
+    # While the cluster is read, the collector would go through all objects so far again and again, which takes longer
+    # than reading them.
     gc.disable()
     try:
         while not is_ready():
@@ -35,7 +35,7 @@ async def set_aside(clock: Clock, is_ready: Callable[[], bool]) -> None:
                 gc.enable()
         # Frozen objects are still freed when their last reference goes; only the search for cycles skips them.
         gc.freeze()
-        # What answers leave behind is examined while it is young; all of it together only after millions more.
+        # Garbage of answers is found while it is young; a full collection comes only after millions of objects.
         gc.set_threshold(*THRESHOLDS)
     finally:
         gc.enable()

@@ -28,7 +28,7 @@ from scheduler_plugin.service.workers import Workers
 
 RETRY_AFTER: Final = Seconds(1.0)
 AT_ONCE: Final = Seconds(0.0)
-"""Another scheduler may answer already."""
+"""For retries that another scheduler may answer already."""
 
 _NO_TOKEN: Final = "a bearer token of the agent's service account is needed"  # noqa: S105 - a message
 
@@ -63,16 +63,15 @@ class Permits:
         return self._once_known(wire, authorization) if identity is None else self.judge(wire, identity)
 
     def known(self, authorization: str | None, address: str) -> CallerIdentity | None:
-        """The caller, if no question to the API server is needed. Raises ``CallerRefusedError``."""
+        """The caller, if it is known without asking the API server. Raises ``CallerRefusedError``."""
         context = self._context
-        # Before the list of pods is complete, a pod that exists would get 404.
+        # Before the list of pods is complete, an existing pod would get 404.
         if not context.ledger.is_ready:
             raise CallerRefusedError(503, "the scheduler has not read the cluster yet", RETRY_AFTER)
         feed = context.feed
         if authorization is None:
             # An address that several pods have identifies none of them.
             return identity_of(feed.addresses.only_pod_at(address), feed.settings.tokenless)
-        # No question to the API server for a token that was reviewed lately.
         return self._authenticator.remembered(authorization, feed.settings.audience)
 
     def introduce(self, authorization: str | None, address: str) -> None:
@@ -94,8 +93,8 @@ class Permits:
         except OverloadedError:
             raise CallerRefusedError(503, "too many tokens are waiting for a review", RETRY_AFTER) from None
         except ApiError as error:
-            what = f"the token cannot be reviewed just now: {error}"
-            raise CallerRefusedError(503, what, self._until_asked_again()) from None
+            message = f"the token cannot be reviewed just now: {error}"
+            raise CallerRefusedError(503, message, self._until_asked_again()) from None
         if identity is None:
             raise CallerRefusedError(401, _NO_TOKEN)
         return identity
@@ -111,7 +110,7 @@ class Permits:
         except MalformedRequestError as error:
             raise CallerRefusedError(400, str(error)) from None
         ledger = self._context.ledger
-        # The UID tells two pods of one name apart; a token that is bound to a node alone has none.
+        # The UID tells two pods of one name apart; a token that is bound only to a node has none.
         agent = identity.pod_uid or identity.account
         # The pod's requests are raised first: the permit must not exceed what the kubelet has set aside.
         if ledger.follows_requests and ledger.is_short(pod.uid, request):
@@ -151,27 +150,27 @@ class Permits:
         # An increase that is answered but not stored would be forgotten by a successor.
         if decision.persist.before_answer:
             return self._once_stored(vm, decision.persist, granted)
-        # A decrease needs no wait: a successor that reads the old permit reserves too much, never too little.
+        # A decrease need not be stored first: a successor that reads the old permit reserves too much, not too little.
         context.order((decision.persist,))
         return self._within_term(granted)
 
     async def _once_stored(self, vm: VirtualMachine, permit: PersistPermit, granted: Granted) -> Granted:
         why = await self._writer.store(permit)
-        # While it is unknown whether the permit was stored, the reservation stays and the agent asks again.
+        # If it is unknown whether the permit was stored, its reservation stays, and the agent asks again.
         if why:
             self._events.not_stored(vm, permit.permit, why)
-            what = f"the permit of {permit.vm} could not be stored, ask again: {why}"
-            raise CallerRefusedError(503, what, self._until_asked_again())
+            message = f"the permit of {permit.vm} could not be stored, ask again: {why}"
+            raise CallerRefusedError(503, message, self._until_asked_again())
         return self._within_term(granted)
 
     def _within_term(self, granted: Granted) -> Granted:
-        """Return the permit if this process still leads: another leader may not have read it."""
+        """Return the permit if this process still leads; a new leader may lack it. Raises ``CallerRefusedError``."""
         if not self._context.term.leads:
             raise CallerRefusedError(503, "this scheduler leads no more, ask again", AT_ONCE)
         return granted
 
     def _until_asked_again(self) -> Seconds:
-        # A process that may not write any more sends the agent to the new leader at once.
+        # A process that can no longer write sends the agent to the new leader at once.
         return RETRY_AFTER if self._context.term.may_write else AT_ONCE
 
     def _pod_of(self, name: ObjectName, identity: CallerIdentity) -> PodFacts:
@@ -183,7 +182,7 @@ class Permits:
         if not may_speak_for(identity, claim.pod, claim.node, context.feed.settings.node_agents):
             raise CallerRefusedError(403, f"{identity.account} is not the agent of pod {name}")
         if identity.pod_uid is not None and identity.pod_uid not in context.ledger.claims:
-            # The API server, and our own memory, know the token of a node's agent longer than its pod is there.
+            # The API server and our own cache may accept the token of a node's agent after its pod is gone.
             raise CallerRefusedError(
                 404, f"pod {identity.namespace}/{identity.pod}, which the token is bound to, is not known here"
             )

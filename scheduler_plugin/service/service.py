@@ -1,7 +1,7 @@
-"""The single writer of the ledger: what kube-scheduler asks for is decided and recorded in one step; see ``permits``.
+"""The single writer of the ledger, for kube-scheduler: it decides and records in one step. For agents see ``permits``.
 
-Between a decision and its recording nothing is awaited. What is awaited comes after, and its outcome is reported back
-to the ledger, also when the caller has gone away.
+Nothing is awaited between a decision and its recording. API calls come after, and their outcomes are reported to the
+ledger even if the caller has gone away.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scheduler_plugin.telemetry import LOG
 
 @dataclass(frozen=True, slots=True)
 class LeaderStatus:
-    """True if this process acts, and the identity of the leader (empty if unknown)."""
+    """Whether this process acts, and the identity of the leader (empty if unknown)."""
 
     leads: bool
     leader: str
@@ -72,8 +72,6 @@ class Service:
         """Itself; see ``ActiveService``."""
         return self
 
-    # For kube-scheduler -----------------------------------------------------------------------------------------
-
     def known_pod(self, asked: AskedPod) -> PodFacts | None:
         """The pod that is asked about, if the watch has delivered this version of it; else None."""
         return self.context.feed.pod_at(asked.name, asked.uid, asked.version)
@@ -82,8 +80,7 @@ class Service:
         """The nodes that fit the pod (advisory). Raises ``LedgerError``."""
         filtered = self.context.ledger.filter(pod, nodes)
         if not filtered.fits:
-            # kube-scheduler may have asked about a sample of the nodes only. If others have room, it is made to look
-            # again.
+            # kube-scheduler may have asked about a sample of the nodes only. If others have room, the pod is retried.
             self.context.order(self.context.ledger.look_further(pod, nodes))
             self._requests.refused_everywhere(pod)
         return filtered
@@ -135,7 +132,7 @@ class Service:
         self.context.order(reservation.effects)
         if not isinstance(reservation.verdict, Fits):
             return _why_not(reservation.verdict, reservation.detail)
-        # kube-scheduler repeats a bind whose answer it has missed: then there is nothing left to do.
+        # kube-scheduler repeats a bind whose answer it has missed; the pod is bound already then.
         return await self._bind_reserved(pod, node) if reservation.needs_bind else ""
 
     def _require_ready(self) -> None:
@@ -152,7 +149,7 @@ class Service:
     async def _bind_reserved(self, pod: PodFacts, node: str) -> str:
         is_settled = False
         try:
-            # Where pods' requests follow permits, they are raised before the kubelet admits the pod.
+            # If pods' requests follow permits, they are raised before the kubelet admits the pod.
             await self._requests.hold(pod.uid)
             await self.context.writer.bind(pod.name, pod.uid, node)
             is_settled = True
@@ -165,11 +162,11 @@ class Service:
             self.context.order(self.context.ledger.bind_refused(pod.uid, node))
             return f"the API refused the binding: {error}"
         except ApiError as error:
-            what = {"pod": str(pod.name), "node": node, "reason": str(error)}
-            LOG.warning("bind has no answer, reservation kept", extra=what)
+            details = {"pod": str(pod.name), "node": node, "reason": str(error)}
+            LOG.warning("bind has no answer, reservation kept", extra=details)
             return f"bind timed out; reservation kept: {error}"
         finally:
-            # Also when the caller has gone away and this task was cancelled: the binding may still land.
+            # Even if the caller has gone away and this task was cancelled: the binding may still land.
             if not is_settled:
                 self._tasks.bind_sent(pod.uid)
                 self.context.order(self.context.ledger.bind_unknown(pod.uid, node))

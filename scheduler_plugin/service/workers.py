@@ -1,4 +1,4 @@
-"""Everything of a scheduler that works in the background."""
+"""All background workers of a scheduler."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Workers:
 
     async def run(self) -> None:
         """Works in the background for ever."""
-        # One that fails ends all: a scheduler with a part that stands still must restart.
+        # A worker that fails ends all: a scheduler with a part that stands still must restart.
         async with asyncio.TaskGroup() as group:
             for worker in (self.tasks, self.permits, self.events, self.mover, self.problems, self.requests):
                 group.create_task(worker.run())

@@ -1,7 +1,7 @@
 """The scheduler's settings: the shape of the ConfigMap in ``deploy/scheduler-deploy.yaml``.
 
 Both forms are read: the settings themselves, and a manifest with a ConfigMap that holds them under ``config.yaml``.
-A text is taken whole or refused whole, with the path of every bad field.
+A text is accepted or refused as a whole, with the path of every bad field.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class _Agents(Section):
 
 class _Extender(Section):
     token_file: Annotated[str, Field(min_length=1)] | None = None
-    # The best node alone: every further name costs kube-scheduler time.
+    # Only the best node: every further name costs kube-scheduler time.
     candidates: Candidates = 1
     percentage_of_nodes_to_score: Annotated[int, Field(ge=1, le=100, strict=True)] = PERCENT
 
@@ -202,7 +202,7 @@ class _Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
-        """A section that is written without content (null in YAML) is a section left out."""
+        """A section without content (null in YAML) counts as left out."""
         return {key: part for key, part in value.items() if part is not None} if isinstance(value, dict) else value
 
 
@@ -222,18 +222,20 @@ def parse_settings(text: str, folder: PurePath = _HERE) -> SchedulerSettings:
     try:
         return _settings(_Settings.model_validate(document), folder)
     except ValidationError as error:
-        # Every bad field at once, so that an operator mends the file in one round.
-        raise SettingsError(*(_problem(one["loc"], one["msg"], one["type"]) for one in error.errors())) from None
+        # Every bad field at once, so that an operator can correct the file in one go.
+        raise SettingsError(
+            *(_problem(fault["loc"], fault["msg"], fault["type"]) for fault in error.errors())
+        ) from None
 
 
 def _unwrapped(documents: list[object]) -> object:
     """The settings in a file: its only document, or what its ConfigMap holds."""
-    # A manifest may have several objects; one of them is the ConfigMap.
+    # A manifest may have several objects, of which one is the ConfigMap.
     for document in documents:
         data = document.get("data") if isinstance(document, dict) and document.get("kind") == "ConfigMap" else None
         inner = data.get(CONFIG_KEY) if isinstance(data, dict) else None
         if isinstance(inner, str):
-            # A ConfigMap holds the settings as a text that is YAML itself.
+            # A ConfigMap holds the settings as text, which is YAML itself.
             return read_yaml(inner)
     return documents[0] if len(documents) == 1 else None
 
@@ -262,7 +264,7 @@ def _settings(found: _Settings, folder: PurePath) -> SchedulerSettings:
     overridden: dict[str, _Node] = {}
     for override in found.node_overrides:
         for node in override.nodes:
-            # Overrides build upon each other: of two that name the same node the later wins field by field.
+            # Overrides add up: if several name the same node, the last one wins for each field.
             overridden[node] = override.over(overridden.get(node, found.node_defaults))
     return SchedulerSettings(
         scheduler_name=found.scheduler_name,

@@ -1,6 +1,7 @@
 """Common types of the settings: sections, quantities and fractions, and how they refuse.
 
-An amount is what Kubernetes takes for a quantity (``2``, ``"250m"``, ``"1Gi"``); every refusal says what was expected.
+An amount is anything that Kubernetes accepts as a quantity (``2``, ``"250m"``, ``"1Gi"``); every refusal says what was
+expected.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _MOST: Final = 1000
 class Section(BaseModel):
     """Part of the settings: unknown keys are errors, and names are written in camelCase."""
 
-    # A misspelt setting must not be silently without effect, hence ``forbid``.
+    # ``forbid``: a misspelt setting must not be ignored silently.
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, arbitrary_types_allowed=True)
 
 
 def _quantity(kind: type[Amount]) -> BeforeValidator:
     def read(value: object) -> Amount:
-        # Defaults have their type already.
+        # Defaults have the right type already.
         if isinstance(value, kind):
             return value
         parse = MilliCpu.parse if kind is MilliCpu else Bytes.parse
@@ -45,10 +46,10 @@ def _above_zero(amount: A) -> A:
 
 
 def _fraction(value: object) -> Fraction:
-    # YAML's true is an int for Python.
+    # In Python YAML's ``true`` is an int, too.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
         raise ValueError(f"expected a fraction above 0 and at most 1, got {shown(value)}")
-    # Of the text: ``Fraction(0.9)`` is the binary number next to it, and watermarks would not be exact.
+    # From its text: ``Fraction(0.9)`` is the nearest binary number, and watermarks would not be exact.
     return Fraction(str(value))
 
 

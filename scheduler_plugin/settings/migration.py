@@ -33,7 +33,7 @@ class MigrationSection(Section):
     backoff_seconds: SpanAboveZero = 60
     backoff_most_seconds: SpanAboveZero = 3600
     max_per_node: _PerNode = _PerNode()
-    # At once, for every five nodes.
+    # One at a time for every five nodes.
     max_per_cluster: CountOrShare = Fraction(1, 5)
     placement_timeout_seconds: SpanAboveZero = 10
     timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
@@ -43,7 +43,7 @@ class MigrationSection(Section):
     @field_validator("backoff_most_seconds")
     @classmethod
     def _not_below_the_first(cls, most: float, info: ValidationInfo) -> float:
-        # Missing if ``backoffSeconds`` was refused itself: then one error is enough.
+        # Missing if ``backoffSeconds`` itself was refused: that error is enough.
         least = info.data.get("backoff_seconds", 0.0)
         if most < least:
             raise ValueError(f"expected at least backoffSeconds ({least:g}), got {most:g}")

@@ -1,4 +1,4 @@
-"""The rule for agents that are believed without a token: the original's show none (B.11). Pure."""
+"""The rule for agents that are accepted without a token: the original autoscaler's have none (B.11). Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Check that a node's compute unit fits a VM. Pure.
 
-A VM is sized in whole compute units within its bounds (S4.6). Where the unit is larger than what lies between the
-least and the most, every need lands on the most at once; where bounds are no whole number of units, or a unit no whole
-number of memory slots, sizes are rounded and the VM has more or less than its agent says.
+A VM is sized in whole compute units within its bounds (S4.6). If the unit is larger than the range between the bounds,
+any growth goes straight to the maximum. If a bound is not a whole number of units, or a unit not a whole number of
+memory slots, sizes are rounded, and the VM has more or less than its agent says.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def misfit(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:
     """
     cpu = _amount_misfit("CPU", bounds.min.cpu, bounds.max.cpu, unit.cpu)
     memory = _amount_misfit("memory", bounds.min.mem, bounds.max.mem, unit.mem)
-    # Memory is plugged in slots, so a unit that is no multiple of the slot is always rounded.
+    # Memory is plugged in slots, so a unit that is not a multiple of the slot is always rounded.
     if memory is None and bounds.min.mem < bounds.max.mem and not unit.mem.is_multiple_of(slot_size):
         memory = f"the compute unit's memory of {unit.mem} is no whole number of the VM's slots of {slot_size}"
     return "; ".join(filter(None, (cpu, memory))) or None
@@ -27,7 +27,7 @@ def misfit(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:
 def _amount_misfit(what: str, least: Amount, most: Amount, unit: Amount) -> str | None:
     if least.value == most.value:
         return None
-    # Every need above the least would land on the most at once.
+    # Any growth would go straight to the maximum.
     if unit.value > most.value - least.value:
         return f"the compute unit's {what} of {unit} is larger than the VM's range of {least} to {most}"
     if least.value % unit.value or most.value % unit.value:

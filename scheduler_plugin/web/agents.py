@@ -1,11 +1,11 @@
 """The agents' side over HTTP: decode, ask the service, encode. No decisions here (S4.4, B.1).
 
-200 with a ``PluginResponse``; otherwise ``{"error": ...}`` with 400 (malformed), 401, 403, 404 (unknown pod) or 503
-with ``Retry-After``.
+200 with a ``PluginResponse``; otherwise ``{"error": ...}`` with 400 (malformed), 401, 403, 404 (unknown pod), 409
+(another agent speaks for the VM), 413 (too long) or 503 with ``Retry-After``.
 
-A batch is answered with 200 and one entry for each request, in their order; with an error where it is no batch, or its
-sender is not known. An entry that waits for something (its permit is being written) gets 503 after
-``HELD``, and its work goes on: it holds up no other VM for longer.
+A batch is answered with 200 and one entry for each request, in their order; with an error if it is no batch, or its
+sender is not known. An entry that is not done after ``HELD`` (its permit is being written) gets 503, so that it does
+not hold up other VMs, and its work goes on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LONGEST_BODY: Final = 64 * 1024
 """An agent's request is a few hundred bytes; anything longer is not one."""
 
 HELD: Final = Seconds(0.25)
-"""How long the answer to a batch may wait for what is not done at once: the API server writes within 0.1 s."""
+"""How long the answer to a batch waits for unfinished entries: the API server usually writes within 0.1 s."""
 
 _OFFERED: Final = {OFFER: str(MOST_REQUESTS)}
 
@@ -73,7 +73,7 @@ class AgentRoutes:
             return self._refused(CallerRefusedError(error.status, str(error)))
         except CallerRefusedError as refusal:
             return self._refused(refusal)
-        # Only to agents that ask: older ones do not know the header.
+        # Offered only to agents that say they know batches: older ones do not know the header.
         headers = _OFFERED if request.knows_batches else {}
         return _answer(wire, outcome, headers) if isinstance(outcome, Granted) else self._later(wire, outcome, headers)
 
@@ -98,7 +98,7 @@ class AgentRoutes:
         except CallerRefusedError as refusal:
             return self._refused(refusal)
         self._context.telemetry.batches.observe(len(entries))
-        # Judged one after the other without waiting: only the writes of their permits run side by side.
+        # Judged one after the other without waiting: only what they have to wait for runs concurrently.
         return await self._together([self._entry(entry, identity) for entry in entries])
 
     def _entry(self, body: bytes, identity: CallerIdentity) -> bytes | asyncio.Task[bytes]:
@@ -137,17 +137,19 @@ class AgentRoutes:
                     task.cancel()
                 raise
         entries = [answer if isinstance(answer, bytes) else self._now(answer) for answer in found]
-        left = [task for task in tasks if not task.done()]
+        unfinished = [task for task in tasks if not task.done()]
         # A permit proves that the caller is an agent; the connection then keeps its place.
         is_agent = any(is_granted(entry) for entry in entries)
-        return HotResponse(encode_batch(entries), rest=_ended(left) if left else None, authenticates=is_agent)
+        return HotResponse(
+            encode_batch(entries), rest=_ended(unfinished) if unfinished else None, authenticates=is_agent
+        )
 
     async def _until_done(self, tasks: list[asyncio.Task[bytes]]) -> None:
         clock, done = self._context.clock, asyncio.Event()
         until = Instant(clock.now() + HELD)
-        all_of = asyncio.gather(*tasks)
+        gathered = asyncio.gather(*tasks)
         # ``asyncio.wait_for`` would cancel the tasks at the time-out, and tests could not replace its clock.
-        all_of.add_done_callback(lambda _: done.set())
+        gathered.add_done_callback(lambda _: done.set())
         await clock.wait(done, until)
 
     def _now(self, task: asyncio.Task[bytes]) -> bytes:
@@ -177,10 +179,10 @@ class AgentRoutes:
 
 
 def _answer(wire: WireRequest, granted: Granted, headers: Mapping[str, str]) -> HotResponse:
-    # In the version that was asked in; older ones count memory in slots.
+    # In the request's version; older ones count memory in slots.
     return HotResponse(encode_response(wire.version, granted.response, granted.slot_size), headers=headers)
 
 
 async def _ended(tasks: list[asyncio.Task[bytes]]) -> None:
-    """Wait for the tasks, which nothing else references; agents that ask again get their outcomes."""
+    """Keep a reference to the tasks until they end; agents that ask again get their outcomes."""
     await asyncio.gather(*tasks)

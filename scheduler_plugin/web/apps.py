@@ -1,6 +1,7 @@
 """The three web applications over one service: agents, extender verbs, and probes with explanations.
 
-They are separate applications on separate listeners. Each says what it answers at ``/openapi.json``.
+They are separate applications on separate listeners. Each says what it answers at ``/openapi.json``. Only the leader
+answers agents and kube-scheduler.
 """
 
 from __future__ import annotations
@@ -97,20 +98,19 @@ def agents_app(desk: ActiveService) -> HotPaths:
     """Application for agents (:10299)."""
     app = _app("agents", "Agents ask for permits to grow.")
     document(app, [PERMIT, BATCH], [])
-    # Only the leader answers agents.
-    one = by_leader(desk, lambda service, request: AgentRoutes(service).request(request))
-    many = by_leader(desk, lambda service, request: AgentRoutes(service).batch(request))
+    single = by_leader(desk, lambda service, request: AgentRoutes(service).request(request))
+    batch = by_leader(desk, lambda service, request: AgentRoutes(service).batch(request))
     admission = leading(desk)
     paths = {
-        "/": HotPath(one, LONGEST_REQUEST, admission, partial(_introduction, desk)),
-        PATH: HotPath(many, LONGEST_BATCH, admission, partial(_introduction, desk)),
+        "/": HotPath(single, LONGEST_REQUEST, admission, partial(_introduction, desk)),
+        PATH: HotPath(batch, LONGEST_BATCH, admission, partial(_introduction, desk)),
     }
-    # Permits pass FastAPI by, whose routes cost more than a permit does.
+    # Permits bypass FastAPI, whose routes cost more than a permit does.
     return HotPaths(paths, app)
 
 
 def _introduction(desk: ActiveService, authorization: str | None, address: str) -> HotResponse | None:
-    return AgentRoutes(desk.acting()).introduction(authorization, address)  # only where ``leading`` lets in
+    return AgentRoutes(desk.acting()).introduction(authorization, address)  # ``leading`` has admitted it
 
 
 def extender_app(desk: ActiveService) -> HotPaths:
@@ -118,7 +118,7 @@ def extender_app(desk: ActiveService) -> HotPaths:
     app = _app("extender", "kube-scheduler's extender protocol.")
     document(app, VERBS, [])
     verbs = (ExtenderRoutes.filter, ExtenderRoutes.prioritize, ExtenderRoutes.bind, ExtenderRoutes.preempt)
-    # The verbs' methods have the names of their paths.
+    # Each verb's method is named like its path.
     handlers = {f"/{verb.__name__}": by_leader(desk, _asked(verb)) for verb in verbs}
     admission = guarded(desk, leading(desk))
     return HotPaths({path: HotPath(handler, LONGEST_BODY, admission) for path, handler in handlers.items()}, app)
@@ -188,7 +188,7 @@ def _app(title: str, description: str) -> FastAPI:
         title=f"autoscale-scheduler {title}",
         description=description,
         version="1",
-        # The pages for people load scripts from a CDN.
+        # FastAPI's HTML pages load scripts from a CDN.
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",

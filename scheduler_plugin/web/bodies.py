@@ -23,7 +23,7 @@ class BodyError(ValueError):
 async def read_body(request: Request, longest: int) -> bytes:
     """The body. Raises ``BodyError`` if it has more than ``longest`` bytes, or breaks off."""
     declared = request.headers.get("content-length", "")
-    # By its digits first: ``int`` refuses thousands of them, and takes quadratic time for many.
+    # Length first: ``int`` takes quadratic time for many digits, and refuses thousands of them.
     if declared.isascii() and declared.isdigit() and len(declared) > len(str(longest)):
         raise too_long(longest)
     if declared.isascii() and declared.isdigit() and int(declared) > longest:

@@ -22,7 +22,7 @@ _REFERENCE: Final = "#/components/schemas/{name}"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A raw route: what it takes, and what it answers by status (a text where the body is none of ours)."""
+    """A raw route: what it takes, and what it answers by status (None for a body that is plain text)."""
 
     method: str
     path: str
@@ -58,11 +58,11 @@ def document(app: FastAPI, operations: Sequence[Operation], shapes: Sequence[Any
     """
 
     def page() -> Json:
-        # FastAPI's own cache.
+        # The attribute in which FastAPI itself caches the page.
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-            for one in operations:
-                schema["paths"].setdefault(one.path, {})[one.method.lower()] = _operation(one)
+            for operation in operations:
+                schema["paths"].setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
             schema.setdefault("components", {}).setdefault("schemas", {}).update(_schemas(operations, shapes))
             app.openapi_schema = schema
         return app.openapi_schema
@@ -71,18 +71,18 @@ def document(app: FastAPI, operations: Sequence[Operation], shapes: Sequence[Any
 
 
 def _schemas(operations: Sequence[Operation], shapes: Sequence[Any]) -> Json:
-    every = [
+    types = [
         *shapes,
-        *(one.takes for one in operations),
-        *(kind for one in operations for _, kind in one.gives.values()),
+        *(operation.takes for operation in operations),
+        *(kind for operation in operations for _, kind in operation.gives.values()),
     ]
     _, schemas = msgspec.json.schema_components(
-        [shape for shape in every if shape is not None], ref_template=_REFERENCE
+        [shape for shape in types if shape is not None], ref_template=_REFERENCE
     )
     return schemas
 
 
 def _operation(one: Operation) -> Json:
-    taken = {} if one.takes is None else {"requestBody": {"required": True, "content": content(one.takes)}}
+    request = {} if one.takes is None else {"requestBody": {"required": True, "content": content(one.takes)}}
     responses = {str(status): answer for status, answer in answers(one.gives).items()}
-    return {"summary": one.summary, "responses": responses} | taken
+    return {"summary": one.summary, "responses": responses} | request

@@ -25,7 +25,7 @@ from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.web.http.bounded_protocol import authenticate
 
 OPEN: Final = frozenset({"/metrics", "/healthz", "/readyz", "/openapi.json"})
-"""Prometheus and kubelets come there without a token."""
+"""Prometheus and kubelets ask for these without a token."""
 
 TIMEOUT: Final = Seconds(3.0)
 _HEADERS: Final = {
@@ -50,7 +50,7 @@ class GuardedExplanations:
                 answer = JSONResponse({"error": denial.error}, denial.status, _HEADERS.get(denial.status))
                 await answer(scope, receive, send)
                 return
-            # Only now: a connection that shows nothing must give its place away when others need it.
+            # Only now: a connection without a valid token must give its place away when others need it.
             authenticate(request)
         await self._app(scope, receive, send)
 

@@ -35,7 +35,7 @@ from scheduler_plugin.web.extender_messages import (
 from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
 
 LONGEST_BODY: Final = 16 * 1024 * 1024
-"""Bytes: a pod and the names of 5,000 nodes have half of one MiB, whole nodes have some KiB each."""
+"""Bytes: a pod and the names of 5,000 nodes take half a MiB, whole nodes some KiB each."""
 
 
 _FILTER: Final = msgspec.json.Decoder(FilterArgs)
@@ -57,8 +57,8 @@ class ExtenderRoutes:
             result = self._filtered(decoded(_FILTER, request.body()))
         except (LedgerError, ValueError) as error:
             self._count("filter", "error")
-            # HTTP 200: kube-scheduler reads ``Error`` from the body of this verb, and knows only the status of
-            # another answer.
+            # HTTP 200: kube-scheduler reads the reason from ``Error`` in the body; of any other answer it reports only
+            # the status.
             return _json(ExtenderFilterResult(error=str(error)))
         self._count("filter", "done")
         return _json(result)
@@ -67,12 +67,12 @@ class ExtenderRoutes:
         if args.nodes is None:
             pod, is_open = self._pod(args.pod)
             candidates = AskedNodes(args.node_names)
-            # Without preferences of its own any good node will do, and one look-up replaces a filter of thousands.
+            # Without preferences any good node will do, and one look-up replaces a filter over thousands.
             best = self._service.best(pod, candidates) if is_open else []
             filtered = Filtered(best, {}, {}) if best else self._service.filter(pod, candidates.names())
             return ExtenderFilterResult(None, filtered.fits, filtered.refused, filtered.never)
-        # Whole ``Nodes`` (``nodeCacheCapable: false``, or a simulation) change nothing: no pod waits because of such
-        # a call, and a node that is not known is judged by what the call says of it.
+        # A call with whole ``Nodes`` (``nodeCacheCapable: false``, or a simulation) changes nothing: its pod does not
+        # count as waiting, and an unknown node is judged by what the call says of it.
         items = args.nodes.items or []
         return _simulated(items, *self._simulation(decode_pod(args.pod), items))
 

@@ -22,7 +22,7 @@ class ExtenderArgs(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class FilterArgs(msgspec.Struct, frozen=True, rename="pascal"):
-    """``ExtenderArgs`` with the names of nodes as they came: there are thousands, and mostly one is looked for."""
+    """``ExtenderArgs`` with undecoded names of nodes: there are thousands, and usually only one is looked up."""
 
     pod: msgspec.Raw
     nodes: NodeList | None = None
@@ -30,7 +30,7 @@ class FilterArgs(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class AskedNodes:
-    """The nodes that a call asks about. A name is found without decoding all of them."""
+    """The nodes that a call asks about, found by name without decoding all of them."""
 
     def __init__(self, names: msgspec.Raw) -> None:
         self._text = bytes(names)
@@ -42,7 +42,7 @@ class AskedNodes:
 
     def names(self) -> list[str]:
         """All of them. Raises ``ValueError``."""
-        # Go encodes an empty slice as null.
+        # Go encodes a nil slice as null.
         return _NAMES.decode(self._text) or []
 
 
@@ -96,13 +96,13 @@ class VictimMetadata(msgspec.Struct, frozen=True):
 
 
 class VictimPod(msgspec.Struct, frozen=True):
-    """A whole pod that would go."""
+    """A whole pod that would be evicted."""
 
     metadata: VictimMetadata
 
 
 class Victims(msgspec.Struct, frozen=True, rename="pascal"):
-    """Whole pods that would go from a node."""
+    """Whole pods that would be evicted from a node."""
 
     pods: list[VictimPod] | None = None
     num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
@@ -115,14 +115,14 @@ class MetaPod(msgspec.Struct, frozen=True):
 
 
 class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
-    """Pods that would go from a node, by their UIDs."""
+    """Pods that would be evicted from a node, by their UIDs."""
 
     pods: list[MetaPod] | None = None
     num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
 
 
 class ExtenderPreemptionArgs(msgspec.Struct, frozen=True, rename="pascal"):
-    """A pod, and by node who would have to go for it."""
+    """A pod, and by node the pods that would be evicted for it."""
 
     pod: msgspec.Raw
     node_name_to_victims: dict[str, Victims] | None = None

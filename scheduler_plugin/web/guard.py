@@ -1,4 +1,4 @@
-"""The extender's own bearer token, where the settings name a file that holds one."""
+"""The extender's own bearer token, if the settings name a file that holds one."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def _shows(authorization: str | None, token: FileToken) -> bool:
     except CredentialsError:
         return False
     token_in_header = (authorization or "").removeprefix("Bearer ")
-    # An empty file must not let in whoever shows nothing. The comparison takes the same time for every token.
+    # An empty file must not let in callers without a token. The comparison takes the same time for every token.
     return bool(expected) and hmac.compare_digest(token_in_header.encode(), expected.encode())

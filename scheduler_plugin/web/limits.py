@@ -68,7 +68,7 @@ class Peers:
         name = common_name(certificate)
         if not self.client or name == self.client:
             return True
-        # Once for each name: a client that tries again and again would fill the log.
+        # Once in a row for each name: a client that tries again and again would fill the log.
         if name != self._told:
             LOG.warning(
                 "rejected client certificate: unexpected common name",
@@ -82,7 +82,7 @@ class Peers:
         self.open[peer] += 1
         self._count += 1
         if self.open[peer] > self.limits.per_peer:
-            # One peer cannot take the places of others.
+            # Beyond its own limit a peer displaces only its own connections.
             is_admitted = self._displace_first(self._of_peer.get(peer, {}))
         else:
             is_admitted = self._count <= self.limits.connections or self._displace_first(self._most_crowded())
@@ -109,14 +109,14 @@ class Peers:
             del self.open[peer]
 
     def _most_crowded(self) -> Mapping[Displaceable, object]:
-        # The peer with the most connections, so that one peer cannot keep a kubelet's probe out.
+        # The peer with the most unauthenticated connections, so that one peer cannot keep a kubelet's probe out.
         return max(self._of_peer.values(), key=len, default={})
 
     def _displace_first(self, candidates: Mapping[Displaceable, object]) -> bool:
         oldest = next(iter(candidates), None)
         if oldest is None:
             return False
-        self.authenticated(oldest)  # one that ends is no candidate any more
+        self.authenticated(oldest)  # so that it is not chosen again before it has ended
         oldest.displace()
         return True
 

@@ -23,7 +23,7 @@ class Problem(Model, frozen=True):
 
 
 class BatchEntry(Model, frozen=True):
-    """The answer to one request of a batch: a permit where ``status`` is 200, otherwise an error."""
+    """The answer to one request of a batch: a permit if ``status`` is 200, otherwise an error."""
 
     status: int
     permit: WireResources | None = None
@@ -80,7 +80,7 @@ class PodModel(Model, frozen=True):
     """Reservation of a pod on its node; ``vm`` and what follows from it are null for a pod that runs none.
 
     ``deferred`` is what of ``reserved`` its kubelet has put off until there is room. ``agentSilent``: the agent of its
-    VM was not heard lately; never so where this process does not lead, since agents ask who leads.
+    VM was not heard lately; always false where this process does not lead, because agents ask only the leader.
     """
 
     pod: str
@@ -139,7 +139,7 @@ class MetricsModel(Model, frozen=True):
 class ExplainedPod(Model, frozen=True):
     """Explanation of a VM pod's reservation and permit: ``reservedBecause`` has each floor of it by its source.
 
-    ``requests`` are those of the guest's container, where they follow the VM; ``requestsSecured`` is what of them the
+    ``requests`` are those of the guest's container, if they follow the VM; ``requestsSecured`` is what of them the
     kubelet has set aside.
     """
 

@@ -28,7 +28,7 @@ from scheduler_plugin.web.limits import Limits, Peers
 LOG: Final = logging.getLogger("autoscale.serving")
 
 _ACCEPTED_AT_ONCE: Final = 4
-"""In one turn of the event loop: what has been sent is answered before ``Limits.per_peer`` newer ones are there."""
+"""Connections per turn of the event loop: few, so that a request is answered before newer ones displace its own."""
 
 GRACE: Final = 1
 """Seconds that open requests get at the end."""
@@ -92,11 +92,11 @@ class Server(PromptServer):
 
     @property
     def sockets(self) -> list[socket.socket] | None:
-        """The socket that is given, where one is."""
+        """The listener's own socket, if it has one."""
         return None if self.listener.sock is None else [self.listener.sock]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begins to listen, at the address or on a socket that is given. Raises ``ListenError``."""
+        """Begins to listen, at the address or on the given socket. Raises ``ListenError``."""
         listener = self.listener
         try:
             server: Any = await self._listening(sockets[0] if sockets else None)
@@ -105,8 +105,8 @@ class Server(PromptServer):
             raise ListenError(f"cannot listen on {listener.address} ({listener.name}): {why}") from None
         self.servers = [server]
         self.started = True
-        what = {"listener": listener.name, "address": listener.address, "tls": self.context is not None}
-        LOG.info("listening", extra=what)
+        details = {"listener": listener.name, "address": listener.address, "tls": self.context is not None}
+        LOG.info("listening", extra=details)
 
     async def _listening(self, sock: socket.socket | None) -> asyncio.Server | TlsAcceptor:
         host, port = self.config.host, self.config.port

@@ -43,7 +43,7 @@ def _names(value: object) -> tuple[str, ...] | None:
 
 
 def _plain(value: object) -> object:
-    # JSON has no fractions.
+    # JSON has no type for fractions.
     if isinstance(value, Fraction):
         return float(value)
     return value if isinstance(value, str | int | float) or value is None else str(value)

@@ -15,7 +15,7 @@ from scheduler_plugin.web.http.hot_paths import Admission, Handler, HotRequest, 
 from scheduler_plugin.web.models import Problem
 
 _ENCODER: Final = msgspec.json.Encoder()
-# The Service leads the next connection to the leader; this one would stay here.
+# The Service leads a new connection to the leader; this one would stay with the standby.
 _ELSEWHERE: Final = {"retry-after": "0", "connection": "close"}
 
 

@@ -33,7 +33,7 @@ from scheduler_plugin.web.models import (
 )
 
 MOST_UNREADABLE: Final = 100
-"""Of this many objects that cannot be read ``/nodes`` says why; the metric counts them all."""
+"""``/nodes`` gives the reason for this many unreadable objects at most; the metric counts all of them."""
 
 
 def amount(resources: Resources) -> Amounts:
@@ -58,7 +58,7 @@ def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> NodesModel:
         leading=standing.leads,
         leader=standing.leader,
         waiting_pods=ledger.waiting,
-        # Each with its reason: thousands would make the page useless.
+        # Thousands of reasons would make the page useless.
         unreadable=[
             _unreadable(*unreadable) for unreadable in islice(unreadable_objects(context.feed), MOST_UNREADABLE)
         ],
@@ -81,10 +81,9 @@ def _silent_agents(context: SchedulerContext) -> Set[ObjectName]:
 def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -> VmModel | None:
     """Explanation of the VM, once for each pod that runs it (two while it migrates), and of its last moves.
 
-    None if no pod runs it.
+    None if no pod runs it and no problem of its object is known.
     """
     ledger, now = context.ledger, context.clock.now()
-    # Two pods while the VM migrates.
     uids = [uid for uid, claim in ledger.claims.items() if claim.pod.vm == vm]
     problems = notes_on(context.feed, vm)
     # A VM whose object cannot be read has problems but perhaps no pod: it is explained as well.

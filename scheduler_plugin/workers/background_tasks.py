@@ -1,4 +1,4 @@
-"""Carries out what the ledger orders beside an answer: waking waiting pods, and reading pods of unknown fate."""
+"""Carries out orders of the ledger that no answer waits for: waking waiting pods, and reading pods after lost binds."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.for_each import for_each
 
 BIND_SETTLE: Final = Seconds(10.0)
-"""A binding that was sent so long ago has landed or never will."""
+"""After this time a binding that was sent has landed or never will."""
 
 TIME_STEP: Final = Seconds(5.0)
 """The interval at which the ledger hears the time."""
 
 TOUCH_BACKOFF: Final = Backoff(Seconds(0.5), Seconds(30.0))
-"""Between two rounds of touching nodes of which one has failed, beside the interval of the settings."""
+"""Added to the interval of the settings after a round in which a node could not be touched."""
 
 READ_INTERVAL: Final = Seconds(1.0)
-"""Between two rounds of reading pods whose fate is still unknown."""
+"""Between two rounds of reading pods whose binds are still in doubt."""
 
 
 class BackgroundTasks:
@@ -65,7 +65,7 @@ class BackgroundTasks:
         except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
-            if self._context.feed.pod(pod, uid) is not None:  # a successor of that name may have come meanwhile
+            if self._context.feed.pod(pod, uid) is not None:  # the feed may know its successor of that name already
                 self._context.feed.pods.forget(pod)
             return None
         return pod_now if pod_now is not None and pod_now.uid == uid else None
@@ -85,7 +85,7 @@ class BackgroundTasks:
             await self._context.clock.sleep(wait)
 
     async def _touch(self, order: RoomFreed) -> ApiError | None:
-        """Touch the node; return the error if that is to be tried again."""
+        """Touch the node; return the error if it will be tried again."""
         try:
             await self._context.writer.touch_node(order.node, micro_timestamp(self._context.clock.wall()))
         except ApiError as error:
@@ -94,7 +94,7 @@ class BackgroundTasks:
             if isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND:
                 return None
             LOG.warning("node not touched, trying again", extra={"node": order.node, "reason": str(error)})
-            # For as long as the node exists: a pod that is not woken might wait for ever.
+            # Repeated for as long as the node exists: a pod that is not woken might wait for ever.
             self._context.queues.wakes.put(order.node, order)
             return error
         self._context.telemetry.wakes.labels("done").inc()
@@ -120,6 +120,6 @@ class BackgroundTasks:
             LOG.warning("pod not read, trying again", extra={"pod": str(order.pod), "reason": str(error)})
             self._context.queues.reads.put(order.uid, order)
         else:
-            # The answer did not count yet: read again until the bind has landed or never will.
+            # The bind may still land: read again until the outcome is certain.
             if self._unanswered.may_land(order.uid, self._context.clock.now()):
                 self._context.queues.reads.put(order.uid, order)

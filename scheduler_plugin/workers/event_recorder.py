@@ -20,7 +20,7 @@ QUIET: Final = Seconds(300.0)
 # At most five events a second in the whole cluster: they are for people.
 PAUSE: Final = Seconds(0.2)
 REMEMBERED: Final = 10_000
-"""Of at most this many VMs it is known when they last got an event; the oldest are forgotten first."""
+"""The time of the last event is remembered for at most this many VMs; the oldest are forgotten first."""
 
 
 class SchedulerEvents:
@@ -57,7 +57,7 @@ class SchedulerEvents:
         return is_due
 
     def tell(self, notice: EventRecord) -> None:
-        """Queue an event; of two about the same object the newer is kept."""
+        """Queue an event; it replaces one of the same name, or else one about the same object."""
         self._pile.put(notice.name or str(notice.about.name), notice)
 
     async def run(self) -> Never:
@@ -72,9 +72,9 @@ class SchedulerEvents:
 
     def _failed(self, notice: EventRecord, error: ApiError) -> None:
         if notice.name is not None and isinstance(error, ApiUnknownError):
-            # With a name of its own the event cannot be written twice. Any other one is dropped: metrics and
-            # ``/explain`` say the same.
+            # Safe to repeat: an event with a name of its own cannot be written twice. Any other one is dropped, because
+            # metrics and ``/explain`` say the same.
             self._pile.put(notice.name, notice)
         elif not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.ALREADY_EXISTS):
-            what = {"object": str(notice.about.name), "event": notice.reason, "reason": str(error)}
-            LOG.warning("event dropped", extra=what)
+            details = {"object": str(notice.about.name), "event": notice.reason, "reason": str(error)}
+            LOG.warning("event dropped", extra=details)

@@ -22,5 +22,5 @@ async def for_each(things: Iterable[T], call: Callable[[T], Awaitable[R]], at_on
             return await call(thing)
 
     async with asyncio.TaskGroup() as tasks:
-        begun = [tasks.create_task(called(thing)) for thing in things]
-    return [task.result() for task in begun]
+        calls = [tasks.create_task(called(thing)) for thing in things]
+    return [task.result() for task in calls]

@@ -1,4 +1,4 @@
-"""Watch of the Lease: a standby learns at once that it was given back, not only when it reads it next (B.3)."""
+"""Watch of the Lease: a standby learns at once that it was given back, not only at its next read (B.3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAUSE: Final = Seconds(2.0)
 
 
 class LeaseWatch:
-    """Listens to the Lease of ``leadership``. The API server asks for the right to watch that one alone."""
+    """Watches the Lease of ``leadership``. The right to watch that one object is enough."""
 
     def __init__(self, leadership: Leadership, clock: Clock) -> None:
         self._leadership = leadership
@@ -33,7 +33,7 @@ class LeaseWatch:
             try:
                 await self._listen()
             except (ApiError, UnreadableAnswerError) as error:
-                # Without the right to watch this repeats for ever; looking at the Lease is enough then.
+                # Without the right to watch this repeats for ever; the regular reads of the Lease are enough then.
                 if str(error) != previous:
                     LOG.info("the Lease is not watched, only looked at", extra={"reason": str(error)})
                 previous = str(error)
@@ -42,12 +42,12 @@ class LeaseWatch:
     async def _listen(self) -> None:
         path, _, name = self._leadership.path.rpartition("/")
         times = WatchTimes.spread(self._clock.jitter())
-        # A watch of one object is a watch of the collection with this selector.
+        # Kubernetes has no watch of a single object, only of a collection with this selector.
         query = {"fieldSelector": f"metadata.name={name}", **watch_query("", times)}
         async with self._leadership.api.stream(ApiCall("GET", path, times.silence, query=query)) as lines:
             async for line in lines:
                 if _is_given_back(read_event(line)):
-                    # Only a hint: what the Lease says when it is read makes it free.
+                    # Only a hint: the read that follows decides whether the Lease is free.
                     self._leadership.look()
 
 

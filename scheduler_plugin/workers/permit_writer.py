@@ -1,4 +1,4 @@
-"""Persists permits on VirtualMachine objects: increases before they are answered, decreases when there is time.
+"""Persists permits on VirtualMachine objects: increases before they are answered, decreases later.
 
 The ledger hears how each write ended, whatever happens to the caller: confirmed, refused, or unsure. Writes for one VM
 go one at a time, newest only.
@@ -58,20 +58,20 @@ class PermitWriter:
                     return turn.why if order.revision == turn.newest else "a newer permit was written instead"
                 # Set before the call: it holds if this task is cancelled.
                 turn.newest, turn.why = order.revision, "the write was given up"
-                ended = await self._write(order, turn)
-                turn.why = ended.why
+                result = await self._write(order, turn)
+                turn.why = result.why
         finally:
             turn.users -= 1
             if not turn.users:
                 del self._turns[order.vm]
         waited = Seconds(self._context.clock.now() - began) if order.before_answer else None
-        self._context.telemetry.permit_written(ended.outcome, waited)
-        return ended.why
+        self._context.telemetry.permit_written(result.outcome, waited)
+        return result.why
 
     def _drop_older(self, order: PersistPermit) -> None:
         """Drop the waiting order for the same VM unless it is newer."""
         waiting = self._context.queues.permits.find(order.vm)
-        # A newer one stays: nobody else would carry it out, and the ledger waits for its end.
+        # A newer one stays: nobody else would carry it out, and the ledger waits for its outcome.
         if waiting is not None and waiting.revision <= order.revision:
             self._context.queues.permits.drop(order.vm)
 
@@ -87,26 +87,31 @@ class PermitWriter:
         """One of several writers; an order is taken and begun in one step, so that no increase overtakes it."""
         while True:
             async with pace:
-                # Under the lock ``pace``: together they keep the rate of the settings.
+                # Under the shared lock, so that all writers together keep the rate of the settings.
                 await self._context.clock.sleep(Seconds(1 / self._context.feed.settings.lazy_writes_per_second))
                 order = await self._context.queues.permits.take()
-            # One that fails is not repeated: the agent's next message orders it again.
+            # A write that fails is not repeated: the agent's next message orders it again.
             await self.store(order)
 
     async def _write(self, order: PersistPermit, turn: _Turn) -> WriteResult:
-        ended = WriteResult("unknown", "the write was given up")
+        result = WriteResult("unknown", "the write was given up")
         try:
             facts = await self._stored_facts(order, turn)
-            ended = self._judged(order, facts) if self._context.ledger.wants(order) or facts else NOT_WANTED
+            result = self._judged(order, facts) if self._context.ledger.wants(order) or facts else NOT_WANTED
         except ApiError as error:
-            ended = WriteResult("refused" if isinstance(error, ApiRefusedError) else "unknown", str(error))
+            result = WriteResult("refused" if isinstance(error, ApiRefusedError) else "unknown", str(error))
         finally:
-            # Also if this task is cancelled: the ledger would wait for the end of the write for ever.
-            self._report(order, ended, turn.version)
-        if ended.why:
-            what = {"vm": str(order.vm), "permit": str(order.permit), "outcome": ended.outcome, "reason": ended.why}
-            LOG.warning("permit not stored", extra=what)
-        return ended
+            # Even if this task is cancelled: otherwise the ledger would wait for the outcome for ever.
+            self._report(order, result, turn.version)
+        if result.why:
+            details = {
+                "vm": str(order.vm),
+                "permit": str(order.permit),
+                "outcome": result.outcome,
+                "reason": result.why,
+            }
+            LOG.warning("permit not stored", extra=details)
+        return result
 
     @staticmethod
     def _judged(order: PersistPermit, facts: VmFacts | None) -> WriteResult:
@@ -114,7 +119,7 @@ class PermitWriter:
         if facts is None:
             return WriteResult("lost", "the VirtualMachine is gone")
         permit = facts.permit or ZERO
-        # A webhook may drop or lower the permit: stored is what the returned object has.
+        # A webhook may drop or lower the permit, so only the returned object says what is stored.
         covers = permit.within(order.permit) if order.takes_back else order.permit.within(permit)
         if covers and facts.is_permit_known:
             return WriteResult("stored", facts=facts)
@@ -126,14 +131,14 @@ class PermitWriter:
         """The VM with the permit on it; None if there is no such VM any more. Raises ``ApiError``."""
         began = self._context.clock.now()
         vm = self._context.feed.vms.facts.get(order.vm)
-        # By UID: the permit must not be written onto another VM of that name. The ledger may want this permit no more
-        # after a conflict.
+        # By UID: the permit must not be written onto another VM of that name. After a conflict the ledger may no longer
+        # want this permit.
         while vm is not None and vm.uid == order.uid and self._context.ledger.wants(order):
             turn.version = number(vm.resource_version)
             try:
                 return await self._stored_on(vm, order)
             except ApiRefusedError as error:
-                # A conflict is read and tried again while an agent would still wait.
+                # After a conflict the VM is read and the write repeated, while an agent would still wait.
                 if error.kind is not RefusalKind.CONFLICT or self._context.clock.now() - began >= WRITE_TIMEOUT:
                     raise
             vm = await self._context.feed.vms.read(order.vm, self._context.writer.read_vm(order.vm))
@@ -144,12 +149,12 @@ class PermitWriter:
         newest_before = vms.newest
         answer = await self._context.writer.store_permit(vm, order)
         version = version_of(answer)
-        # The API server answers a patch that changes nothing without writing: this proves nothing about earlier
-        # writes.
+        # The API server answers a patch that changes nothing without writing to etcd, so this answer proves nothing
+        # about earlier writes.
         if version == vm.resource_version:
             raise ApiUnknownError("no-op write (resourceVersion unchanged); an earlier write may still apply")
-        # An older version than one that was seen before: the store was restored, and what the permit was decided on
-        # may be gone. Compared within the kind alone, because others may be kept in a store of their own.
+        # A version older than one seen before: the store was restored, and the facts behind the permit may be gone.
+        # Compared only within the kind, because other kinds may be in a store of their own.
         if 0 < number(version) <= newest_before or not self._context.ledger.is_ready:
             raise ApiUnknownError("the cluster's store was restored, and has not been read since")
         written = with_permit(vm, order.permit, answer)

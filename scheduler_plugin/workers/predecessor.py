@@ -1,7 +1,7 @@
-"""Wait for the end of a scheduler that acts without a Lease, where replicas that seek one take its place (B.3).
+"""Wait for the end of a scheduler that acts without a Lease, when replicas with one take its place (B.3).
 
-No Lease holds it back. So a replica that has won one leads only when the pod of such a scheduler is gone: an
-installation goes from one scheduler to two in place, nothing is deleted by hand, and there are never two that act.
+No Lease holds such a scheduler back, so a replica that has won the Lease leads only once that scheduler's pod is gone.
+An installation can thus go from one scheduler to two in place, without deleting anything by hand, and two never act.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ async def until_gone(api: KubernetesApi, clock: Clock, namespace: str) -> bool:
             listed = await api.call(ApiCall("GET", PODS.path(namespace), TIMEOUT, {"labelSelector": SELECTOR}))
             waiting_for: object = [str(name_of(pod)) for pod in items(listed, "items") if acts_alone(pod)]
         except ApiError as error:
-            # A list that fails counts as one that still acts.
+            # If the list fails, one may still act.
             waiting_for = str(error)
         if not waiting_for:
             return previous is not None
-        # Once for each reason: this repeats twice a second.
+        # Logged only when it changes: this repeats twice a second.
         if waiting_for != previous:
             LOG.warning("not leading yet: a scheduler without a Lease may act", extra={"reason": waiting_for})
         previous = waiting_for

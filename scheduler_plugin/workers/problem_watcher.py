@@ -14,7 +14,7 @@ from scheduler_plugin.workers.event_recorder import SchedulerEvents
 
 INTERVAL: Final = Seconds(10.0)
 AT_ONCE: Final = 256
-"""So many VMs are looked at before others get their turn."""
+"""How many VMs are checked before other tasks get their turn."""
 
 
 class ProblemWatcher:
@@ -26,7 +26,7 @@ class ProblemWatcher:
         self._told: set[tuple[str, str]] = set()
 
     async def run(self) -> Never:
-        """Looks every ``INTERVAL``, for ever."""
+        """Checks all objects every ``INTERVAL``, for ever."""
         while True:
             await self._context.clock.sleep(INTERVAL)
             await self._round()

@@ -1,4 +1,4 @@
-"""Writes the requests of VMs' pods: raised before a permit or a bind, lowered when there is time (B.10)."""
+"""Writes the requests of VMs' pods: raised before a permit or a bind, lowered later (B.10)."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ PATIENCE: Final = Seconds(2.0)
 """Kubelets answer within a second; agents wait for five."""
 
 BEFORE_BIND: Final = Seconds(3.0)
-"""A bind waits no longer for requests: kube-scheduler waits ten seconds for it."""
+"""The longest that a bind waits for requests: kube-scheduler waits ten seconds for the bind."""
 
 ROUND: Final = Seconds(2.0)
-"""Between two looks at all pods."""
+"""Between two rounds over all pods whose requests are astray."""
 
 LOOK_AGAIN: Final = Seconds(300.0)
-"""After so long an API server without ``pods/resize`` is asked whether it has been upgraded."""
+"""An API server without ``pods/resize`` is asked again after this time, because it may have been upgraded."""
 
 LOOKS_AT_ONCE: Final = 256
-"""This many pods are looked at before others get their turn."""
+"""How many pods are checked before other tasks get their turn."""
 
 TRIES: Final = 4
-"""Writes in a row for one pod: it may have changed meanwhile, and what is refused of CPU and memory is tried apart."""
+"""Writes in a row for one pod: it may have changed meanwhile, and after a refusal CPU and memory are tried apart."""
 
 WHATEVER_SIZE: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.NOT_FOUND, RefusalKind.TOO_MANY_REQUESTS})
 """Refusals that smaller requests would meet as well."""
@@ -64,19 +64,19 @@ class RequestWriter:
         self._looked_at = Instant(0.0)
 
     async def cover(self, uid: str, request: AgentRequest) -> None:
-        """Raises the requests of the pod as far as the agent's request needs it, its node has room, and all agree."""
+        """Raises the pod's requests as far as the agent needs and its node, API server and kubelet allow."""
         ledger = self._context.ledger
         if not ledger.is_short(uid, request):
             return
         began = self._context.clock.now()
         async with self._turn(uid):
             await self._carry_out(partial(ledger.raise_requests, uid, request))
-        # After ``PATIENCE`` the agent is permitted what its pod holds then, and asks again.
+        # After ``PATIENCE`` the agent is permitted what its pod holds by now, and asks again.
         await self._until_kubelet_answers(uid, Instant(began + PATIENCE))
         self._context.telemetry.requests.waited.observe(self._context.clock.now() - began)
 
     async def hold(self, uid: str) -> None:
-        """Raises the requests of a pod that is about to be bound to what its VM has reserved, if that is soon done."""
+        """Raises the requests of a pod before its bind to what its VM has reserved, for at most ``BEFORE_BIND``."""
         if not self._context.ledger.is_unheld(uid):
             return
         ended, until = asyncio.Event(), Instant(self._context.clock.now() + BEFORE_BIND)
@@ -96,7 +96,7 @@ class RequestWriter:
             ended.set()
 
     def refused_everywhere(self, pod: PodFacts) -> None:
-        """Have the requests of a waiting pod written: preemption and cluster autoscalers go by them."""
+        """Order the requests of a waiting pod: preemption and cluster autoscalers go by them."""
         if self._context.ledger.follows_requests and pod.runner is not None:
             self._context.queues.waiting_requests.put(pod.uid, pod)
 
@@ -108,7 +108,7 @@ class RequestWriter:
                 tasks.create_task(self._follow_waiting())
         finally:
             for news in self._context.queues.requests_seen.values():
-                news.set()  # the term is over: those who wait for kubelets find that out
+                news.set()  # wakes those who wait for kubelets, so that they notice the end of the term
 
     async def _follow(self) -> Never:
         while True:
@@ -117,7 +117,7 @@ class RequestWriter:
             await self._context.clock.sleep(ROUND)
 
     async def _look(self) -> None:
-        """Check if requests follow: the settings say so, and the API server can."""
+        """Decide whether requests follow reservations: the settings say so, and the API server can."""
         context, now = self._context, self._context.clock.now()
         is_wanted = context.feed.settings.pod_requests
         # ``None``: not known yet. An upgrade may add ``pods/resize`` at any time.
@@ -130,7 +130,7 @@ class RequestWriter:
                     LOG.warning("the API server has no pods/resize: requests of pods do not follow their VMs")
                 self._offered = is_offered
         limits_cpu = context.feed.settings.limits_cpu
-        # Without ``pods/resize`` permits do not wait for requests. As long as it is not known they do.
+        # Without ``pods/resize`` permits do not wait for requests. While that is unknown, they do.
         context.ledger.follow_requests(is_wanted, can=self._offered is not False, limits_cpu=limits_cpu)
         context.telemetry.requests.followed.set(context.ledger.follows_requests)
 
@@ -142,7 +142,7 @@ class RequestWriter:
         self._context.telemetry.requests.short.set(sum(short))
 
     async def _correct(self, astray: Iterator[tuple[int, str]]) -> int:
-        """Write for one after the other of those who are ``astray``; return the number of pods that stay short."""
+        """Write the requests of the pods ``astray``, one after the other; return how many stay short."""
         ledger, short = self._context.ledger, 0
         for count, uid in astray:
             async with self._turn(uid):
@@ -159,17 +159,17 @@ class RequestWriter:
         queue = self._context.queues.waiting_requests
         while True:
             first = await queue.take()
-            again = await for_each((first, *queue.take_all()), self._request_waiting)
-            for pod in filter(None, again):
+            to_repeat = await for_each((first, *queue.take_all()), self._request_waiting)
+            for pod in filter(None, to_repeat):
                 queue.put(pod.uid, pod)
-            await self._context.clock.sleep(ROUND if any(again) else Seconds(0.0))
+            await self._context.clock.sleep(ROUND if any(to_repeat) else Seconds(0.0))
 
     async def _request_waiting(self, seen: PodFacts) -> PodFacts | None:
-        """Write the requests of a waiting pod; return the pod if that is to be tried again."""
+        """Write the requests of a waiting pod; return the pod if that has to be repeated."""
         # The watch may have a newer version of the pod than the order.
         pod, outcome = self._context.feed.pod(seen.name, seen.uid) or seen, ""
         with suppress(LedgerError):
-            # Two orders at most: the second lowers nothing, for an API server that refuses the first.
+            # Two orders at most: if the API server refuses the first, the second one lowers nothing.
             for order in self._context.ledger.requests_of_waiting(pod):
                 outcome = await self._write(order)
                 if outcome != "refused":
@@ -183,7 +183,7 @@ class RequestWriter:
             self._context.order(effects)
             if order is None:
                 return bool(attempt)
-            # After an unknown outcome another write could be about a version that is gone.
+            # After an unknown outcome the version for another write may be out of date.
             if await self._write(order) in {"written", "unknown"}:
                 break
         return True
@@ -206,7 +206,7 @@ class RequestWriter:
         return outcome
 
     def _note_changed(self, order: ResizePod, found: PodFacts | None) -> None:
-        """Record what a webhook made of the write: the rest was refused."""
+        """Record what a webhook left of the write: the rest counts as refused."""
         runner = None if found is None else found.runner
         if runner is not None and runner.asked != order.size:
             why, now = f"the API server has made them {runner.asked}", self._context.clock.now()
@@ -215,8 +215,8 @@ class RequestWriter:
     def _note_withdrawn(self, order: ResizePod) -> None:
         verdict = order.withdraws if order.withdraws in VERDICTS else "other"
         self._context.telemetry.requests.withdrawn.labels(verdict).inc()
-        what = {"pod": str(order.pod), "requests": str(order.size), "verdict": order.withdraws}
-        LOG.info("reverting pod resize rejected by the kubelet", extra=what)
+        details = {"pod": str(order.pod), "requests": str(order.size), "verdict": order.withdraws}
+        LOG.info("reverting pod resize rejected by the kubelet", extra=details)
 
     async def _refused(self, order: ResizePod, error: ApiRefusedError) -> None:
         is_conflict = error.kind is RefusalKind.CONFLICT
@@ -235,18 +235,18 @@ class RequestWriter:
                 await self._context.feed.pods.read(order.pod, self._context.writer.read_pod(order.pod))
 
     def _tell(self, order: ResizePod, error: ApiError) -> None:
-        what = {"pod": str(order.pod), "requests": str(order.size), "reason": str(error)}
-        LOG.warning("requests of a pod not written", extra=what)
+        details = {"pod": str(order.pod), "requests": str(order.size), "reason": str(error)}
+        LOG.warning("requests of a pod not written", extra=details)
 
     async def _until_kubelet_answers(self, uid: str, until: Instant) -> None:
         clock, events = self._context.clock, self._context.queues.requests_seen
-        # Not beyond the term: what the kubelet answers later must not be permitted.
+        # Only within the term: after it the kubelet's answer must not lead to a permit.
         while self._context.ledger.is_awaited(uid) and clock.now() < until and self._context.term.may_write:
             news = events.setdefault(uid, asyncio.Event())
             try:
                 await clock.wait(news, until)
             finally:
-                # Several may wait for one pod; the first that ends removes the event, and another may have set a new
+                # Several may wait for one pod: the first to end removes the event, and another may have added a new
                 # one since.
                 if events.get(uid) is news:
                     del events[uid]

@@ -53,22 +53,22 @@ def _services(pairs: list[BenchPair], other: str = "decides nothing") -> Table:
 def _guests(found: list[Following]) -> Table:
     title = f"{PODS_MEASURED:,} VMs in pods, followed by one controller"
     table = Table("silent pods", "all known after", "requests", "CPU", "an order: median", "longest", title=title)
-    for one in found:
+    for following in found:
         table.add_row(
-            f"{one.silent}",
-            f"{one.known:.1f} s",
-            f"{one.requests_per_second:.1f}/s",
-            f"{one.cpu_ms_per_second:.0f} ms/s",
-            f"{1000 * one.order_median:.0f} ms",
-            f"{1000 * max(one.orders):.0f} ms",
+            f"{following.silent}",
+            f"{following.known:.1f} s",
+            f"{following.requests_per_second:.1f}/s",
+            f"{following.cpu_ms_per_second:.0f} ms/s",
+            f"{1000 * following.order_median:.0f} ms",
+            f"{1000 * max(following.orders):.0f} ms",
         )
     return table
 
 
 def _agents(costs: AgentCosts) -> Table:
     table = Table("form", "VMs", "processes", "memory", "CPU", "CPU per VM", title="Agents")
-    for one in (costs.first, costs.few, costs.many):
-        table.add_row(*_row(one))
+    for footprint in (costs.first, costs.few, costs.many):
+        table.add_row(*_row(footprint))
     table.caption = f"each further VM of a node adds {costs.mib_per_further_vm:.2f} MiB"
     return table
 

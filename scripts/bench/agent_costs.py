@@ -56,7 +56,7 @@ class AgentCosts:
 
 def _agents_below(root: int) -> list[int]:
     """The process ids of the agents among the descendants of a process."""
-    parents: dict[int, list[int]] = {}
+    children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -64,10 +64,10 @@ def _agents_below(root: int) -> list[int]:
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except (OSError, ValueError):
                 continue
-            parents.setdefault(parent, []).append(int(entry.name))
+            children.setdefault(parent, []).append(int(entry.name))
     agents, waiting = [], [root]
     while waiting:
-        below = parents.get(waiting.pop(), [])
+        below = children.get(waiting.pop(), [])
         waiting += below
         agents += [pid for pid in below if _command(pid)[1:4] == [b"-P", b"-m", b"agent"]]
     return agents
@@ -81,7 +81,7 @@ def _command(pid: int) -> list[bytes]:
 
 
 def _resident(pid: int) -> int:
-    # Resident pages; shared ones count for every agent.
+    # Includes shared pages, which thus count once for every agent.
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -118,7 +118,7 @@ async def _footprint(form: Form, vms: int) -> Footprint:
         network=NetworkKind.LOOPBACK,
         vms=vms,
     )
-    # A home of its own: the bench must not meet a cluster of the user's.
+    # A folder of its own, so that the bench does not touch the user's clusters.
     with tempfile.TemporaryDirectory(prefix="autoscale-bench-") as home:
         async with _cluster(spec, Path(home)) as owner:
             await asyncio.sleep(SETTLE)

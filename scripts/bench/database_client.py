@@ -1,4 +1,4 @@
-"""Sessions with a database that are open before a load begins: it begins with a query, not with a connection."""
+"""Sessions with a database, open before a load begins, so that it begins with a query and not with a connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Final
 # 3.0 as postgres sends it: the major version in the upper 16 bits.
 _PROTOCOL_3: Final = 196608
 _AUTHENTICATION, _ERROR, _READY = b"R", b"E", b"Z"
-
 
 _METHOD: Final = b"SCRAM-SHA-256"
 # Kinds of authentication requests; ``AuthenticationSASLFinal`` (12) and ``AuthenticationOk`` (0) ask for nothing.
@@ -43,7 +42,7 @@ class Proof:
         """The message that answers the body of an ``R`` message; empty if it asks for nothing."""
         (kind,) = struct.unpack_from("!i", request)
         if kind == _SASL:
-            # The header ``n,,`` is no part of the text that is signed.
+            # The header ``n,,`` is not part of the signed text.
             first = f"n,,{self._bare}".encode()
             return _message(_METHOD + b"\0" + struct.pack("!i", len(first)) + first)
         if kind == _CONTINUE:
@@ -55,13 +54,13 @@ class Proof:
         return f"n={self.user},r={self.nonce}"
 
     def _final(self, server_first: str) -> str:
-        # Once only: base64 ends with equals signs of its own.
+        # Split only once: base64 may end with equals signs of its own.
         fields = dict(attribute.split("=", 1) for attribute in server_first.split(","))
         salted = hashlib.pbkdf2_hmac("sha256", self.password.encode(), b64decode(fields["s"]), int(fields["i"]))
         key = _hmac(salted, b"Client Key")
         without_proof = f"c={_NO_BINDING},r={fields['r']}"
-        signed = _hmac(hashlib.sha256(key).digest(), f"{self._bare},{server_first},{without_proof}".encode())
-        proof = bytes(a ^ b for a, b in zip(key, signed, strict=True))
+        signature = _hmac(hashlib.sha256(key).digest(), f"{self._bare},{server_first},{without_proof}".encode())
+        proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
         return f"{without_proof},p={b64encode(proof).decode()}"
 
 
@@ -119,7 +118,7 @@ class DatabaseSession:
             if kind == _AUTHENTICATION:
                 self._writer.write(self._proof.answer(body))
             elif kind == _ERROR:
-                # The session is usable again only after ``ReadyForQuery``, also after an error.
+                # Reported only after ``ReadyForQuery``, when the session is usable again.
                 refusal = body
             elif kind == _READY and not refusal:
                 return

@@ -78,7 +78,7 @@ async def _measured(count: int, silent: int) -> Following:
                     raise BenchError(f"after {_KNOWN_WITHIN:g} s the controller does not know all pods yet")
                 await asyncio.sleep(0.02)
             known_after = time.perf_counter() - began
-            # The first look at all pods is more work than following them.
+            # The first look at all pods is more work than following them, and is not measured.
             await asyncio.sleep(_SETTLING)
             return await _steady(silent, known_after, http, port)
         finally:
@@ -88,8 +88,8 @@ async def _measured(count: int, silent: int) -> Following:
 
 async def _steady(silent: int, known: float, http: httpx.AsyncClient, port: int) -> Following:
     orders = list[float]()
-    # An address beyond those of the pods, over the HTTP client that also follows all of them: an order waits if they
-    # hold it up.
+    # No pod has this address, but the HTTP client is the one that follows all pods: an order waits if they hold that
+    # client up.
     runner = RunnerClient(http, RunnerPlace("a pod", "", f"{ANSWERING}9.9", port, port), Looks())
     before, cpu, began = await _count(port), time.process_time(), time.perf_counter()
     while (passed := time.perf_counter() - began) < _SECONDS:
@@ -100,7 +100,7 @@ async def _steady(silent: int, known: float, http: httpx.AsyncClient, port: int)
             raise BenchError(f"an order was not taken: {error}") from error
         orders.append(time.perf_counter() - sent_at)
         await asyncio.sleep(_PAUSE)
-    # The orders themselves are counted by the pods, too.
+    # The pods count the orders, too.
     used, requests = time.process_time() - cpu, await _count(port) - before - len(orders)
     return Following(silent, known, requests / passed, 1000.0 * used / passed, orders)
 
@@ -108,12 +108,12 @@ async def _steady(silent: int, known: float, http: httpx.AsyncClient, port: int)
 @asynccontextmanager
 async def _pods() -> AsyncIterator[int]:
     """The simulated pods' port, once they answer."""
-    # All addresses: every pod has one of its own in 127.0.0.0/8.
+    # On all addresses: every pod has one of its own in 127.0.0.0/8.
     with socket.create_server(("0.0.0.0", 0), backlog=1024) as listening:
         port = listening.getsockname()[1]
-        # Not even a bench that is killed leaves the pods behind.
-        with_us = ("setpriv", "--pdeathsig", "KILL", "--")
-        command = (*with_us, sys.executable, "-m", "scripts.bench.runner_pods", str(listening.fileno()))
+        # Even a bench that is killed must not leave the pods behind.
+        dies_with_us = ("setpriv", "--pdeathsig", "KILL", "--")
+        command = (*dies_with_us, sys.executable, "-m", "scripts.bench.runner_pods", str(listening.fileno()))
         process = await asyncio.create_subprocess_exec(*command, pass_fds=[listening.fileno()])
     try:
         async with asyncio.timeout(START_TIMEOUT):
@@ -154,7 +154,7 @@ async def _controller(count: int, silent: int, port: int) -> AsyncIterator[tuple
 
 
 class PlainConnections(RunnerConnections):
-    """Simulated pods share one program, which proves nothing."""
+    """Plain connections: the simulated pods have no certificates."""
 
     def __init__(self) -> None:
         super().__init__(_no_certificate, _no_pod)
@@ -191,14 +191,14 @@ def _pod(number: int, is_silent: bool, port: int) -> Json:
     address = f"{SILENT if is_silent else ANSWERING}{number // 250}.{number % 250 + 1}"
     labels = {LABEL_VM_NAME: f"vm-{number}"}
     metadata = {"name": f"vm-{number}", "namespace": "default", "uid": f"p{number}", "labels": labels}
-    made = runner_pod(_vm(number, port), f"vm-{number}", Resources.parse("1", "1Gi"), sidecar=False)
-    (runner,) = items(made, "spec", "containers")
+    manifest = runner_pod(_vm(number, port), f"vm-{number}", Resources.parse("1", "1Gi"), sidecar=False)
+    (runner,) = items(manifest, "spec", "containers")
     spec: Json = {"containers": [{**runner, "env": [{"name": RUNNER_AUTHORITIES, "value": ""}]}]}
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Running", "podIP": address}}
 
 
 def _vm(number: int, port: int) -> Json:
-    one = {"min": 1, "max": 4, "use": 1}
-    guest = {"cpus": one, "memorySlots": one, "memorySlotSize": "1Gi"}
+    sizes = {"min": 1, "max": 4, "use": 1}
+    guest = {"cpus": sizes, "memorySlots": sizes, "memorySlotSize": "1Gi"}
     metadata = {"name": f"vm-{number}", "namespace": "default", "uid": f"v{number}"}
     return {"metadata": metadata, "spec": {"runnerPort": port, "guest": guest}}

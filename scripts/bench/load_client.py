@@ -78,7 +78,7 @@ class ServedLoad:
 
     async def connect(self) -> Connection:
         """A new connection to it."""
-        # The limit bounds ``readuntil``.
+        # Answers for thousands of nodes are large: the default limit of 64 KiB would pause reading all the time.
         return Connection(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**24))
 
     def cpu(self) -> float:
@@ -94,7 +94,7 @@ async def serving(kind: str, nodes: int = 0, vms: int = 0, pending: int = 0) -> 
         listening.bind(("127.0.0.1", 0))
         listening.listen(512)
         port = listening.getsockname()[1]
-        # The server inherits the socket: clients can connect before it has started.
+        # The server inherits the socket, so that clients can connect before it has started.
         command = [sys.executable, "-m", "scripts.bench.measured_server", kind, str(listening.fileno())]
         process = await asyncio.create_subprocess_exec(
             *command,

@@ -1,6 +1,6 @@
 """The server side of a measurement, in its own process: the real service as its program serves it, or a baseline.
 
-The baseline decides nothing: FastAPI's raw routes on uvicorn. Both are on the event loop of the real program.
+The baseline decides nothing: FastAPI's raw routes on uvicorn. Both run on the event loop of the real program.
 
 ``python -m scripts.bench.measured_server KIND FD NODES VMS PENDING`` serves on the inherited socket FD until SIGTERM.
 """
@@ -72,7 +72,7 @@ def empty_app() -> FastAPI:
     """The baseline: reads and writes the same messages, decides nothing."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     for path, answer in (("/", _permit), ("/filter", _filter), ("/prioritize", _prioritize), ("/bind", _bind)):
-        # Raw routes: FastAPI's own would validate, which is not the baseline's work.
+        # Raw routes: FastAPI's own would also validate, which would slow the baseline down.
         app.add_route(path, answer, methods=["POST"])
     return app
 
@@ -91,7 +91,7 @@ async def _run(kind: str, listening: socket.socket, cluster: StaticCluster) -> N
     app = agents_app(parts.service) if kind == "agents" else extender_app(parts.service)
     background = [
         asyncio.create_task(parts.run(cluster)),
-        # As in the real program: without it the collector disturbs the latencies.
+        # As in the real program: otherwise full collections disturb the latencies.
         asyncio.create_task(set_aside(clock, lambda: parts.context.ledger.is_ready)),
     ]
     ending = stop_on_signals()

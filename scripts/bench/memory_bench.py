@@ -29,10 +29,10 @@ _SCALE: Final = 8
 _PAIRS: Final = 4
 _SPAN: Final = 15
 _SETTLES: Final = 5
-"""Seconds of load before those that count."""
+"""Seconds of load before the measured ones."""
 
 _LESS: Final = (0.94, 0.85)
-"""Smaller sizes than that at rest, for comparison."""
+"""Sizes smaller than the one at rest, as shares of it, for comparison."""
 
 COMPRESSED: Final = """
 smoothing: {memory: [hold: {window: 30s}]}
@@ -95,7 +95,7 @@ async def _followed(
     say(f"{spans.load} s of load")
     tps = await loaded(follower, database, spans.load)
     rest = follower.size
-    # Of the last minute: before that the size was still changing.
+    # Only the last minute: before that the size was still changing.
     say(f"at rest with {rest.value // MIB} MiB: {mean(tps[-60:]):.0f} transactions a second")
     say(f"{spans.idle} s without load")
     await follower.follow(spans.idle)
@@ -115,7 +115,7 @@ async def loaded(follower: GuestFollower, database: Database, seconds: int) -> l
 
 
 async def _compared(guest: MemoryGuest, database: Database, rest: Bytes, say: Callable[[str], None]) -> float:
-    """The throughput with ``rest`` as a share of the best size's: the median of pairs."""
+    """The throughput with ``rest`` as a share of that with the greatest size: the median of pairs."""
     sizes, shares = guest.sizes, []
     await guest.resize(sizes.most)
     await database.warm()
@@ -131,7 +131,7 @@ async def _compared(guest: MemoryGuest, database: Database, rest: Bytes, say: Ca
 async def _fixed(guest: MemoryGuest, database: Database, size: Bytes, say: Callable[[str], None]) -> float:
     """CPUs that transactions kept busy with a fixed size, once the guest has adapted to it."""
     await guest.resize(size)
-    # The guest's page cache has to fit the new size before it counts.
+    # The guest's page cache has to adapt to the new size first.
     await database.tps(_SETTLES)
     throughput = await database.measure(_SPAN)
     say(f"{size.value // MIB} MiB: {throughput}")

@@ -16,17 +16,17 @@ from scripts.bench.memory_guest import MIB, PASSWORD, MemoryGuest
 
 PAGE: Final = 8192
 
-# A page holds a tenth of the rows that it could: an emulated CPU then loads a GiB in a minute.
+# Pages are filled only to a tenth, so that an emulated CPU loads a GiB in a minute.
 _FILL: Final = 10
 """Percent of a table's page that hold rows."""
 
 _SCALE_BYTES: Final = 130 * MIB
-"""The table of one scale, filled so."""
+"""Size of the table per unit of scale, with this fill factor."""
 
 _LOADING: Final = Seconds(1800.0)
-"""The bound of a statement that writes or reads all tables, on an emulated CPU."""
+"""Time limit of a statement that writes or reads all tables, on an emulated CPU."""
 
-# Around a single account (``pgbench -S``) an emulated CPU computes so long that no disk could be too slow for it.
+# With one account per transaction (``pgbench -S``) an emulated CPU is the bottleneck, however slow the disk is.
 _READS: Final = 50
 _CLIENTS: Final = 4
 _READ: Final = (
@@ -43,8 +43,8 @@ class Throughput:
     """Throughput of a database: transactions a second by the median second, the CPUs that programs kept busy for them,
     and the share of what they read that came from the disk.
 
-    Every transaction takes the same of a CPU. Where other work on the machine changes the speed of an emulated CPU,
-    ``cores`` of two sizes can be compared, and ``tps`` cannot.
+    Every transaction takes the same CPU time. If other work on the machine changes the speed of an emulated CPU, the
+    ``cores`` of two sizes can still be compared, but not their ``tps``.
     """
 
     tps: float
@@ -57,7 +57,7 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """pgbench's tables of ``scale`` in ``guest``; ``folder`` is for the scripts that pgbench is given."""
+    """pgbench's tables of ``scale`` in ``guest``; ``folder`` is for the scripts of pgbench."""
 
     guest: MemoryGuest
     scale: int
@@ -75,7 +75,7 @@ class Database:
 
     async def make(self) -> None:
         """Loads the tables, and gives postgres half their size as ``shared_buffers``. Raises ``PgbenchError``."""
-        # Unlogged tables spare the WAL, which an emulated guest writes slowly.
+        # Unlogged tables avoid the WAL, which an emulated guest writes slowly.
         loading = ["-i", "-q", "-I", "dtgvp", "-s", str(self.scale), "-F", str(_FILL), "--unlogged-tables", "postgres"]
         outcome = await run_pgbench(self.server, loading, lambda _: None, _LOADING)
         if outcome.problem:
@@ -121,7 +121,7 @@ class Database:
         if before.read is None or after.read is None:
             raise PgbenchError("the guest does not say what it reads from disk")
         cores = (_programs(after) - _programs(before)) / (ended - began)
-        # An account is about one page: a page holds few rows, and accounts are chosen at random.
+        # Each read of an account is about one page: a page holds few rows, and accounts are chosen at random.
         return Throughput(median(rates), cores, (after.read - before.read) / PAGE / max(1.0, sum(rates) * _READS))
 
     async def _say(self, *statements: str) -> None:
@@ -130,7 +130,7 @@ class Database:
                 raise PgbenchError(f"the database refused: {statement}")
 
     async def _runs(self, statement: str) -> bool:
-        """Return True if one statement, which is a transaction of its own, went well."""
+        """Return True if the statement, a transaction of its own, succeeded."""
         once = ["-n", "-t", "1", "-f", self._script("once", statement), "postgres"]
         return not (await run_pgbench(self.server, once, lambda _: None, _LOADING)).problem
 
@@ -142,5 +142,5 @@ class Database:
 
 def _programs(sample: GuestSample) -> float:
     """Seconds of CPU that programs have had."""
-    # Without the kernel's share: reclaim would count as work otherwise.
+    # Without the kernel's share, because reclaim is not work of the database.
     return sum(cpu.busy - cpu.kernel for cpu in sample.cpus.values())

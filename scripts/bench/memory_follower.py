@@ -35,7 +35,7 @@ class GuestFollower:
     policy: Policy
     say: Callable[[str], None]
     sizes: list[Bytes] = field(default_factory=list)
-    """What it ordered, one after the other."""
+    """All sizes that it ordered, in their order."""
     state: State = field(init=False)
     _began: Instant = field(init=False)
     _vm: Vm = field(init=False)
@@ -83,7 +83,6 @@ class GuestFollower:
                 self._take(Started(action))
                 if isinstance(action, AskScheduler):
                     unit = ComputeUnit(CPU, self.guest.sizes.step)
-                    # The scheduler grants everything at once.
                     self._take(Answered(PluginResponse(action.request.resources, unit, False)))
                 else:
                     await self._patch(action)
@@ -93,8 +92,8 @@ class GuestFollower:
         self._vm = replace(self._vm, use=patch.target, version=self._vm.version + 1)
         self.sizes.append(after)
         self._take(Patched(self._vm))
-        what = f"{self._now - self._began:5.0f} s: {before.value // MIB} to {after.value // MIB} MiB"
-        self.say("; it ".join((what, *explain(self.state, "default/memory", self._now).working_set)))
+        change = f"{self._now - self._began:5.0f} s: {before.value // MIB} to {after.value // MIB} MiB"
+        self.say("; it ".join((change, *explain(self.state, "default/memory", self._now).working_set)))
         await self.guest.guest.set_memory(after)
 
     def _take(self, event: Event) -> None:

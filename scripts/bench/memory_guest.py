@@ -29,11 +29,11 @@ from vm_image.build import ensure_image
 MIB: Final = 1024**2
 CPU: Final = MilliCpu(1000)
 PASSWORD: Final = "memory"  # noqa: S105
-"""Of a database that lives as long as one run, on this machine."""
+"""Of a database that exists only during one run, on this machine."""
 
 _VM, _POD = ObjectName("default", "memory"), ObjectName("default", "memory-pod")
 _BOOT: Final = Seconds(240.0)
-# A program of its own, because it runs in the pod's network namespace.
+# A separate program, because it runs in the pod's network namespace.
 _READ: Final = "import sys, urllib.request as u; sys.stdout.buffer.write(u.urlopen(sys.argv[1], timeout=10).read())"
 
 
@@ -65,7 +65,7 @@ class _Watched:
 
 @dataclass(slots=True)
 class MemoryGuest:
-    """A running guest with its database, and the port of this machine on which that answers."""
+    """A running guest with its database, and the port of this machine on which the database answers."""
 
     guest: Guest
     sizes: GuestSizes
@@ -76,16 +76,16 @@ class MemoryGuest:
     _watched: _Watched
 
     async def throttle(self, reads: int) -> None:
-        """Lets the disk read this many times a second; 0 is as often as it can. Raises ``GuestError``."""
+        """Limits the reads of the disk to this many a second; 0 is no limit. Raises ``GuestError``."""
         machine = self._watched.machine
         if machine is None:
             raise GuestError("the guest has not been started")
-        # QMP demands all six limits; 0 is none.
+        # QMP requires all six limits; 0 is no limit.
         limits = {"bps": 0, "bps_rd": 0, "bps_wr": 0, "iops": 0, "iops_rd": reads, "iops_wr": 0}
         await machine.call("block_set_io_throttle", {"device": "root", **limits})
 
     async def page(self) -> bytes:
-        """Page of the guest's node_exporter for a program in the pod."""
+        """Page of the guest's node_exporter, read from within the pod."""
         query = "&".join(f"collect[]={name}" for name in COLLECTORS)
         url = f"{self.spec.network.metrics_url}?{query}"
         process = await asyncio.create_subprocess_exec(
@@ -104,7 +104,7 @@ class MemoryGuest:
 
 @asynccontextmanager
 async def memory_guest(folder: Path, sizes: GuestSizes) -> AsyncIterator[MemoryGuest]:
-    """A guest of this many ``sizes`` that has the most."""
+    """A running guest that may have ``sizes`` and begins with the most."""
     image = await asyncio.to_thread(ensure_image, lambda line: print(line, file=sys.stderr))
     network: LocalNetwork = await choose_network(
         NetworkKind.AUTO, real_guests=True, cluster=f"bench-memory-{os.getpid()}"
@@ -116,7 +116,7 @@ async def memory_guest(folder: Path, sizes: GuestSizes) -> AsyncIterator[MemoryG
         place, address = await network.add_pod("node-1", _POD), await network.vm_address(_VM)
         spec = GuestSpec(_VM, _POD, CPU, CPU, sizes.least, sizes.most, sizes.most, address, place, folder)
         guests = await QemuGuests.prepare(image, network, clock)
-        # The guest keeps its machine to itself, and only the machine takes QMP commands.
+        # ``Guest`` does not expose its machine, which ``throttle`` needs for QMP commands.
         watched = _Watched(guests.hypervisor)
         guest = replace(guests, hypervisor=watched).create(spec)
         try:

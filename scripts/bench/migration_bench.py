@@ -109,14 +109,14 @@ class _Runs:
         server = await self._server(stack)
         wire = await stack.enter_async_context(vm_wire(self._site, VM, _NAME, self._clock))
         self._say(f"{_STILL} s of load without a migration")
-        # In the same run: another one may meet a machine that is busier or less so.
+        # In the same run: in another one the machine may be more or less busy.
         still = await self._loaded(server, wire, _STILL)
         seconds = count * _PERIOD + _REST
         self._say(f"{count} migrations under load, {seconds} s or more")
         async with asyncio.TaskGroup() as tasks:
             load = tasks.create_task(self._loaded(server, wire, seconds))
             await self._back_and_forth(count)
-            # Their stalls would be missing from the figures.
+            # Stalls of the migrations after the load are missing from the figures.
             if load.done():
                 self._say("some migrations took so long that the load had ended before them")
         moved = load.result()
@@ -155,12 +155,12 @@ class _Runs:
         # Clients must be under load before the first migration begins.
         await self._clock.sleep(Seconds(2.0))
         for number in range(1, count + 1):
-            next_one = Instant(self._clock.now() + _PERIOD)
+            next_start = Instant(self._clock.now() + _PERIOD)
             await self._site.client.create(MIGRATIONS, VM.namespace, migration_of(VM))
             if not await self._until(partial(self._has_ended, number), _END):
                 raise SiteError(f"migration {number} did not end within {_END:g} s")
-            # A pause even after a slow one, so that stalls of two migrations do not run together.
-            await self._clock.sleep(Seconds(max(0.5, next_one - self._clock.now())))
+            # A pause even after a slow migration, so that the stalls of two do not run together.
+            await self._clock.sleep(Seconds(max(0.5, next_start - self._clock.now())))
 
     async def _answers(self) -> bool:
         vm = await self._site.client.get(VIRTUAL_MACHINES, VM)

@@ -3,8 +3,9 @@
 - A stall is the longest latency seen by a client that sends a query every 20 ms. The background is the same over
   spans of equal length without a migration, in the same run.
 - A failed migration is counted, but has no times.
-- What a client waits beside the standstill is the longest stall minus the standstill of the same migration, with the
-  background in it. On an emulated guest it is mostly translation: the target's QEMU begins with none of its code.
+- What a client waits beside the standstill is the longest stall minus the standstill of the same migration; it
+  includes the background. On an emulated guest it is mostly translation: the target's QEMU begins without any
+  translated code.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Background:
 
     def stalls(self, span: Seconds) -> list[float]:
         """The longest stall in milliseconds of each part that is ``span`` long."""
-        # Parts as long as a migration: a longer span would have longer stalls by chance alone.
+        # Parts as long as a migration: a longer span has longer stalls by chance alone.
         count = max(1, int((self.until - self.since) / span))
         starts = [Instant(self.since + span * number) for number in range(count)]
         stalls = [self.noticed.longest_stall(start, Instant(start + span)) for start in starts]
@@ -87,7 +88,7 @@ class Background:
 def figures(
     moves: Sequence[ObservedMove], moving: Noticed, background: Background, wire: OnTheWire, load: Outcome
 ) -> MigrationFigures:
-    """The summary. ``load`` counts the transactions of both spans; what failed of the probe's is added."""
+    """The summary. ``load`` has the transactions of both spans, to which the probes' failed queries are added."""
     done = [move for move in moves if move.phase == SUCCEEDED and move.felt is not None]
     spans = [span for move in done if (span := move.felt) is not None]
     stalls = [moving.longest_stall(since, until) for since, until in spans]

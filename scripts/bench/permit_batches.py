@@ -1,6 +1,6 @@
 """The permits of a node's VMs in one message beside one message for each: CPU of scheduler and agent.
 
-Both sides are ours. The agent's side is its own client over real sockets; what it decides is no part of the figures.
+Both sides are ours. The agent's side is its own client over real sockets; its decisions are not part of the figures.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROUNDS: Final = 5
 AGENT_ROUNDS: Final = 20
 SLOT: Final = Bytes.parse("1Gi")
 HAS: Final = Resources.parse(1, "4Gi")
-# Sequence numbers must grow from one run to the next, as an agent's do.
+# The scheduler takes a message with a lower sequence number for a late one. Agents begin with the wall clock, too.
 NUMBERS: Final = count(time.time_ns())
 
 
@@ -51,7 +51,7 @@ def _body(vm: int, *, is_grown: bool) -> dict[str, object]:
 
 
 def _of_node(node: int, at: int) -> list[dict[str, object]]:
-    """Requests of a node's VMs: in each other round one of them has grown and asks for that, in the others not."""
+    """Requests of a node's VMs: in every other round one of them has grown and asks for more."""
     first = node * VMS_PER_NODE
     return [_body(first + n, is_grown=n == node % VMS_PER_NODE and at % 2 == 1) for n in range(VMS_PER_NODE)]
 
@@ -86,7 +86,7 @@ async def _agents_cpu(client: SchedulerClient) -> float:
     """The agent's CPU for a permit, in milliseconds; it asks for all VMs of its node again and again."""
     began = time.process_time()
     for _ in range(AGENT_ROUNDS):
-        # At once, as a node's agent does: only those travel in one message.
+        # Concurrently, as a node's agent does: only such requests share a message.
         await asyncio.gather(*(client.ask(_request(vm), SLOT) for vm in range(VMS_PER_NODE)))
     return (time.process_time() - began) * 1000 / (AGENT_ROUNDS * VMS_PER_NODE)
 
@@ -113,7 +113,7 @@ async def _clients(served: ServedLoad) -> AsyncIterator[tuple[HttpScheduler, Nod
 async def _pair(
     name: str, ours: Callable[[int], Awaitable[float]], other: Callable[[int], Awaitable[float]]
 ) -> BenchPair:
-    """Rounds in turns; the first two are a warm-up and are left out."""
+    """Alternating rounds; the first two are a warm-up and do not count."""
     pairs = [(await ours(at), await other(at)) for at in range(ROUNDS + 2)][2:]
     mine, theirs = zip(*pairs, strict=True)
     ratio = statistics.median(a / b for a, b in pairs)

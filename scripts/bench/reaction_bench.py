@@ -1,6 +1,6 @@
 """``make bench-reaction``: the time until a load gets more CPU, with and without the reports of the guest's monitor.
 
-Both are measured in one guest in turn, so that a busy machine makes both slow.
+Both are measured in one guest by turns, so that a busy machine makes both slow.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ LOAD: Final = "SELECT count(*) FROM generate_series(1, 400000) a"
 POSTGRES: Final = 5432
 BOOT: Final = Seconds(300.0)
 CALM: Final = Seconds(6.0)
-"""A guest is left alone for so long after the last change of its size, memory's too, before the next load: an agent
-does not listen to what a shrink makes of noise.
+"""How long a guest's size, memory included, must be unchanged before the next load: an agent ignores the noise that a
+shrink makes.
 """
 
 REST: Final = Seconds(60.0)
 GIVE_UP: Final = Seconds(30.0)
 OVER: Final = Seconds(120.0)
-"""How long a load may last: it is a few seconds' work, and a guest that stands still ends none."""
+"""How long a load may last: it takes a few seconds, unless the guest stands still."""
 
 HOLD: Final = {"cpu": [{"hold": {"window": 4}}], "memory": [{"hold": {"window": 4}}]}
 
@@ -126,7 +126,6 @@ class Starter:
             stack.callback(session.close)
         reactions: list[Reaction] = []
         for number in range(2 * starts):
-            # In turns, so that a busy machine makes both kinds slow.
             await self._prepare(with_monitor=number % 2 == 0)
             began = self.clock.now()
             fresh = await asyncio.gather(*(DatabaseSession.open(*server) for _ in range(self.connections)))
@@ -156,7 +155,7 @@ class Starter:
         try:
             await self._until(lambda: self._online is not None, GIVE_UP, "have more CPU")
         except SiteError as error:
-            # A load that is not met is a result, too.
+            # A load without a reaction is a result, too.
             self.say(str(error))
         reaction = Reaction(
             with_monitor, round(connected, 3), _since(began, self._ordered), _since(began, self._online)
@@ -171,13 +170,13 @@ class Starter:
 
     def _see(self, change: ObjectChange) -> None:
         if change.new is not None and change.name == VM:
-            vm, one = parse_virtual_machine(change.new), MilliCpu(1000)
+            vm, one_cpu = parse_virtual_machine(change.new), MilliCpu(1000)
             if (vm.use, vm.actual) != self._sizes:
                 self._sizes, self._resized = (vm.use, vm.actual), self.clock.now()
             # Only the first change after the start counts.
-            if vm.use.cpu > one and self._ordered is None:
+            if vm.use.cpu > one_cpu and self._ordered is None:
                 self._ordered = self.clock.now()
-            if vm.actual is not None and vm.actual.cpu > one and self._online is None:
+            if vm.actual is not None and vm.actual.cpu > one_cpu and self._online is None:
                 self._online = self.clock.now()
         self._changed.set()
 
@@ -192,7 +191,7 @@ class Starter:
             if self.clock.now() >= deadline:
                 raise SiteError(f"the VM did not {what} within {at_most:g} s")
             self._changed.clear()
-            # Time itself may be what is waited for, so it looks at least once in a second.
+            # ``holds`` may depend on the time alone, so it is checked at least once a second.
             await self.clock.wait(self._changed, Instant(min(deadline, self.clock.now() + 1.0)))
 
     async def _explained(self) -> str:

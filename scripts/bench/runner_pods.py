@@ -1,7 +1,7 @@
 """The runner pods of a measurement, in a process of their own: they answer for their guests, or never.
 
 ``python -m scripts.bench.runner_pods FD`` serves on the inherited listening socket FD until SIGTERM. At addresses in
-127.2.0.0/16 connections are taken and nothing is said. ``GET /count`` answers how many requests there were.
+127.2.0.0/16 it accepts connections and never answers. ``GET /count`` answers how many requests there were.
 """
 
 from __future__ import annotations
@@ -55,6 +55,6 @@ async def _run(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    # Nothing has to be put in order, and connections may be open for ever.
+    # Nothing needs cleaning up, and open connections would delay an orderly end.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     asyncio.run(_run(int(sys.argv[1])))

@@ -65,7 +65,7 @@ async def _run_round(served: ServedLoad, requests: Sequence[Prepared], connectio
 async def _paired(
     ours: ServedLoad, baseline: ServedLoad, rounds: Sequence[Sequence[Prepared]], connections: int
 ) -> list[tuple[BenchRound, BenchRound]]:
-    """Each round against one, then the other; the first round is a warm-up and is left out."""
+    """Each round against one, then the other; the first round is a warm-up and does not count."""
     measured = [
         (await _run_round(ours, requests, connections), await _run_round(baseline, requests, connections))
         for requests in rounds
@@ -77,7 +77,7 @@ def _pair(
     name: str, unit: str, measured: Sequence[tuple[BenchRound, BenchRound]], figure: Callable[[BenchRound], float]
 ) -> BenchPair:
     mine, theirs = [figure(round_) for round_, _ in measured], [figure(round_) for _, round_ in measured]
-    # Of rounds that followed one another: the machine may be slower a minute later.
+    # Of consecutive rounds: the machine may be slower a minute later.
     ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
     return BenchPair(name, statistics.median(mine), statistics.median(theirs), unit, ratio)
 
@@ -91,7 +91,7 @@ async def extender(nodes: int) -> list[BenchPair]:
         empty = await stack.enter_async_context(serving("empty"))
         for served in (ours, empty):
             await wait_until_answered(served, _cycle(0, names[:1])[0], b'"Error":""')
-        # Each cycle binds another pod: a pod can be bound once.
+        # Each cycle binds another pod: a pod can be bound only once.
         rounds = [
             [request for number in range(at * cycles, (at + 1) * cycles) for request in _cycle(number, names)]
             for at in range(ROUNDS + 1)
@@ -124,7 +124,8 @@ def _request(number: int, vcpus: str | int, mem: int, sequence: int = 1) -> Prep
 def _mixed(at: int) -> list[Prepared]:
     """A round of permits: of ten requests eight change nothing, one grows its VM and one gives that back.
 
-    The sequence shows that the agent knows of the growth that it gives back, so the lower permit is written, later.
+    The sequence number shows that the agent knows of the growth that it gives back, so the lower permit is written
+    later.
     """
     first = at * PERMITS_PER_ROUND
     return [_of_ten(first + n - n % 10, n % 10, 2 + first + n) for n in range(PERMITS_PER_ROUND)]
@@ -134,7 +135,7 @@ def _of_ten(first: int, at: int, sequence: int) -> Prepared:
     """The request at that place of the ten that begin with the VM ``first``."""
     if at == 3:
         return _request((first + 3) % PERMIT_VMS, "1250m", 5, sequence)
-    # The seventh is the same VM as the third, with its old size.
+    # Request 7 is for the VM of request 3, with its old size.
     return _request((first + (3 if at == 7 else at)) % PERMIT_VMS, 1, 4, sequence)
 
 

@@ -23,7 +23,7 @@ VMS: Final = "/apis/vm.neon.tech/v1/virtualmachines"
 NODE_CPUS: Final = 64
 VMS_PER_NODE: Final = 20
 SIZES: Final = (1, 2, 4, 8)
-"""Of VMs whose pods wait for a node, in GiB; a quarter as many vCPUs."""
+"""GiB of VMs whose pods wait for a node; they have a quarter as many vCPUs."""
 
 
 def node_name(number: int) -> str:
@@ -78,14 +78,14 @@ def pod(number: int, node: str | None) -> JsonObject:
 class StaticCluster:
     """``KubernetesApi``: ``nodes`` nodes, ``vms`` running VMs and ``pending`` VMs whose pods wait for a node.
 
-    Those that wait come in ``SIZES`` in turns.
+    The pending ones take the ``SIZES`` by turns.
     """
 
     def __init__(self, nodes: int, vms: int, pending: int) -> None:
         running = [pod(number, node_name(number // VMS_PER_NODE)) for number in range(vms)]
         waiting = [pod(number, None) for number in range(vms, vms + pending)]
         self._version = 1
-        # Prepared, so that making these answers adds nothing to the CPU that is measured.
+        # Prepared, so that making these answers does not add to the measured CPU.
         self._reviews = {token_of(vm_name(number)): _accepted(_bound_to(vm_name(number))) for number in range(vms)}
         self._lists: dict[str, list[JsonObject]] = {
             NODES: [_node(number) for number in range(nodes)],
@@ -109,13 +109,13 @@ class StaticCluster:
         return {}
 
     def _review(self, call: ApiCall) -> JsonObject:
-        """Accepts each token of ``token_of`` and ``node_token``; those of the running VMs' agents are known before."""
+        """Accepts every token of ``token_of`` and ``node_token``; the reviews for running VMs are prepared."""
         spec = (call.body or {}).get("spec")
         token = str(spec["token"]) if isinstance(spec, dict) else ""
         return self._reviews.get(token) or _accepted(_claims_of(token)["kubernetes.io"])
 
     def _patched(self, number: int, call: ApiCall) -> JsonObject:
-        # The scheduler takes a write that does not change the version for one without effect.
+        # The scheduler treats a write that leaves the version unchanged as one without effect.
         self._version += 1
         metadata = (call.body or {}).get("metadata")
         annotations = metadata["annotations"] if isinstance(metadata, dict) else None
@@ -148,7 +148,7 @@ def _token(bound: Mapping[str, object]) -> str:
         "exp": 4102444800,  # the year 2100
         "kubernetes.io": {"namespace": "default", **bound},
     }
-    # RS256 signatures have 256 bytes; nobody checks what they say here.
+    # RS256 signatures have 256 bytes; here nobody verifies them.
     parts = (b'{"alg":"RS256"}', json.dumps(claims).encode(), bytes(256))
     return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
 

@@ -41,7 +41,7 @@ def relinked(text: str, document: str, known: Collection[str]) -> str:
 
 
 def gather(target: Path) -> None:
-    """Writes all documents below ``target``, which is emptied first."""
+    """Empties ``target`` and writes all documents below it."""
     # A document that was renamed must not stay behind under its old name.
     shutil.rmtree(target, ignore_errors=True)
     paths = documents()

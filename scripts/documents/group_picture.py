@@ -1,6 +1,6 @@
 """The picture of a group beside the real autoscalers: use and orders, and the number and size of its replicas.
 
-Drawn of what ``tests/kubernetes/groups/test_doubled_load.py`` has recorded.
+Drawn from what ``tests/kubernetes/groups/test_doubled_load.py`` has recorded.
 """
 
 from __future__ import annotations
@@ -56,15 +56,17 @@ def draw(moments: Sequence[Moment], doubled: float, path: Path) -> None:
     _dress(replicas, "replicas", doubled)
     sizes = replicas.twinx()
     sizes.plot(at, [moment.size for moment in moments], color=SIZE, linewidth=1.2, drawstyle="steps-post")
-    # An empty line: the legend is collected from this panel, and the sizes are on the twin axis.
+    # Only for the legend, which is collected from this panel: the sizes themselves are on the twin axis.
     replicas.plot([], [], color=SIZE, linewidth=1.2, label="size of each")
     sizes.set_ylabel("thousandths of a vCPU", color=SIZE)
     sizes.set_ylim(bottom=0)
     sizes.spines[["top"]].set_visible(False)
     replicas.set_xticks(range(0, int(at[-1]) + TICK, TICK), [f"{tick} min" for tick in range(int(at[-1]) // TICK + 2)])
     handles, labels = capacity.get_legend_handles_labels()
-    below, more = replicas.get_legend_handles_labels()
-    figure.legend(handles + below, labels + more, loc="outside lower left", ncols=5, frameon=False, fontsize=9)
+    replica_handles, replica_labels = replicas.get_legend_handles_labels()
+    figure.legend(
+        handles + replica_handles, labels + replica_labels, loc="outside lower left", ncols=5, frameon=False, fontsize=9
+    )
     # The same input draws the same bytes: no random ids, no date. Text stays text.
     with rc_context({"svg.hashsalt": "autoscale", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None})

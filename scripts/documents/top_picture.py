@@ -89,7 +89,7 @@ def _move(namespace: str, name: str) -> Json:
 
 async def drawn() -> str:
     """The picture, which fetches nothing: no web fonts."""
-    # One look is enough; a second one in between would make the picture depend on time.
+    # An interval that never passes: a second look would make the picture depend on time.
     app = TopApp(PictureFleet(), every=3600.0)
     async with app.run_test(size=_SIZE) as pilot:
         await app.look()

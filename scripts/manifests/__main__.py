@@ -58,7 +58,7 @@ def write(files: Mapping[str, str]) -> None:
 
 
 def helm() -> Path:
-    """The program, built where it is missing. Raises ``BuildFailedError`` or ``NoGoError``."""
+    """The program, built if it is missing. Raises ``BuildFailedError`` or ``NoGoError``."""
     return Builder.usual(find_go()).ensure(HELM, lambda line: print(line, file=sys.stderr)) / "helm"
 
 
@@ -68,7 +68,7 @@ def rendered(program: Path) -> dict[str, str]:
     contents: dict[str, str] = {}
     for values in (VALUES, INJECTING, WITH_CERTIFICATES):
         files = plain_files(template(program, values), templates)
-        # Each rendering makes all files; only those that belong to its values are kept.
+        # Each rendering makes all files, but only some belong to its values.
         contents |= {file: text for file, text in files.items() if values_of(file) is values}
     return {file: contents[file] for file in PLAIN}
 

@@ -1,7 +1,7 @@
 """The plain manifests from what ``helm template`` prints (pure).
 
-- A folder of templates is one plain file; its objects stand there in the order in which the templates have them.
-- Comments of the templates are kept: people read the plain files.
+- A folder of templates is one plain file, whose objects are in the order of the templates.
+- The plain files keep the comments of the templates, because people read them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "expander": {"enabled": True},
     "neonvm": {"policy": {"namespaces": [""]}},
 }
-"""All components, and nothing that only a release knows. Each file works alone, so there is not a TLS between them."""
+"""All components, and nothing that only a release knows. Each file works alone, so there is no TLS between them."""
 
 INJECTING: Final[Mapping[str, Any]] = {
     **VALUES,
@@ -85,7 +85,7 @@ _HEAD: Final = "# Rendered from {chart}/templates/{folder} by `make manifests`: 
 
 
 def plain_files(printed: str, templates: Mapping[str, str]) -> dict[str, str]:
-    """The text of each plain file, where all are rendered with the same values. ``templates`` are the texts of all
+    """The text of each plain file, if all are rendered with the same values. ``templates`` are the texts of all
     templates by their path below ``templates``.
 
     Raises ``ValueError`` if a template is in no plain file's order.
@@ -102,7 +102,7 @@ def _file(folder: str, found: Mapping[str, list[str]], templates: Mapping[str, s
     paths = [path for path in found if path.startswith(f"{folder}/")]
     if strange := {path.rpartition("/")[2].removesuffix(".yaml") for path in paths} - set(_ORDER):
         raise ValueError(f"templates/{folder} has {', '.join(sorted(strange))}, which have no place in the plain file")
-    # Helm prints objects in an order by kind of its own.
+    # Helm prints objects in its own order of kinds.
     paths.sort(key=lambda path: _ORDER.index(path.rpartition("/")[2].removesuffix(".yaml")))
     parts = [part for path in paths for part in sorted(found[path], key=lambda part: _place(part, templates[path]))]
     return _HEAD.format(chart=CHART, folder=folder) + "---\n".join(parts)
@@ -123,8 +123,8 @@ def _tidy(part: str) -> str:
 def lock(inputs: Mapping[str, bytes], files: Mapping[str, str]) -> str:
     """One line for each plain file with a digest of it and of all that it is rendered from.
 
-    ``inputs`` are the files of the chart by their path in it. A change of templates is no change of other components'
-    lines, so that two people seldom change the same line.
+    ``inputs`` are the files of the chart by their path in it. A change to a template leaves the lines of other
+    components as they are, so that two people seldom change the same line.
     """
     return "".join(f"{_digest(inputs, file, content)}  {file}\n" for file, content in sorted(files.items()))
 

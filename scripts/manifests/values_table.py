@@ -32,7 +32,7 @@ def table(schema: _Json, values: _Json) -> str:
 def _rows(whole: _Json, schema: _Json, values: object, path: str = "") -> Iterator[tuple[str, str, str]]:
     resolved_schema = resolved(whole, schema)
     fields = values if isinstance(values, Mapping) else {}
-    # What all components share is one row unless the chart sets a field of it.
+    # A section shared by all components is one row, unless the chart sets one of its fields.
     if "properties" in resolved_schema and (fields or "$ref" not in schema):
         for name, part in resolved_schema["properties"].items():
             yield from _rows(whole, part, fields.get(name), f"{path}.{name}" if path else name)
@@ -46,8 +46,8 @@ def resolved(whole: _Json, schema: _Json) -> _Json:
     if reference is None:
         return schema
     # All references of the schema lead to its own definitions.
-    target: _Json = whole["definitions"][str(reference).rpartition("/")[2]]
-    return target
+    definition: _Json = whole["definitions"][str(reference).rpartition("/")[2]]
+    return definition
 
 
 def _shown(value: object) -> str:
