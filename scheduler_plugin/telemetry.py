@@ -73,7 +73,7 @@ class Telemetry(ProgramTelemetry):
         self._scaled = self._of_leader.gauge("autoscale_scheduler_scaled_vms", scaled, "agent")
         for counter, values in (
             (self.permits, ("whole", "partly", "migrate")),
-            (self.refusals, ("400", "401", "403", "404", "413", "503")),
+            (self.refusals, ("400", "401", "403", "404", "409", "413", "503")),
             (self.writes, ("stored", "altered", "lost", "refused", "unknown")),
             (self.wakes, ("done", "refused", "unknown")),
             (self.migrations.orders, ("created", "refused", "unknown")),

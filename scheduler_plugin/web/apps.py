@@ -59,6 +59,7 @@ PERMIT: Final = Operation(
         401: ("a bearer token of the agent's service account is needed", Problem),
         403: ("the token is not that of the pod's agent", Problem),
         404: ("the pod is not known", Problem),
+        409: ("another agent of the VM is answered", Problem),
         413: _LARGE,
         503: ("ask again after the seconds of Retry-After; 0 where another scheduler leads", Problem),
     },
