@@ -1,1 +1,1 @@
-"""Commands that people run, and the measurements behind what the project says of itself."""
+"""Commands that people run, and the measurements behind the project's claims."""

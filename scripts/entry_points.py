@@ -17,7 +17,7 @@ def start(program: str, extra: str) -> object:
     try:
         return getattr(import_module(module), function)()
     except ModuleNotFoundError as error:
-        # Without a name, or within the program's own package, the missing module is a bug and no missing extra.
+        # An error without a module name, or for a module of our own package, is a bug and not a missing extra.
         if error.name is None or error.name.partition(".")[0] == module.partition(".")[0]:
             raise
         needed = f"autoscaling[{extra}]" if extra else "autoscaling"

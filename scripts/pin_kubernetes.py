@@ -21,8 +21,8 @@ from deploy.local.kubernetes.programs.versions import KUBERNETES, go_mod_of_kube
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the two files; returns the exit code."""
     (version,) = sys.argv[1:] if arguments is None else arguments
-    match = re.fullmatch(r"v(\d+\.\d+)\.\d+", version)
     # The patch version is required: go.mod pins an exact module version.
+    match = re.fullmatch(r"v(\d+\.\d+)\.\d+", version)
     try:
         if match is None:
             raise ValueError(f"a release is such as v1.36.3, not {version!r}")
@@ -38,7 +38,7 @@ def _pin(version: str, folder: Path, toolchain: Toolchain) -> None:
     release = json.loads(_go(toolchain, Path("/"), "mod", "download", "-json", f"{KUBERNETES}@{version}"))
     go, staging = staging_of(Path(release["GoMod"]).read_text())
     folder.mkdir(parents=True, exist_ok=True)
-    # An old go.sum would keep the hashes of the release that is replaced; `go mod tidy` writes those that are needed.
+    # `go mod tidy` writes a new go.sum, without hashes of the old release.
     (folder / "go.sum").unlink(missing_ok=True)
     (folder / "go.mod").write_text(go_mod_of_kubernetes(version, go, staging))
     _go(toolchain, folder, "mod", "tidy")

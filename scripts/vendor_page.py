@@ -69,7 +69,7 @@ def bring(library: Library, folder: Path) -> None:
     bodies = {}
     with tempfile.TemporaryDirectory() as place:
         what = f"{library.package}@{library.version}"
-        # Scripts of a package run code from the registry before its hash is checked, so they are off.
+        # No script of a package runs before the hashes of its files are checked.
         subprocess.run(["npm", "pack", "--silent", "--ignore-scripts", what], cwd=place, check=True, stdout=sys.stderr)
         with tarfile.open(next(Path(place).glob("*.tgz"))) as archive:
             # Nothing is written until every file has its locked hash: a half-updated library would be worse than an
@@ -86,7 +86,7 @@ def bring(library: Library, folder: Path) -> None:
 
 
 def main() -> int:
-    """Brings the charts into the tree, and what tests need beside it; 0, or 1 if a hash differs."""
+    """Fetches the charts and the library for tests into the tree; returns 0, or 1 if a hash differs."""
     try:
         for library in (CHARTS, ACCESSIBILITY):
             bring(library, ROOT / library.folder)

@@ -36,7 +36,7 @@ from scripts.autoscale.vms import VmNamespace, vm_name
 
 _POSTGRES = 5432
 _ADMITTED: Final = Seconds(180.0)
-"""Kubelets bring a new Secret to a running pod after a minute, or two."""
+"""Kubelets refresh a mounted Secret within a minute or two."""
 _AGAIN: Final = Seconds(2.0)
 
 
@@ -126,10 +126,10 @@ async def _watched(site: Site, console: Console, vm: ObjectName, work: _Run) -> 
                 await asyncio.sleep(0.25)
 
         async with asyncio.TaskGroup() as tasks:
-            beside = (watcher.run(), draw(), watch_for_ends(site.client, clock, vm))
-            watching = [tasks.create_task(job) for job in beside]
+            jobs = (watcher.run(), draw(), watch_for_ends(site.client, clock, vm))
+            watching = [tasks.create_task(job) for job in jobs]
             outcome = await work.run()
-            # These run until they are cancelled, and the task group would wait for them.
+            # These never end by themselves, and the task group would wait for them.
             for task in watching:
                 task.cancel()
     return outcome

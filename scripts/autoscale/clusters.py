@@ -1,4 +1,7 @@
-"""The cluster that a command means: by the flags that kubectl has too, or a local one that runs."""
+"""The cluster that a command means: by the flags that kubectl has too, or a local one that runs.
+
+A flag that names no cluster is an error: no other cluster takes its place.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +157,7 @@ def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
             raise
         return None
     if flags.name:
-        # A name that was given and does not run is an error: another cluster never takes its place.
+        # A named cluster that does not run is an error: no other cluster takes its place.
         if not folder.runs():
             remedy = f"autoscale local up --name {folder.name}"
             raise CredentialsError(f"the local cluster {folder.name!r} does not run: {remedy}")
@@ -170,7 +173,7 @@ def _folder_of_variable() -> ClusterFolder | None:
         paths = usual_kubeconfigs()
         folder = known_folder(paths, login_of(paths))
     except CredentialsError:
-        return None  # kubectl's cluster is asked for next, and says so
+        return None  # reported when kubectl's cluster is read, if no local one runs
     return folder if folder is not None and folder.runs() else None
 
 

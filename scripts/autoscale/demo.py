@@ -43,7 +43,7 @@ from vm_image.host import BuildError
 
 NAME: Final = "demo"
 _BUSY: Final = 2.0
-"""The load for each CPU above which guests mostly wait."""
+"""Load average per CPU above which guests mostly wait."""
 _NODE_CPU: Final = "6500m"
 _NODE_MEMORY: Final = "4Gi"
 """Room for the VM at its largest and its neighbours, but not below the watermark."""
@@ -241,7 +241,7 @@ def _print(console: Console, outcome: Report) -> None:
         console.print(f"  {_read(outcome.group)}", soft_wrap=True)
     transactions = outcome.note or f"{outcome.transactions} transactions, {outcome.failed} failed"
     console.print(f"  {transactions}; {outcome.seconds_total:.0f} s in all")
-    # A busy host is a likely reason for a failure, and none for a success.
+    # A busy host may explain a failure.
     if not good and (busy := _busy_host(os.getloadavg()[0], os.cpu_count() or 1)):
         console.print(f"  {busy}", soft_wrap=True)
 

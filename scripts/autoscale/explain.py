@@ -112,7 +112,7 @@ Told = tuple[list[str], Json | None]
 async def told_again(
     ask: Callable[[], Awaitable[Told]], output: Output, pause: Callable[[], Awaitable[None]]
 ) -> NoReturn:
-    """Asks and tells after each ``pause``, until cancelled; what cannot be asked is said once and asked again."""
+    """Asks and prints after each ``pause``, until cancelled; an error that stays the same is printed once."""
     trouble = ""
     while True:
         await pause()

@@ -129,8 +129,8 @@ async def _up(folder: ClusterFolder, spec: ClusterSpec, labels: Sequence[str], *
     console = Console()
     try:
         # An attached cluster is recorded by this process; a detached one needs a process that outlives it.
-        beside = recorder_command(folder, labels) if detach and not spec.kubernetes else ()
-        cluster = await launch(folder, spec, attached=not detach, beside=beside)
+        recorder = recorder_command(folder, labels) if detach and not spec.kubernetes else ()
+        cluster = await launch(folder, spec, attached=not detach, beside=recorder)
     except AlreadyRunsError as error:
         hint = "" if error.elsewhere else f"; see it: autoscale local status --name {folder.name}"
         console.print(f"autoscale: {error}{hint}", soft_wrap=True, markup=False)

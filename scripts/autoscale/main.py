@@ -88,7 +88,7 @@ def _before_any(
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version.")
     ] = False,
 ) -> None:
-    # With it a single command stays a command; typer would make it the whole program.
+    # With a callback a single command stays a subcommand; otherwise typer makes it the whole program.
     return
 
 
@@ -126,7 +126,7 @@ def flags(command: str) -> list[str]:
 
 
 def asked(names: Collection[str]) -> Collection[str]:
-    """The command that is asked for alone: making all of them takes longer."""
+    """Only the command that was typed, if it is one of ``names``: making all of them takes longer."""
     typed = sys.argv[1:2] or _completed()[1:2]
     # An unknown word gets the whole program, whose error lists all commands.
     return [name for name in typed if name in names] or names

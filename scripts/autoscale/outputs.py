@@ -15,7 +15,7 @@ import yaml
 
 
 class OutputFiles(StrEnum):
-    """The form of what was played."""
+    """The format of a report."""
 
     TEXT = "text"
     JSON = "json"
@@ -27,7 +27,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", hidden=True, help="The same as
 
 
 def write_report(document: bytes, form: OutputFiles) -> None:
-    """Prints a JSON document, as YAML where that is asked for."""
+    """Prints a JSON document, as YAML if that is asked for."""
     if form is OutputFiles.YAML:
         # YAML is made of the JSON document, so that both have the same fields.
         document = yaml.safe_dump(json.loads(document), sort_keys=False, allow_unicode=True).encode().rstrip(b"\n")

@@ -111,8 +111,7 @@ class LocalSite:
         try:
             # The cluster's process opens a loopback port that leads to the target.
             exposed = (await ask_cluster(self._folder, "expose", target, port)).port
-            # A local cluster has a token of its own for explanations. It is read each time: a cluster that was made
-            # again has another.
+            # A local cluster has a token of its own for explanations, read each time: a new cluster has another.
             token = token_in(self._folder.explain_token)
             answer = await self._http.get(
                 f"http://127.0.0.1:{exposed}{path}", headers={"Authorization": f"Bearer {token}"}
@@ -147,7 +146,7 @@ class RemoteSite:
         return await self._of_pod(AGENT, name_of(pod), AGENT_PORT, path)
 
     async def _of_leader(self, program: str, path: str) -> Json | None:
-        """Answer of the replica that holds the program's Lease; of one without a Lease, that of any."""
+        """Answer of the replica that holds the program's Lease; of any replica if the Lease names none."""
         port, lease = EXPLAINS[program]
         try:
             pods = (await self.client.list(PODS, label_selector=f"{NAME_LABEL}={program}")).objects
@@ -170,7 +169,7 @@ class RemoteSite:
         try:
             lease_object = await self.client.get(LEASES, ObjectName(pods[0].namespace, lease))
         except (KubeApiError, ApiUnavailableError):
-            # Without the right to read Leases any replica is asked.
+            # Without the right to read Leases, any replica will do.
             return ""
         return text(lease_object, "spec", "holderIdentity")
 
@@ -217,7 +216,7 @@ async def _first_line(process: asyncio.subprocess.Process, target: str) -> str:
 
 
 class KubernetesSite(RemoteSite):
-    """A local cluster that is a real Kubernetes: what is in pods is reached as anywhere, VMs at their own addresses."""
+    """A local cluster that is a real Kubernetes: pods are reached as in any cluster, VMs at their own addresses."""
 
     def __init__(self, cluster: ReachedCluster, folder: ClusterFolder, client: ApiClient) -> None:
         super().__init__(cluster, client)
@@ -250,7 +249,7 @@ async def open_site(cluster: ReachedCluster) -> AsyncIterator[Site]:
         elif not cluster.is_embedded:
             yield KubernetesSite(cluster, cluster.folder, client)
         else:
-            # A proxy of the environment must not take requests to this machine.
+            # Requests to this machine must not go to a proxy that the environment names.
             async with httpx.AsyncClient(trust_env=False, timeout=3.0) as http:
                 host = (await ask_cluster(cluster.folder, "status")).host
                 yield LocalSite(cluster.folder, client, host, http)
@@ -275,7 +274,7 @@ class SitePods:
 
 
 class FollowedPods:
-    """The index of an informer's pods, made again only after a pod has changed."""
+    """The index of an informer's pods, rebuilt only after a pod has changed."""
 
     def __init__(self, pods: Informer) -> None:
         self._pods = pods
@@ -290,7 +289,7 @@ class FollowedPods:
         return self._index
 
     def _changed(self, _: ObjectChange) -> None:
-        # The index is made when it is needed: many pods may change between two looks.
+        # The next look rebuilds the index: many pods may change between two looks.
         self._index = None
 
 

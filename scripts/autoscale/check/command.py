@@ -40,7 +40,7 @@ class CheckOutput(StrEnum):
 
 
 def span(given: str) -> str:
-    """Refuses what is no duration. Raises ``typer.BadParameter``."""
+    """Refuses a text that is no duration. Raises ``typer.BadParameter``."""
     try:
         parse_duration(given)
     except DurationError as error:
@@ -93,7 +93,7 @@ async def _check(cluster: ReachedCluster, namespace: str, *, before: bool, outpu
                     print_lines(errors, [f"waiting: {why}"])
 
             findings = await look(gathering, SystemClock(), before=before, wait=wait, waits=waits)
-    # Several pods can give the same note; a dict keeps the first of each, in order.
+    # With --wait each look adds the same notes again; a dict drops repeats and keeps the order.
     print_lines(Console(stderr=True), dict.fromkeys(gathering.notes))
     show(console, findings, output)
     return EXIT_CODES[worst(findings)]
@@ -102,9 +102,9 @@ async def _check(cluster: ReachedCluster, namespace: str, *, before: bool, outpu
 async def look(
     gathering: Gathering, clock: Clock, *, before: bool, wait: Seconds, waits: Callable[[str], None] = lambda _: None
 ) -> list[Finding]:
-    """All findings of the last look; while a check fails and ``wait`` is not over, it is looked again.
+    """All findings of the last look; looks again while a check fails and ``wait`` is not over.
 
-    ``waits`` hears which failure is waited for, each time that it is another one.
+    Calls ``waits`` with the failure that it waits for, each time that this changes.
     """
     deadline, announced = Instant(clock.now() + wait), ""
     while True:
@@ -120,7 +120,7 @@ async def look(
 
 
 def show(console: Console, findings: Sequence[Finding], output: CheckOutput) -> None:
-    """Prints them; colours are on terminals alone."""
+    """Prints them, in colours only on terminals."""
     if output in {CheckOutput.JSON, CheckOutput.YAML}:
         # Without highlighting and wrapping, so that the output can be parsed.
         console.out(serialised(as_json(findings), printing.Output(output)), highlight=False)

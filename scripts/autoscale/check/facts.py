@@ -17,8 +17,8 @@ Objects = Look[Sequence[Json]]
 
 @dataclass(frozen=True, slots=True)
 class ApiServerFacts:
-    """The API server's answer. ``ahead`` is by how many seconds our calendar is ahead of its ``Date``, within
-    ``within`` seconds; None if it sends none.
+    """The API server's answer. Our calendar is ``ahead`` seconds ahead of its ``Date``, give or take ``within``
+    seconds; None if it sends no ``Date``.
     """
 
     version: str
@@ -73,10 +73,9 @@ class CheckFacts:
     version.
 
     Lists are whole objects of the API: ``pods``, ``config_maps``, ``secrets``, ``leases`` and ``slices`` (of endpoints)
-    those of the namespace,
-    ``api_services`` the API server's own, ``vm_pods`` those of VMs, ``waiting_pods`` those that wait for our scheduler.
-    ``metrics`` and ``served`` are by pod. ``admission`` has a refusal, or nothing, by the program whose pod was tried
-    (as a dry run): in ``tried_in``. ``injection`` says why a VM's pod gets no agent, and nothing if it gets one.
+    those of the namespace, ``api_services`` the API server's own, ``vm_pods`` those of VMs, ``waiting_pods`` those that
+    wait for our scheduler. ``metrics`` is by pod. ``admission`` says by program why a dry run of its pod in
+    ``tried_in`` was refused, empty if it was not. ``injection`` says why a VM's pod gets no agent, empty if it does.
     """
 
     namespace: str
@@ -114,7 +113,7 @@ class CheckFacts:
 
     @property
     def lacks_namespace(self) -> bool:
-        """True if the installation's namespace is known not to be there."""
+        """True if the installation's namespace is known not to exist."""
         namespaces = self.namespaces
         # If namespaces could not be listed, the answer is no: an unknown namespace is not a missing one.
         return isinstance(namespaces, SiteObservations) and all(
@@ -123,7 +122,7 @@ class CheckFacts:
 
     @property
     def server_now(self) -> float:
-        """The moment of the look by the API server's calendar, where that is known: ages of its objects are by it."""
+        """The moment of the look by the API server's calendar, if that is known: ages of its objects are by it."""
         ahead = self.server.value.ahead if isinstance(self.server, SiteObservations) else None
         return self.now - (ahead or 0.0)
 

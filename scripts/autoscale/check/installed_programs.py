@@ -21,7 +21,7 @@ DEVICES: Final = "neonvm-devices"
 NETWORK: Final = "neonvm-network"
 KUBE_SCHEDULER: Final = "kube-scheduler"
 LEADING: Final = "_leading"
-"""What the name of the metric ends with that is 1 in the replica that leads."""
+"""Suffix of the metric that is 1 in the replica that leads."""
 
 AGENT_CONTAINERS: Final = ("agent", "autoscaler-agent")
 
@@ -58,7 +58,7 @@ PROGRAMS: Final = (
     Program(NETWORK, is_daemon=True),
 )
 
-# A tag may be followed by a digest. A registry's port is no tag: it has a slash after it.
+# A digest may follow a tag. The port of a registry is no tag: a slash follows it.
 _TAG: Final = re.compile(r":([A-Za-z0-9_][A-Za-z0-9_.-]*)(?:@.*)?$")
 
 

@@ -13,13 +13,13 @@ from scripts.autoscale.check.tables import cluster_checks, guest_checks, program
 PAGE: Final = "docs/check.md"
 
 CHECKS: Final = (*cluster_checks.CHECKS, *program_checks.CHECKS, *trust_checks.CHECKS, *guest_checks.CHECKS)
-"""In the order of the output. docs/check.md is made of it."""
+"""In the order of the output. docs/check.md is generated from it."""
 
 
 def judged(facts: CheckFacts, *, before: bool) -> Iterator[Finding]:
     """Every line of one occasion, in the table's order; it ends at a fatal one that fails."""
     for check in CHECKS:
-        # A check that is made on both occasions is neither.
+        # Skips checks of the other occasion alone; those for both are always made.
         if check.when is (When.AFTER if before else When.BEFORE):
             continue
         finding = _finding(check, facts)

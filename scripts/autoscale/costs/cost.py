@@ -47,7 +47,7 @@ MOST_PLAYED: Final = 500
 _OF_THE_CONTROL_PLANE: Final = frozenset({"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"})
 OF_A_FILE: Final = "a Prometheus does not know the labels of VMs; autoscale record --label KEY keeps them in a file"
 NOT_WRITTEN_YET: Final = 5 * MINUTE
-"""What was seen last is written down within so long."""
+"""Milliseconds within which the latest samples reach the file."""
 
 Since = Annotated[str, typer.Option(help="How far back, such as 6h, 7d.")]
 
@@ -114,7 +114,7 @@ async def _cost(  # noqa: PLR0913, PLR0917 - what was chosen
             table, usages = await priced_usage(history, period, prices[0])
             total_bill = bill(usages, await history.high_needs(period, HIGH), table, key_of(by), period)
             change, changes = await _changed(history, usages, period, policy, table) if policy else (None, [])
-            # It is asked last: its notes say how the queries before it were answered.
+            # Asked last, because its notes say how the queries before it were answered.
             extent = await history.extent()
     except HistoryError as error:
         raise SiteError(str(error)) from error

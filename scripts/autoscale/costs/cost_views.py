@@ -39,7 +39,7 @@ _WIDE_HEADINGS: Final = (
 
 
 class CostOutput(StrEnum):
-    """The form of what is printed."""
+    """The format of the output."""
 
     TEXT = "text"
     WIDE = "wide"
@@ -61,7 +61,7 @@ def written(  # noqa: PLR0913, PLR0917 - the texts beside the bill
 
 
 def serialised(answer: object, output: CostOutput) -> str:
-    """YAML where that is asked for, else JSON."""
+    """YAML if that is asked for, else JSON."""
     if output is CostOutput.YAML:
         return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
     return json.dumps(answer, indent=2) + "\n"
@@ -90,7 +90,7 @@ def show(  # noqa: PLR0913 - the texts beside the bill
         table.add_row(escape(visible(name)), *cells(line), *_changed(more, name))
     table.add_section()
     table.add_row("total", *cells(found.total), *_changed(more, None), style="bold")
-    # A terminal may break a line that is too long for it; a name or a number that is cut says nothing.
+    # A terminal may wrap a long line, but Rich must not cut names and numbers.
     wide = console.options.update(max_width=_WIDEST)
     console.width = max(console.width, Measurement.get(console, wide, table).maximum)
     console.print(table)

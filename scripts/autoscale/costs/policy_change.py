@@ -80,13 +80,13 @@ class PolicyChange:
         return sum(self._by_vm.values(), ReplayedPolicyChange())
 
     def figures(self, change: ReplayedPolicyChange | None) -> dict[str, float | None]:
-        """The numbers of a line, or of the total; None is what was not played."""
+        """The numbers of a line, or of the total; None if it was not played."""
         numbers: dict[str, float | None] = {}
         for unit, player, part in (
             ("cpu", self._chosen.cpu, change and change.cpu),
             ("gib", self._chosen.memory, change and change.memory),
         ):
-            # A part is None for a resource that the policy leaves alone, and for VMs that could not be played.
+            # None for a resource that the policy leaves alone, and if no VM could be played.
             playable = part if player is not None and change is not None and change.vms else None
             for name in ("played", "recorded", "needed", "missed"):
                 numbers[f"{name}_{unit}_hours"] = None if playable is None else rounded(getattr(playable, name))

@@ -30,7 +30,7 @@ _STAGES: Final = frozenset({"stages", "resource"})
 
 @dataclass(frozen=True, slots=True)
 class ChosenPolicy:
-    """Policy to replay for each resource; None: it stays what it was."""
+    """Policy to replay for each resource; None leaves the resource as it was."""
 
     label: str
     cpu: Player | None
@@ -45,8 +45,8 @@ def play_memory(policy: SmoothingPolicy) -> Player:
         most = float(timeline.demand.max()) * GIB / 0.9
         current, allocation = _slots(float(timeline.demand[0]) * GIB), []
         for index, demand in enumerate(timeline.demand.tolist()):
+            # Before the policy decides, whose decision takes effect at the next step.
             allocation.append(current / GIB)
-            # The allocation is noted before the policy is asked: a decision takes effect at the next step.
             wanted = target(Instant(index * timeline.step), Sample(demand * GIB, current))
             current = _slots(min(most, wanted))
         return np.array(allocation)

@@ -20,6 +20,6 @@ def bar(used: float | None, allocated: float, most: float, width: int = _WIDTH) 
 
 def sparkline(values: Sequence[float]) -> str:
     """One tick for each value, in proportion to the greatest."""
-    # Half a tick is added to round to the nearest one.
     top = max(values, default=0.0) or 1.0
+    # Adding 0.5 rounds to the nearest tick.
     return "".join(_TICKS[min(len(_TICKS) - 1, int(value / top * (len(_TICKS) - 1) + 0.5))] for value in values)

@@ -54,7 +54,7 @@ class SimulatedLoad:
         """Nothing is needed."""
 
     async def press(self, seconds: int, on_tps: Callable[[float], None]) -> Outcome:  # noqa: ARG002 - none are run
-        """Asks the demand of the guest, and takes it back. Raises ``SiteError``."""
+        """Puts the demand on the guest, and takes it off again. Raises ``SiteError``."""
         await self._ask("PUT", {"cpu": self.cpu, "mem": self.mem})
         await self.clock.sleep(Seconds(float(seconds)))
         await self._ask("DELETE", None)
@@ -62,7 +62,7 @@ class SimulatedLoad:
 
     async def _ask(self, method: str, demand: Mapping[str, object] | None) -> None:
         try:
-            # A proxy of the environment must not take requests to this machine.
+            # Requests to this machine must not go to a proxy that the environment names.
             async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
                 # The guest's address changes when its VM moves, so it is looked up each time.
                 url = f"{await self.control()}/demand"

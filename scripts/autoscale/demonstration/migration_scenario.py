@@ -34,7 +34,7 @@ _LOOK: Final = Seconds(0.1)
 _LOADS: Final = 3
 _MORE: Final = 15
 _OVERLAP: Final = 5
-"""Seconds of each further wave of clients, and for how long it is there beside the one before."""
+"""Seconds of each further wave of clients, and of its overlap with the one before."""
 
 
 def small_vm(name: ObjectName) -> Json:
@@ -54,7 +54,7 @@ class MigrationScenario:
     _vms: Informer = field(init=False)
     _clients: dict[ObjectName, VmClients] = field(default_factory=dict)
     client_failures: list[str] = field(default_factory=list)
-    """What the clients of the neighbours complained about, of those too that did not move."""
+    """Failures of the neighbours' clients that are in no migration's figures."""
 
     def __post_init__(self) -> None:
         self.watcher = MoveWatch(self.site.client, self.clock, lambda move: self.tell(move.title))
@@ -72,7 +72,7 @@ class MigrationScenario:
             tasks.create_task(self._vms.run())
 
     async def move_in(self) -> None:
-        """Makes the neighbours; they boot by themselves, and stay where they are until their clients are there."""
+        """Makes the neighbours; they boot by themselves, and do not move before their clients are there."""
         for name in NEIGHBOURS:
             await make_password(self.site.client, small_vm(name))
             # Their annotation keeps them in place: a move without clients would prove nothing.

@@ -19,7 +19,7 @@ from protocol.units import Instant, Seconds
 SUCCEEDED: Final = "Succeeded"
 CANCELLED: Final = "Cancelled"
 MARGIN: Final = Seconds(1.0)
-"""So long before and after a migration a stall is taken to be its doing."""
+"""A stall within this time before or after a migration is attributed to it."""
 ENDED: Final = frozenset({SUCCEEDED, "Failed", CANCELLED})
 """Phases after which nothing comes; the last is ours, for one whose object is gone."""
 
@@ -81,11 +81,11 @@ class MoveWatch:
         await self._informer.run()
 
     async def begin(self) -> None:
-        """Reads all that is there. Raises ``ApiError`` and ``ApiUnavailableError``; ``run`` would try without end."""
+        """Reads all migrations. Raises ``KubeApiError`` and ``ApiUnavailableError``; ``run`` retries instead."""
         await self._informer.refresh()
 
     async def synced(self) -> None:
-        """Returns once all that is there has been seen: from then on nothing that is made can be missed."""
+        """Returns once all existing migrations have been seen; later ones cannot be missed."""
         await self._informer.synced.wait()
 
     @property

@@ -22,7 +22,7 @@ _DEBIAN: Final = "/usr/lib/postgresql"
 PREPARING: Final = Seconds(600.0)
 """The bound of a run that makes small tables, in one of several emulated guests on a busy machine."""
 GRACE: Final = Seconds(60.0)
-"""The bound of a run is so much later than its end: a database stands still for some seconds while its VM moves."""
+"""How late a run may end: a database stands still for some seconds while its VM moves."""
 
 
 class PgbenchError(Exception):
@@ -45,7 +45,7 @@ class Outcome:
 
 def find_pgbench() -> str:
     """The program's path. Raises ``PgbenchError`` if it is not installed."""
-    # Debian keeps it out of PATH, in a folder for each version; the newest is taken.
+    # Debian keeps it out of PATH, in a folder for each version; in reverse order the newest (from 10 on) comes first.
     versions = sorted(Path(_DEBIAN).glob("*/bin/pgbench"), reverse=True)
     path = shutil.which("pgbench") or next((str(candidate) for candidate in versions), None)
     if path is None:

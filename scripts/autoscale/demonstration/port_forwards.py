@@ -31,7 +31,7 @@ _MEMORY: Final = "500Mi"
 
 @dataclass(frozen=True, slots=True)
 class PortForwards:
-    """Opened ways stay open as long as ``stack``."""
+    """Forwards stay open as long as ``stack``."""
 
     cluster: str
     site: Site

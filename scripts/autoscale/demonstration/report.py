@@ -120,7 +120,7 @@ class Observations:
         return next((size for since, size in reversed(self.sizes) if since <= at), None)
 
     def largest_between(self, at: Seconds, until: Seconds) -> Resources | None:
-        """The most of each that it had from ``at`` to ``until``."""
+        """The largest size that it had from ``at`` to ``until``, by CPU first."""
         sizes = [size for since, size in self.sizes if at <= since <= until]
         first = self.size_at(at)
         sizes = sizes if first is None else [first, *sizes]

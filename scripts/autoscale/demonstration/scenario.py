@@ -52,7 +52,7 @@ def demo_vm() -> Json:
 
 @dataclass(slots=True)
 class Scenario:
-    """One demonstration. ``make_load`` is called once the VM answers; ``watch`` raises where the cluster has failed."""
+    """One demonstration. ``make_load`` is called once the VM answers; ``watch`` raises if the cluster has failed."""
 
     site: Site
     screen: Screen
@@ -75,20 +75,20 @@ class Scenario:
     async def run(self) -> None:
         """Plays all acts. Raises ``SiteError`` if one cannot be played, and as soon as one of the VMs has ended."""
         async with asyncio.TaskGroup() as tasks:
-            beside: list[Coroutine[object, object, None]] = [
+            jobs: list[Coroutine[object, object, None]] = [
                 self.watcher.run(),
                 self._draw(),
                 self._look_around(),
                 self.watch(),
             ]
-            beside.append(watch_for_ends(self.site.client, self.clock))
+            jobs.append(watch_for_ends(self.site.client, self.clock))
             if self.second is not None:
-                beside.append(self.second.watch())
+                jobs.append(self.second.watch())
             if self.third is not None:
-                beside.append(self.third.watch())
-            watching = [tasks.create_task(job) for job in beside]
+                jobs.append(self.third.watch())
+            watching = [tasks.create_task(job) for job in jobs]
             await self._acts()
-            # These run until they are cancelled, and the task group would wait for them.
+            # These never end by themselves, and the task group would wait for them.
             for task in watching:
                 task.cancel()
 

@@ -74,7 +74,7 @@ class Screen:
         if self._live is None:
             self._plain(at, act, snapshot, tps)
             return
-        # Once a second: `show` is called several times a second, and the history has 48 places.
+        # The history has a point for each second, although `show` is called more often.
         if int(at) != self._last_second:
             self._last_second = int(at)
             self._cpu.append(snapshot.size.cpu.as_cores if snapshot.size else 0.0)

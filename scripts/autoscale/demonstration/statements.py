@@ -13,7 +13,7 @@ from scheduler_plugin.dashboard.core.said import troubles_in
 from scripts.autoscale.site import Site, SitePods, agent_says, explanation
 
 _TIMES: Final = 3
-"""A guest whose database is asked for the first time starts a client for it, which takes an emulated one seconds."""
+"""At the first question a guest starts a client of its database, which takes an emulated guest some seconds."""
 _MEASURED: Final = {
     "cores_busy": "CPUs busy",
     "cores_in_iowait": "waiting for the disk",
@@ -39,8 +39,8 @@ async def statements(site: Site) -> list[str]:
 
 async def _asked(site: Site, vm: Json, pods: SitePods) -> str:
     explained = await explanation(site, vm, pods)
-    # The private link to agent and database is not the clients' way. If they answer and clients are not answered, the
-    # network between is at fault; if neither does, the guest is.
+    # Agent and database answer over a private link, which clients do not use: if they answer and clients get no
+    # answer, the network is at fault; if they do not, the guest is.
     database: Json | None = None
     for _ in range(_TIMES):
         database = database or await agent_says(site, vm, pods, "/database")

@@ -1,4 +1,4 @@
-"""Ends a run as soon as one of its VMs has ended: what the run waits for does not come any more."""
+"""Ends a run as soon as one of its VMs has ended: what the run waits for cannot come any more."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from protocol.names import AUTO_MIGRATION, LABEL_ENABLED, VM_GROUP, VM_VERSION
 
 
 def postgres_vm(name: ObjectName, cpus: int, slots: int) -> Json:
-    """A VM with autoscaling that starts with 1 CPU and two memory slots of 128Mi; it may have this many of each."""
+    """A VM with autoscaling that starts with 1 CPU and two slots of 128Mi; ``cpus`` and ``slots`` are its maximum."""
     return {
         "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
         "kind": "VirtualMachine",
@@ -25,7 +25,7 @@ def postgres_vm(name: ObjectName, cpus: int, slots: int) -> Json:
                 "rootDisk": {"image": "localhost:5001/postgres-vm:dev"},
                 "ports": [{"name": "postgres", "port": 5432}],
             },
-            # A pod without requests is evicted first, and no other scheduler sees it.
+            # A pod without requests is evicted first, and other schedulers count it as nothing.
             "podResources": {"requests": {"cpu": "1", "memory": "256Mi"}},
         },
     }

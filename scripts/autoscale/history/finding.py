@@ -28,7 +28,7 @@ _PATIENCE: Final = 120.0
 
 
 def history_path(flags: ClusterFlags, *, records: bool = False) -> Path:
-    """The file of a local cluster in its folder, so that it goes with it; of any other one in a folder for all.
+    """The file: a local cluster's in its folder, so that it is deleted with it; any other one's in a folder for all.
 
     The cluster is chosen as ``find_cluster`` chooses it, but it need not answer. Without ``records`` a local cluster
     that does not run any more is meant too, if nothing is kept of kubectl's. Raises ``CredentialsError``.
@@ -48,9 +48,9 @@ def history_path(flags: ClusterFlags, *, records: bool = False) -> Path:
         login = None
     if (recorded_folder := known_folder(paths, login)) is not None or not paths:
         return (recorded_folder or folder).root / FILE
-    # A hash, since addresses have characters that file names must not have.
-    which = sha256(_identity(paths, login, flags.context).encode()).hexdigest()[:16]
-    path = clusters_root().parent / "autoscale-histories" / which / FILE
+    # A hash, since addresses have characters that file names cannot have.
+    digest = sha256(_identity(paths, login, flags.context).encode()).hexdigest()[:16]
+    path = clusters_root().parent / "autoscale-histories" / digest / FILE
     # A reader who names no cluster may mean the local one that does not run any more; a recorder never does.
     is_of_old = not records and not flags.of_kubectl and folder.exists() and not path.exists()
     return folder.root / FILE if is_of_old else path
@@ -82,7 +82,7 @@ def _identity(paths: Sequence[Path], login: Login | None, context: str) -> str:
 
 
 def a_url(given: str) -> str:
-    """Refuses what is no address of a server (a callback of Typer; nothing is one). Raises ``typer.BadParameter``."""
+    """A callback of Typer that takes the address of a server, or nothing. Raises ``typer.BadParameter``."""
     try:
         # typer calls back for the default as well, which is empty.
         return given and server_url(given)
@@ -97,6 +97,6 @@ async def opened_history(path: Path, prometheus: str = "") -> AsyncIterator[Hist
         yield SqliteHistory(path)
         return
     # With a transport of our own, httpx does not read proxies from the environment.
-    proxied = httpx.AsyncHTTPTransport(proxy=proxy_for(prometheus, os.environ) or None)
-    async with httpx.AsyncClient(base_url=prometheus, timeout=_PATIENCE, transport=proxied) as http:
+    transport = httpx.AsyncHTTPTransport(proxy=proxy_for(prometheus, os.environ) or None)
+    async with httpx.AsyncClient(base_url=prometheus, timeout=_PATIENCE, transport=transport) as http:
         yield PrometheusHistory(http)

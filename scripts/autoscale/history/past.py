@@ -32,7 +32,7 @@ async def told_since(history: History, vm: ObjectName, period: Period) -> tuple[
     """The decisions and migrations of a VM as lines, and as fields. Raises ``HistoryError``."""
     # One more than is shown, to see whether there are older ones.
     decisions = await history.decisions(vm, period, MOST + 1)
-    # The extent is asked last: its notes say how the other questions were answered.
+    # The extent goes last: its notes say how the queries before it were answered.
     moves, extent = await history.moves(vm, period, MOST), await history.extent()
     older = [f"There are older decisions than these {MOST}: ask for less time."] if len(decisions) > MOST else []
     notes = (*older, *extent.notes)

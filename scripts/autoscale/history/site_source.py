@@ -18,7 +18,7 @@ from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes
 from scheduler_plugin.history.recorder import LookError
 from scripts.autoscale.site import Site, SitePods, explanation
 
-# Migrations are left out: a cluster whose definition is missing can be recorded, too.
+# Without migrations: a cluster that lacks their definition can be recorded, too.
 _NEEDED: Final = (VIRTUAL_MACHINES, PODS, NODES)
 _PATIENCE: Final = 10.0
 """Seconds that the first lists may take."""

@@ -1,4 +1,7 @@
-"""A model of a guest whose database relies on the page cache: resident pages, rereads and waits for the disk."""
+"""A model of a guest whose database relies on the page cache: resident pages, rereads and waits for the disk.
+
+Its memory is the kernel's share, what programs use, a reserve that stays free, and the page cache.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ class Disk:
 
 @dataclass(slots=True)
 class CacheGuest:
-    """One guest of ``size`` bytes, of which programs use ``used``; what it counts since its boot."""
+    """One guest of ``size`` bytes, of which programs use ``used``, with its counters since boot."""
 
     size: float
     used: float
@@ -81,8 +84,6 @@ class CacheGuest:
     @property
     def room(self) -> float:
         """Memory that the page cache may fill."""
-        # The rest of the memory: the kernel's share, programs and a reserve that stays free are not available to the
-        # cache.
         return max(0.0, self.size * (1 - self.reserve) - self.kernel - self.used)
 
     def needs(self, load: ClientLoad) -> float:
@@ -155,7 +156,7 @@ class CacheGuest:
         return 0.8
 
     def page(self, *, is_full: bool = True) -> GuestSample:
-        """Page of node_exporter; without ``is_full`` that of an image that exports no vmstat."""
+        """What node_exporter shows; without ``is_full``, as from an image that exports no vmstat."""
         free = self.size * self.reserve + self.room - self.resident - self.scanned
         sample = GuestSample(
             cpus={"0": CpuSeconds(self._busy, kernel=self._busy * (1 - _PROGRAMS))},

@@ -1,6 +1,6 @@
 """An agent plays against the model of a guest with a page cache: every size that it chooses, and what clients got done.
 
-The agent is the real one: everything that it decides is said by ``plan``, and every event goes through ``advance``.
+The agent is the real one: ``plan`` makes all of its decisions, and every event goes through ``advance``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Player:
         return [resize for resize in self.resizes if resize.at > at]
 
     def _act(self) -> None:
-        # A decision may take several steps (ask, patch, report); a bound ends a loop that would not.
+        # A decision may take several steps (ask, patch, report); the bound stops a loop without end.
         for _ in range(8):
             actions = plan(self.state, Instant(self.now)).actions
             if not actions:

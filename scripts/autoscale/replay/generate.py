@@ -50,7 +50,7 @@ def _spike(at: Floats, random: Random) -> Floats:
 
 
 def _begins(random: Random, count: int, chance: float) -> list[int]:
-    """The indices below ``count`` at which something with so small a chance begins."""
+    """The indices below ``count`` at which something begins that has this chance at each."""
     return [int(index) for index in np.flatnonzero(random.random(count) < chance)]
 
 
@@ -66,12 +66,12 @@ def _on_off(at: Floats, random: Random) -> Floats:
 
 
 def _noisy(at: Floats, random: Random) -> Floats:
-    """Transactions at one second: a level that moves every few minutes, bursts, now and then all there is."""
+    """Transactions by the second: a level that moves every two minutes, bursts, now and then all four CPUs."""
     level = np.repeat(random.choice([0.1, 0.7, 1.0, 1.5], at.size // 120 + 1), 120)[: at.size]
     demand = level * random.gamma(8, 1 / 8, at.size)
     for start in _begins(random, at.size, 1 / 30):
         demand[start : start + int(random.integers(1, 5))] += random.uniform(0.5, 2.2)
-    # Every quarter of an hour all four CPUs are busy for half a minute or more.
+    # Every quarter of an hour all four CPUs are busy for 20 to 69 s.
     for start in range(400, at.size, 900):
         demand[start : start + int(random.integers(20, 70))] = 4.0
     return demand

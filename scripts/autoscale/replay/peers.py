@@ -1,4 +1,7 @@
-"""The well-known policies, from their published rules, and a player for our own policies."""
+"""The well-known policies, from their published rules, and a player for our own policies.
+
+Policies on load see the demand, as a run queue shows it; those on usage see no more than the allocation.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ DAY: Final = 86_400.0
 
 
 def play_policy(policy: SmoothingPolicy, *, with_floor: bool = False) -> Player:
-    """A policy of stages, asked at every step; it sees the demand. Never below the VM's floor, where it has one."""
+    """A policy of stages, asked at every step; it sees the demand. ``with_floor``: never below the VM's floor."""
 
     def player(timeline: Timeline) -> Floats:
         target, step, cap = policy.start().target, timeline.step, timeline.cap

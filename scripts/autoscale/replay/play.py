@@ -40,9 +40,9 @@ def totals(played: Sequence[Played]) -> dict[str, Score]:
 
 
 def choose_players(names: Sequence[str]) -> dict[str, Player]:
-    """The players named, each a known name or a policy file (YAML or JSON); all known ones where none is named.
+    """The players named, each a known name or a policy file (YAML or JSON); all known ones if none is named.
 
-    A file is called by its stem where that says enough. Raises ``SmoothingPolicyError`` with the file and the path in
+    A file is called by its stem if that is unambiguous. Raises ``SmoothingPolicyError`` with the file and the path in
     it.
     """
     # A dict drops repeated names and keeps their order.

@@ -1,4 +1,8 @@
-"""Recordings of demand: reading ``seconds,cpu_cores[,mem_bytes]`` and laying it on an even grid."""
+"""Recordings of demand: reading ``seconds,cpu_cores[,mem_bytes]`` and laying it on an even grid.
+
+A value holds until the next one, and a step of the grid has the mean over the step: 5 s, or 1 s if the recording is
+finer than that.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +55,7 @@ class RecordingError(ValueError):
 
 @dataclass(frozen=True)
 class Recording:
-    """Demand in vCPUs, and memory in bytes where it was recorded, from the instants ``seconds`` on."""
+    """Demand in vCPUs, and memory in bytes if it was recorded, from the instants ``seconds`` on."""
 
     name: str
     seconds: Floats
@@ -146,7 +150,7 @@ def _numbers(row: list[str], columns: int, place: str) -> list[float]:
 
 
 def oddities(recording: Recording) -> list[str]:
-    """Sentences about times that are probably not what they were meant to be.
+    """Sentences about times that are probably wrong.
 
     >>> oddities(Recording("a", np.array([0.0, 60.0, 120.0]), np.array([1.0, 2.0, 1.0])))
     []
@@ -162,7 +166,7 @@ def oddities(recording: Recording) -> list[str]:
 
 
 def write_recording(recording: Recording, path: Path) -> None:
-    """Writes ``seconds,cpu_cores``, with memory where there is some, so that reading it gives the same numbers."""
+    """Writes ``seconds,cpu_cores``, with memory if there is some, so that reading it gives the same numbers."""
     columns = [recording.seconds, recording.cores, *([] if recording.mem_bytes is None else [recording.mem_bytes])]
     rows = (",".join(map(_text, row)) for row in np.column_stack(columns).tolist())
     header = ",".join(_COLUMNS[: len(columns)])
@@ -192,7 +196,7 @@ def timeline(recording: Recording, speed: float = 1.0) -> Timeline:
 
 
 def step_means(seconds: Floats, values: Floats, step: float, steps: int) -> Floats:
-    """The mean over each of ``steps`` steps from 0 on. ``seconds`` rise from 0; the last value holds for ever.
+    """The mean over each of ``steps`` steps from 0 on. ``seconds`` rise from 0; the last value holds forever.
 
     Where one value holds for a whole step, that is its mean to the last digit.
 

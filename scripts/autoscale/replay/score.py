@@ -30,7 +30,6 @@ def score(timeline: Timeline, allocation: Floats) -> Score:
     """Scores an allocation (vCPUs at every step) against the scored part of the timeline."""
     demand, allocated = timeline.demand[timeline.warm_up :], allocation[timeline.warm_up :]
     missing = np.maximum(0.0, demand - allocated)
-    # The oracle gives the demand of the moment, rounded up to the unit.
     oracle = float((np.ceil(demand / UNIT - 1e-9) * UNIT).sum())
     needed = float(demand.sum())
     return Score(

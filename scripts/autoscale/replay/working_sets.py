@@ -57,12 +57,12 @@ def played_scenarios(name: str) -> list[ScenarioOutcome]:
 
 
 def _play(name: str) -> ScenarioOutcome:
-    """Settled is what comes after the first two hours of the last phase."""
+    """A guest counts as settled after the first two hours of the last phase."""
     size, phases = SCENARIOS[name]
     player = Player(CacheGuest(size, _USED), _LEAST, _MOST, _STEP, _STEP)
     began, done = 0.0, 0.0
     for hours, load in phases:
-        # The outcome is that of the last phase, so its beginning is kept.
+        # The outcome is that of the last phase, so only its beginning counts.
         began, done = player.now, player.guest.done
         player.plays(load, hours * HOUR)
     load = phases[-1][1]

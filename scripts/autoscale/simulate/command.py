@@ -135,7 +135,7 @@ def _play(fleet: SimulatedFleet, orders: list[str]) -> tuple[list[SimulationOutc
 
 
 def _play_one(fleet: SimulatedFleet, order: str, progress: Progress) -> tuple[SimulationOutcome | None, bool]:
-    """The outcome of one order as far as it was played; None when it was interrupted before it began."""
+    """The outcome of one order as far as it was played; None if it was interrupted before it began."""
     began, run = time.process_time(), None
     task = progress.add_task(order, total=None)
     try:

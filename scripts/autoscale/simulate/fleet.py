@@ -1,4 +1,7 @@
-"""The settings of a simulation, and the fleet that they describe: the same settings give the same fleet."""
+"""The settings of a simulation, and the fleet that they describe: the same settings give the same fleet.
+
+All nodes have one size, of which the fleet needs the share ``fill`` at its peak; the sum of all bounds may be more.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ PEAK_SAMPLES: Final = 300
 
 
 class SimulationSettingsError(ValueError):
-    """SimulationSettings that cannot be simulated; the message names the option."""
+    """Settings that cannot be simulated; the message names the option."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class SimulationSettings:
 
 @dataclass(frozen=True)
 class SimulatedFleet:
-    """The VMs, and nodes on each of which ``total`` may be reserved."""
+    """The VMs, and nodes that may each reserve ``total``."""
 
     settings: SimulationSettings
     table: VmTable
@@ -95,8 +98,8 @@ def make_fleet(settings: SimulationSettings) -> SimulatedFleet:
 
 def _node_size(table: VmTable, settings: SimulationSettings) -> Resources:
     """A node's size in whole compute units; the largest VM fits below the watermark."""
-    # Agents hold what was needed lately and round up, so VMs reserve more than they need, and `fill` is below the
-    # watermark.
+    # `fill` should be below the watermark: agents hold what was needed lately and round up, so VMs reserve more than
+    # they need.
     share = _peak_units(table, settings.steps) / (settings.nodes * settings.fill)
     largest = int(table.most_units.max()) / float(settings.watermark)
     return UNIT * ceil(max(share, largest))

@@ -39,7 +39,7 @@ class InvariantChecks:
         else:
             truth = {vm.pod: VmTruth(vm.use, vm.held) for vm in changed}
             broken = violations_on(ledger, touched, truth)
-        # The ledger could agree with itself and still exceed a node, so totals are checked apart from its invariants.
+        # The ledger could be consistent and still exceed a node, so its totals have a check of their own.
         broken += [f"{name}: over its total by {by}" for name, by in overcommitted(ledger).items()]
         # Guests may have more than the ledger knows, so their true sizes are added up, too.
         broken += self._guests(changed)

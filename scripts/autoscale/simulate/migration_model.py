@@ -40,11 +40,11 @@ NEVER: Final = Instant(float("-inf"))
 
 
 LOAD_STEP: Final = 0.5
-"""Loads within this many vCPUs count as equal where the least loaded go first."""
+"""Loads within this many vCPUs count as equal if the least loaded go first."""
 
 
 def least_loaded_first(victim: Victim, excess: Resources | None) -> tuple[float, ...]:
-    """The least loaded, then of whose like the fewest relieve the node, then the one with the least to copy."""
+    """The least loaded; then the size of which the fewest VMs relieve the node; then the least to copy."""
     return victim.load // LOAD_STEP, _how_many(victim.size, excess), float(victim.to_copy)
 
 
@@ -76,7 +76,7 @@ ORDERS: Final[dict[str, Callable[[Random], Selection]]] = {
     "oldest-first": lambda _: in_order(oldest_first),
     NO_MIGRATION: lambda _: least_cost,
 }
-"""How victims are chosen, by name: the scheduler's rule, and others beside it. ``none`` disables migration."""
+"""How victims are chosen, by name: the scheduler's rule, and others to compare. ``none`` disables migration."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -131,7 +131,7 @@ class SimulatedMigrations:
 
     def reconcile(self, now: Instant, loads: Loads) -> tuple[list[SimulatedVm], MovePlan]:
         """Carries out the planner's plan under these loads; returns the VMs that started to move, and the plan."""
-        # The loads are kept for the planner's callback, which only gets victims.
+        # The planner's callback needs the loads, and only gets victims.
         ledger, self._loads = self._cluster.ledger, loads
         look = self._planner.plan(ledger, self._policy, self._ranking, Now(now, now), self._random.randint)
         plan = completed(look)

@@ -45,7 +45,7 @@ def draw(fleet: SimulatedFleet, orders: Sequence[SimulationOutcome], path: Path)
         )
         denied.plot(*thinned(curves["denied"], hours, POINTS), **style)
         filled.plot(*thinned(100 * curves["utilisation"], hours, POINTS), **style)
-        # Without migration there is no rate, only a line at zero.
+        # Without migration the rate would be a line at zero.
         if name != "none":
             migrations.plot(*_per_hour(curves["migrations"], hours), **style)
     _finish(over, "nodes over the watermark, %", f"{100 * float(fleet.settings.watermark):g} % of what can be reserved")

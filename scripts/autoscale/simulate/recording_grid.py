@@ -21,6 +21,7 @@ MIX: Final = {"diurnal": 0.56, "step": 0.12, "spike": 0.18, "on-off": 0.12, "noi
 """The share of the fleet that plays each generated shape when no recordings are given."""
 
 PEAK: Final = 99.5
+"""The percentile of a recording that counts as its peak."""
 WARM: Final = Seconds(3600.0)
 COLD_SHARE: Final = 0.25
 """The share of a VM's memory that is still in use after an idle hour."""
@@ -84,14 +85,14 @@ def _lay_one(recording: Recording, step: Seconds, speed: float) -> tuple[Floats,
 
 def _means(seconds: Floats, values: Floats, step: Seconds) -> Floats:
     """The mean over every whole step of ``values``, each of which holds until the next."""
-    # The last value is taken to hold as long as the others usually do.
+    # The last value holds as long as the others usually do.
     end = float(seconds[-1] + np.median(np.diff(seconds)))
     return step_means(seconds, values, step, max(1, int(end // step)))
 
 
 def _shares(values: Floats) -> Floats:
     """``values`` divided by their peak; rounded, so that equal demand is an equal number."""
-    peak = float(np.percentile(values, PEAK)) or float(values.max()) or 1.0  # the last, partial step had all there is
+    peak = float(np.percentile(values, PEAK)) or float(values.max()) or 1.0  # the last, partial step may have it all
     return np.asarray(np.round(values / peak, 5))
 
 

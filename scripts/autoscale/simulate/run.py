@@ -101,7 +101,7 @@ class Run:
             moved += self._arrive(step, now)
             leaving, plan = self._moves.reconcile(now, loads)
             for vm in leaving:
-                # A VM that moves holds still; its agent has to hear of it.
+                # A VM keeps its size while it moves, which its agent learns in the next step.
                 self._wakes.wake_next(vm.index)
             moved += leaving
             stuck = len(plan.stuck)

@@ -105,7 +105,7 @@ class RunStatistics:
             denial = vm.state.scheduler.denial
             if denial is None:
                 self._denied.pop(vm.index, None)
-                # Before its denial is forgotten, it counts for the longest.
+                # The denial counts for the longest before it is forgotten.
                 if vm.index in self._denied_from:
                     self._longest_denial = self._longest()
                     del self._denied_from[vm.index]

@@ -21,7 +21,7 @@ RUNNING: Final = "Running"
 
 
 class SimulatedCluster:
-    """The ledger and the API's objects. ``asked``, ``granted`` and ``denied`` count requests for more."""
+    """The ledger and the API's objects. ``asked``, ``granted`` and ``denied`` count requests for more than is held."""
 
     def __init__(self, fleet: SimulatedFleet) -> None:
         self.ledger = Ledger()
@@ -39,13 +39,13 @@ class SimulatedCluster:
     # Requests and changes of VMs --------------------------------------------------------------------------------------
 
     def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
-        """A request of the VM's agent, its permit persisted before it is answered."""
+        """Answers a request of the VM's agent."""
         ceiling = vm.held
         decision = self.ledger.decide(vm.pod, request, now)
         if decision.persist is not None:
             vm.version += 1
             vm.permit = decision.persist.permit
-            # The permit is stored before it is answered, as the real scheduler does it.
+            # The permit is stored before the answer, as in the real scheduler.
             self.ledger.permit_stored(decision.persist.revision, self.facts(vm))
             self.touched.add(vm.node)
         # Requests for less are always granted and would hide the denials.
@@ -100,11 +100,11 @@ class SimulatedCluster:
         self.bind(facts, vm.node)
 
     def _apart(self, vm: SimulatedVm, fits: list[str]) -> list[str]:
-        """Those of the nodes on which the fewest members of the VM's group are."""
+        """Those of the nodes with the fewest members of the VM's group."""
         names = (ObjectName(NAMESPACE, f"vm-{index}") for index in self._groups.beside(vm.index))
-        beside = Counter(self.vms[name].node for name in names if name in self.vms)
-        fewest = min(beside[node] for node in fits)
-        return [node for node in fits if beside[node] == fewest]
+        members_by_node = Counter(self.vms[name].node for name in names if name in self.vms)
+        fewest = min(members_by_node[node] for node in fits)
+        return [node for node in fits if members_by_node[node] == fewest]
 
     def bind(self, pod: PodFacts, node: str) -> bool:
         """Binds the pod, as the scheduler and the API do it. False if the scheduler refuses."""

@@ -42,7 +42,7 @@ class SimulatedGroups:
         return self.count * self.size
 
     def beside(self, vm: int) -> range:
-        """All members of the group of ``vm``; none if it is in no group."""
+        """All members of the group of ``vm``, itself included; none if it is in no group."""
         # The first VMs of the fleet are the groups' members, group by group, each primary before its replicas.
         first = vm // self.size * self.size
         return range(first, first + self.size) if vm < self.members else range(0)
@@ -52,7 +52,7 @@ class SimulatedGroups:
         if vm >= self.members:
             return UNCONSTRAINED
         others = PodTerm(HOSTNAME, (Requirement(LABEL_GROUP, "In", (self._name(vm),)),))
-        # A preference and no requirement, as real members have: a group must also run on too few nodes.
+        # A preference and no requirement, as for real members: a group has to run on too few nodes as well.
         return PodConstraints(preferred_pods=(Weighted(_WEIGHT, others),))
 
     def traits(self, vm: int) -> PodTraits:

@@ -1,4 +1,7 @@
-"""One simulated VM: its object in the API, its guest and its agent."""
+"""One simulated VM: its object in the API, its guest and its agent.
+
+The agent is the real one: ``plan`` decides, and ``advance`` takes every event but an uneventful observation.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +77,10 @@ class SimulatedVm:
         self.most = _units(self.bounds.max)
 
     def start_agent(self, pod: str, now: Instant) -> None:
-        """Starts an agent in ``pod``; it knows of the VM what the API says."""
+        """Starts an agent in ``pod``; all that it knows of the VM is from the API."""
         self.pods += 1
         self.pod = pod
-        # A new agent knows nothing of what was before; its sequence numbers must be higher than those of the last
-        # one.
+        # A new agent knows nothing of the last one, and its sequence numbers must still be higher.
         self.state = begin(ObjectName(NAMESPACE, pod), self.policy, now, 0.0, self.pods * RESTART)
         self.seen(now)
 
@@ -125,7 +127,7 @@ class SimulatedVm:
         return is_other or self.is_denied
 
     def act(self, cluster: ModelledCluster, now: Instant, jitter: float) -> None:
-        """Carries out the agent's plans until another one would say the same."""
+        """Carries out the agent's plans until they change nothing any more."""
         side = self.state.scheduler
         for _ in range(MOST_ROUNDS):
             actions, before = plan(self.state, now).actions, (side.ceiling, side.compute_unit, side.migrate)

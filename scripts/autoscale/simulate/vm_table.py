@@ -88,5 +88,5 @@ def _offsets(length: Ints, day: int, spread: float, random: np.random.Generator)
     """The first step of each: on a random day at about the same time, or anywhere in a recording shorter than a day."""
     # VMs are shifted by whole days and a few hours, so that they keep the daily rhythm of their recording.
     days = random.integers(0, np.maximum(1, length // day))
-    beside = np.round(random.uniform(-spread, spread, len(length)) * day).astype(np.int64)
-    return np.where(length < day, random.integers(0, length), (days * day + beside) % length)
+    shift = np.round(random.uniform(-spread, spread, len(length)) * day).astype(np.int64)
+    return np.where(length < day, random.integers(0, length), (days * day + shift) % length)

@@ -33,7 +33,7 @@ async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> Async
 @asynccontextmanager
 async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluster]:
     """A cluster that begins to come up, in place of an earlier one of that name. Raises ``AlreadyRunsError``."""
-    # `anew` removes what an earlier run left: a demonstration has to begin with an empty cluster.
+    # `anew` removes what an earlier cluster of that name left: a demonstration has to begin empty.
     cluster = await launch(ClusterFolder.of(name), spec, attached=True, anew=True)
     try:
         yield cluster

@@ -1,4 +1,4 @@
-"""A temporary real Kubernetes with the autoscaler on it: made of nothing, removed at the end."""
+"""A temporary real Kubernetes with the autoscaler on it: made from scratch, removed at the end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Installed:
 
 @asynccontextmanager
 async def fresh_kubernetes(name: str, spec: ClusterSpec, console: Console, clock: Clock) -> AsyncIterator[Installed]:
-    """Images are built while the cluster comes up; then all is loaded and applied, and waited for.
+    """Builds images while the cluster comes up; then loads and applies all, and waits until it runs.
 
     Its logs stay, and the disks of its nodes do not. Raises as ``fresh_cluster``.
     """
@@ -97,7 +97,7 @@ async def _install(found: Installed, view: StepView, clock: Clock) -> None:
     with _step("images on the nodes", view):
         for archive in map(Path, found.parts.archives):
             await load_image(found.folder.nodes, archive)
-            # An archive has hundreds of megabytes and is on the nodes now.
+            # An archive takes hundreds of megabytes, and the nodes have it now.
             await asyncio.to_thread(archive.unlink)
     with _step("autoscaler", view) as note:
         await apply_manifests(found.folder.kubeconfig, found.parts)

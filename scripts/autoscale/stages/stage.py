@@ -53,7 +53,7 @@ class DemoStage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedStage:
-    """The embedded cluster. Its process fails with what it cannot keep running."""
+    """The embedded cluster. Its process ends if it cannot keep a part running."""
 
     site: Site
     guests: str

@@ -25,7 +25,7 @@ from scripts.autoscale.clusters import (
 )
 
 PATIENCE: Final = 1.5
-"""Seconds that a person waits at most after the tabulator key."""
+"""Seconds that a person waits at most after the tab key."""
 _OPTIONS: Final = {"--context": "context", "--kubeconfig": "kubeconfig", "--namespace": "namespace", "-n": "namespace"}
 _SILENT: Final = (KubeApiError, ApiUnavailableError, CredentialsError, TimeoutError, OSError, ValueError)
 _SHELLS: Final = ("bash", "zsh", "fish")
@@ -49,7 +49,7 @@ def complete_node(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def fitting(names: Iterable[ObjectName], namespace: str, begun: str) -> list[str]:
-    """The VMs whose names begin so, as one may type them (pure)."""
+    """The VMs whose names begin with ``begun``, as one may type them (pure)."""
     # A name is plain in the namespace that is meant, unless another namespace is being typed.
     typed = (vm.name if vm.namespace == namespace and "/" not in begun else str(vm) for vm in names)
     return sorted(candidate for candidate in typed if candidate.startswith(begun))
@@ -79,8 +79,7 @@ def _names_of(flags: ClusterFlags, kind: Resource) -> list[ObjectName]:
     try:
         return asyncio.run(_listed(flags, kind))
     except _SILENT:
-        # A cluster that is away, slow or forbidden completes nothing: an error would be printed into the command
-        # line.
+        # An error would be printed into the command line, so a cluster that does not answer completes nothing.
         return []
 
 
@@ -99,7 +98,7 @@ async def _listed(flags: ClusterFlags, kind: Resource) -> list[ObjectName]:
 async def listed(client: ApiClient, kind: Resource) -> list[ObjectName]:
     """The names of all objects of a kind. Raises as ``ApiClient.list``."""
     objects: list[Json] = (await client.list(kind)).objects
-    return [name_of(item) for item in objects]
+    return [name_of(listed_object) for listed_object in objects]
 
 
 def completion(shell: Annotated[str, typer.Argument(help="bash, zsh or fish", autocompletion=lambda: _SHELLS)]) -> None:

@@ -50,7 +50,7 @@ def serialised(fields: object, output: Output) -> str:
 
 
 _STEERING: Final = re.compile(r"[\x7f-\x9f]")
-"""JSON escapes control characters up to U+001F alone; terminals obey these too."""
+"""Control characters that JSON leaves as they are, but terminals obey: it escapes those up to U+001F."""
 
 
 def show(lines: Iterable[str], fields: object, output: Output) -> None:

@@ -34,7 +34,7 @@ def prepare_streams(environment: MutableMapping[str, str], *streams: TextIO) -> 
         # Streams that already replace or ignore such characters stay as they are; tests pass streams of other types.
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors=_HANDLER)
-    # rich obeys these: `COLUMNS=0` would hide everything.
+    # Rich obeys these: `COLUMNS=0` would hide everything.
     for name in ("COLUMNS", "LINES"):
         size = environment.get(name, "")
         if size and not (size.isdecimal() and int(size) > 0):

@@ -15,7 +15,7 @@ _DELETE: Final = 0x7F
 _DELETE_PICTURE: Final = 0x2421
 _REPLACEMENT: Final = 0xFFFD
 _DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""What turns the direction of a text round: a name could read as another one."""
+"""Characters that reverse the direction of a text, and could make a name read as another one."""
 
 _SHOWN: Final = MappingProxyType(
     # A tab is harmless and keeps columns aligned.

@@ -59,7 +59,7 @@ class TopApp(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
-        # Textual's default for ctrl+c is to copy.
+        # Textual binds ctrl+c to copying.
         Binding("ctrl+c", "quit", "quit", priority=True),
         Binding("n", "nodes", "nodes"),
         Binding("less_than_sign", "sort(-1)", "sort"),
@@ -105,7 +105,7 @@ class TopApp(App[None]):
 
     async def look(self) -> None:
         """Looks once, and draws it."""
-        # VMs on the screen are asked for at each look; of nodes there is no agent to ask.
+        # Each look asks the agents of the VMs on the screen; nodes have none to ask.
         self._seen = await self._source.look([row.name for row in self._rows.on_screen if not self._of_nodes])
         self.draw()
 

@@ -15,10 +15,10 @@ from protocol.units import Bytes, MilliCpu, QuantityError
 UNKNOWN: Final = "-"
 GAP: Final = 2
 LEAST_SENTENCE: Final = 24
-"""A sentence is shown from this many characters on, or where all of it fits."""
+"""A sentence is shown from this many characters on, or if all of it fits."""
 
 Order = tuple[bool, tuple[tuple[float, str], ...]]
-"""Sorts cells of one column; what is unknown goes before all."""
+"""Sort key of a cell within its column; unknown cells go first."""
 
 
 class ColumnType(StrEnum):
@@ -32,7 +32,7 @@ class ColumnType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``key`` is its field in JSON and its name in sorting; a column of greater ``importance`` number goes earlier."""
+    """``key`` is its field in JSON and its name in sorting; the greatest ``importance`` number is left out first."""
 
     key: str
     heading: str
@@ -161,7 +161,7 @@ def _joined(placed: Sequence[PlacedColumn], cells: Sequence[str]) -> str:
 
 
 def shortened(sentence: str, width: int) -> str:
-    """A sentence in at most ``width`` characters, cut between words where it can be."""
+    """A sentence in at most ``width`` characters, cut between words if possible."""
     if len(sentence) <= width:
         return sentence
     # The ellipsis takes one character.

@@ -23,7 +23,7 @@ from scripts.autoscale.top.rows import as_fields
 from scripts.autoscale.top.view import View
 
 _OF_WIDE: Final = 6
-"""Columns that matter as little as this are printed with ``-o wide`` alone, sentences aside."""
+"""Columns with this importance number or a greater one need ``-o wide``, except for sentences."""
 
 
 @of_a_cluster()

@@ -26,7 +26,7 @@ from scripts.autoscale.top.rows import by_vm, node_line, phase_of, vm_row
 _AT_ONCE: Final = 16
 """Number of agents that are queried at the same time."""
 _IN_TURN: Final = 32
-"""So many VMs that are not on the screen are asked at each look."""
+"""Number of VMs not on the screen whose agents each look asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class FleetReader:
             self._api_trouble(), self._site.of_scheduler("/nodes"), self._ask_all(asked)
         )
         if scheduler is not None:
-            # If the scheduler does not answer, what was seen last stays until it is back.
+            # If the scheduler does not answer, the last nodes stay until it is back.
             self._learn(items(scheduler, "nodes"))
         troubles = (trouble, "" if scheduler is not None else self._scheduler_silence())
         lines = tuple(node_line(node) for node, _ in self._nodes)
@@ -155,7 +155,7 @@ class FleetReader:
             is_waiting = self._pending.is_long(str(name), self._clock.now())
             inputs = (vm, self._agents.get(name, {}), reserved.get(str(name), {}), moving.get(name), is_waiting)
             previous = before.get(name)
-            # A row is made again only if one of its inputs has changed: there may be 10,000 of them, each second.
+            # A row is rebuilt only if one of its inputs has changed: there may be 10,000 rows each second.
             row = (
                 previous[1]
                 if previous is not None and previous[0] == inputs
@@ -166,7 +166,7 @@ class FleetReader:
 
     def _note_pending(self, named: Mapping[ObjectName, Json]) -> None:
         now = self._clock.now()
-        # A VM that is gone must not count as waiting, should one of its name come again.
+        # A deleted VM must not count as waiting if one of its name is created later.
         for key in self._pending.keys - set(map(str, named)):
             self._pending.see(key, now, is_so=False)
         for name, vm in named.items():

@@ -91,10 +91,11 @@ class RowList(ScrollView, can_focus=True):
         self.rows, self._placed = rows, placed
         self._header = header(placed, sorted_by, descending=descending)
         # The choice stays with its row; if that is gone, the cursor stays at its place.
-        at = next(
-            (at for at, row in enumerate(rows) if previous is not None and row.name == previous.name), self._cursor
+        index = next(
+            (index for index, row in enumerate(rows) if previous is not None and row.name == previous.name),
+            self._cursor,
         )
-        self._cursor = max(0, min(at, len(rows) - 1))
+        self._cursor = max(0, min(index, len(rows) - 1))
         # One more line for the headings.
         self.virtual_size = Size(taken(placed), len(rows) + 1)
         self.refresh()
@@ -134,6 +135,6 @@ class RowList(ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Puts the cursor on the row that was clicked."""
+        # Line 0 has the headings.
         if event.y > 0:
-            # Line 0 has the headings.
             self.action_move(round(self.scroll_y) + event.y - 1 - self._cursor)

@@ -136,7 +136,7 @@ def _where(node: str, migration: Json | None) -> str:
     if migration is None:
         return node
     move = seen_move(None, migration, Instant(0.0), is_gone=False)
-    target = move.target or ("waiting" if wait_of(migration) else "?")  # what for is beside it, as the last decision
+    target = move.target or ("waiting" if wait_of(migration) else "?")  # the column of the last decision says for what
     return f"{node or '?'} ⇢ {target} {move.progress}".rstrip()
 
 

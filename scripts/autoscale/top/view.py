@@ -23,8 +23,8 @@ _FIELD: Final = re.compile(rf"({'|'.join(_FIELDS)})([:=])(.*)")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """``words`` is the filter as typed: words that stand in any cell, and fields: ``ns:sho`` where it contains that,
-    ``node=node-1`` where it is that.
+    """``words`` is the filter as typed: words in any cell, and fields: ``ns:sho`` if the field contains that,
+    ``node=node-1`` if it is that.
     """
 
     columns: tuple[Column, ...]

@@ -19,11 +19,11 @@ from scripts.autoscale.check.installed_programs import AGENT, PROGRAMS, SCHEDULE
 from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 
 MOST_AGENTS: Final = 100
-"""This many agents are asked at most; in a larger fleet these stand for all."""
+"""At most this many agents are asked; in a larger fleet they stand for all."""
 
 PROXY: Final = "get pods/proxy"
 FORWARD: Final = "create pods/portforward"
-"""The right with which a program is asked for what it tells not everybody."""
+"""The right needed for pages that programs serve only on their own loopback."""
 
 _AT_ONCE: Final = 16
 _AGENT_PORT: Final = 9101
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 async def pages(client: ApiClient, pods: Sequence[Json], notes: list[str]) -> dict[str, Look[Sequence[MetricSample]]]:
-    """The metrics of each replica that runs, by pod; ``notes`` takes what a person should know of the way there."""
+    """The metrics of each running replica, by pod; ``notes`` collects remarks for the user on how it was reached."""
     running = [pod for pod in pods if program_of(pod) in _METRICS and pod_phase(pod) == "Running"]
     looks = await asyncio.gather(*(_page(client, pod, notes) for pod in running))
     return {name_of(pod).name: look for pod, look in zip(running, looks, strict=True)}
@@ -69,7 +69,7 @@ async def _metrics(client: ApiClient, pod: Json, notes: list[str]) -> bytes:
 
 
 async def _told(asked: Awaitable[T], pod: Json, right: str) -> Look[T]:
-    """The pod's explanation."""
+    """The pod's answer; a failure counts only if the pod is ready."""
     look = await looked(asked, right)
     if isinstance(look, Unseen) and look.has_failed:
         # A pod that is not ready is reported on the line of its program; it need not fail here as well.
@@ -110,10 +110,10 @@ async def explanations(
             continue
         name = name_of(vm)
         # The label has the VM's name without its namespace, and during a migration a VM has two runner pods.
-        own = [pod for pod in runners.values() if labels_of(pod).get(LABEL_VM_NAME) == name.name]
-        beside = [pod for pod in own if name_of(pod).namespace == name.namespace]
-        current = [pod for pod in beside if name_of(pod).name == text(vm, "status", "podName")] or beside
-        # An agent beside the VM goes first; without one, the agent of the node answers for the VM.
+        same_name = [pod for pod in runners.values() if labels_of(pod).get(LABEL_VM_NAME) == name.name]
+        sidecars = [pod for pod in same_name if name_of(pod).namespace == name.namespace]
+        current = [pod for pod in sidecars if name_of(pod).name == text(vm, "status", "podName")] or sidecars
+        # A sidecar goes first; without one, the agent of the node answers for the VM.
         if current:
             targets[str(name)] = current[0], "/explain"
         elif (node := on_nodes.get(text(vm, "status", "node"))) is not None:

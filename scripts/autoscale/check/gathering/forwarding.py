@@ -13,7 +13,7 @@ from protocol.units import Seconds
 
 PATIENCE: Final = Seconds(8.0)
 RUNNING: Final = Seconds(4.0)
-"""kubectl waits so long for a running pod behind a Service; well below ``PATIENCE``, so that it says so itself."""
+"""How long kubectl waits for a running pod; well below ``PATIENCE``, so that kubectl itself reports the reason."""
 
 _FORWARDING: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) -> (\d+)")
 _FORBIDDEN: Final = re.compile(r"\(Forbidden\)| is forbidden: ")
@@ -24,7 +24,7 @@ class ForwardingError(Exception):
 
 
 class CannotForwardError(ForwardingError):
-    """It is the way that fails: there is no kubectl, no right to it, or it ``is_slow``. Of the pod nothing is known."""
+    """Forwarding itself fails: there is no kubectl, no right to it, or it ``is_slow``. The pod may be well."""
 
     def __init__(self, why: str, *, is_slow: bool = False) -> None:
         super().__init__(why)

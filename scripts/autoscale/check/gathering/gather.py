@@ -1,4 +1,4 @@
-"""Gathers everything that the checks need, concurrently where no look depends on another."""
+"""Gathers everything that the checks need, concurrently unless one look depends on another."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PLAIN_NAMESPACE: Final = "kube-system"
 """Where the plain manifests go."""
 
 NEW_NAMESPACE: Final = "autoscale-system"
-"""Where the documents have the chart installed."""
+"""The documentation installs the chart there."""
 
 STAND_IN: Final = "default"
 """Pods are tried there while the installation's namespace is not there yet."""
@@ -63,9 +63,9 @@ STAND_IN: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """Sources: the API, kubectl for what only it can show, and our calendar. An empty ``namespace`` is found.
+    """Sources: the API, kubectl for what only it can show, and our calendar. An empty ``namespace`` means: find it.
 
-    ``notes`` are about the way to the cluster.
+    ``notes`` collects remarks on how the cluster was reached.
     """
 
     client: ApiClient
@@ -181,7 +181,7 @@ class Gathering:
         return facts if before else replace(facts, injection=await trials.injection(self.client, facts))
 
     async def _told(self, facts: CheckFacts) -> CheckFacts:
-        """Explanations of programs, and the certificates of their ports."""
+        """Rights of programs, their metrics and explanations, and the certificates of their ports."""
         of_accounts = rights.account_rights(self.client, wanted_by_accounts(facts))
         if isinstance(facts.pods, Unseen):
             return replace(facts, account_rights=await of_accounts)
@@ -202,21 +202,21 @@ class Gathering:
 def namespace_of(deployments: Objects) -> str:
     """Namespace of the scheduler, if there is exactly one; else empty (pure)."""
     schedulers = [] if isinstance(deployments, Unseen) else deployments.value
-    where = {name_of(deployment).namespace for deployment in schedulers if name_of(deployment).name == SCHEDULER}
-    return where.pop() if len(where) == 1 else ""
+    namespaces = {name_of(deployment).namespace for deployment in schedulers if name_of(deployment).name == SCHEDULER}
+    return namespaces.pop() if len(namespaces) == 1 else ""
 
 
 def wanted_by_accounts(facts: CheckFacts) -> dict[str, frozenset[Right]]:
     """Rights that the service accounts of existing pods need: programs, and VMs with a sidecar (pure)."""
     shipped_rights = needed_rights(shipped(), facts.namespace)
     pods = [] if isinstance(facts.pods, Unseen) else facts.pods.value
-    here = defaultdict[str, list[Json]](list)
+    pods_by_account = defaultdict[str, list[Json]](list)
     for pod in pods:
-        here[f"{facts.namespace}:{text(pod, 'spec', 'serviceAccountName')}"].append(pod)
+        pods_by_account[f"{facts.namespace}:{text(pod, 'spec', 'serviceAccountName')}"].append(pod)
     rights_by_account = {
-        account: exercised(account, granted, here[account])
+        account: exercised(account, granted, pods_by_account[account])
         for account, granted in shipped_rights.items()
-        if account in here
+        if account in pods_by_account
     }
     # The agent's rights are those of its Role; a sidecar uses them in the namespace of its VM.
     of_agent = next(

@@ -17,8 +17,8 @@ _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @cache
 def shipped() -> tuple[Json, ...]:
-    """Every object of them, with what two schedulers need beside the rights of one. They are the project's own, so
-    plain YAML is read.
+    """Every object of them, with the rights that a second scheduler adds. The files are the project's own, so an
+    ordinary YAML loader reads them.
     """
     folder = _DEPLOY / "kubernetes"
     leader = folder / "with-certificates" / "scheduler-leader.yaml"

@@ -41,7 +41,7 @@ REVIEW: Final[Json] = {
         },
     },
 }
-"""Of a pod that runs no VM: it is admitted as it is."""
+"""A review of a pod that runs no VM, which our webhook admits unchanged."""
 
 
 def _trusting_all() -> ssl.SSLContext:
@@ -53,8 +53,8 @@ def _trusting_all() -> ssl.SSLContext:
 
 
 async def shown(port: int, bundles: Mapping[str, tuple[bytes, str]]) -> Look[Served]:
-    """Certificate at the forwarded ``port``. ``bundles`` are authorities (PEM) that should vouch for it, each with the
-    name that is asked for, by whose they are.
+    """Certificate at the forwarded ``port``. ``bundles`` has, by webhook, the authorities (PEM) that should vouch for
+    it and the host name to ask for.
     """
     try:
         # No host name: the certificate is looked at and not verified.
@@ -89,9 +89,9 @@ async def _handshake(port: int, context: ssl.SSLContext, host: str) -> bytes:
     async with asyncio.timeout(_PATIENCE):
         _, writer = await asyncio.open_connection(_HOST, port, ssl=context, server_hostname=host or None)
     try:
-        shown_object = writer.get_extra_info("ssl_object")
+        tls_object = writer.get_extra_info("ssl_object")
         # Binary form: without verification, getpeercert() returns an empty dict.
-        return ssl.DER_cert_to_PEM_cert(shown_object.getpeercert(True)).encode()
+        return ssl.DER_cert_to_PEM_cert(tls_object.getpeercert(True)).encode()
     finally:
         writer.close()
 
@@ -105,7 +105,7 @@ async def reviewed(port: int, name: str, path: str) -> Webhook:
     """Review a made-up pod at the webhook on the forwarded ``port``."""
     url = f"https://{_HOST}:{port}{path or '/'}"
     try:
-        # A proxy of the environment must not take requests to a forwarded port.
+        # Requests to a forwarded port must not go to a proxy that the environment names.
         async with httpx.AsyncClient(verify=_trusting_all(), trust_env=False, timeout=_PATIENCE) as client:
             response = await client.post(url, json=REVIEW)
         answer = child(msgspec.json.decode(response.raise_for_status().content, type=Json), "response")

@@ -67,7 +67,6 @@ def pod_of(workload: Json, *, is_installed: bool) -> Json:
 
 async def injection(client: ApiClient, facts: CheckFacts) -> Look[str]:
     """Reason why a pod of a VM would get no agent; empty if it gets one."""
-    # The API server reaches the webhook by a way of its own, which a port-forward does not test.
     try:
         our_webhooks(facts)
     except UnseenError as error:
@@ -75,11 +74,12 @@ async def injection(client: ApiClient, facts: CheckFacts) -> Look[str]:
     accounts = await objects(client, SERVICE_ACCOUNTS, fields=f"metadata.name={AGENT_ACCOUNT}")
     if isinstance(accounts, Unseen):
         return accounts
-    where = [name_of(account).namespace for account in accounts.value]
-    watched = [namespace for namespace in where if namespace not in _unasked(facts)]
+    namespaces = [name_of(account).namespace for account in accounts.value]
+    watched = [namespace for namespace in namespaces if namespace not in _unasked(facts)]
     if not watched:
         return Unseen(f"no namespace of VMs has the service account {AGENT_ACCOUNT}")
-    # One namespace stands for all: the webhook's rules are the same in each.
+    # The API server calls the webhook over a network path that no port-forward tests. One namespace stands for all:
+    # the webhook's rules are the same in each.
     look = await _tried(client, watched[0], OF_A_VM, lambda made: "" if agent_container(made) else NO_AGENT)
     if isinstance(look, Unseen) or look.value in ("", NO_AGENT):
         return look
@@ -90,9 +90,11 @@ async def injection(client: ApiClient, facts: CheckFacts) -> Look[str]:
 def _unasked(facts: CheckFacts) -> set[str]:
     """The namespaces about whose pods the webhook is not asked."""
     namespaces = [] if isinstance(facts.namespaces, Unseen) else facts.namespaces.value
-    out = {name_of(namespace).name for namespace in namespaces if labels_of(namespace).get(LABEL_INJECT) == "false"}
+    excluded = {
+        name_of(namespace).name for namespace in namespaces if labels_of(namespace).get(LABEL_INJECT) == "false"
+    }
     # The webhook leaves out kube-system and its own namespace, or it could block its own pod.
-    return {*out, "kube-system", facts.namespace}
+    return {*excluded, "kube-system", facts.namespace}
 
 
 async def _tried(
@@ -111,7 +113,7 @@ async def _tried(
         # A webhook that declares side effects makes the API server refuse dry runs.
         if _NO_DRY_RUN in message:
             return Unseen(f"a webhook takes no dry runs: {message}")
-        # The part before it only repeats the pod's generated name.
+        # The text before " is forbidden: " only repeats the pod's generated name.
         return SiteObservations(message.partition(" is forbidden: ")[2] or message)
     except ApiUnavailableError as error:
         return Unseen(f"create pods in {namespace} as a dry run: {why_not(error)}", has_failed=True)

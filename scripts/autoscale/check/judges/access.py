@@ -55,7 +55,7 @@ _ONLY_WITH: Final = {
 """By account and kind, the argument without which a program does nothing with that kind: the chart grants no more."""
 
 _NOT_WITH: Final = {("neonvm-controller", "--no-network-policies"): "polic"}
-"""By account and argument, a part of the names of the kinds with which a program then does nothing."""
+"""By account and argument: a part of the names of the kinds that a program with this argument leaves alone."""
 
 
 def install_rights(namespace: str, *, makes_namespace: bool) -> list[Right]:
@@ -72,10 +72,10 @@ def install_rights(namespace: str, *, makes_namespace: bool) -> list[Right]:
     )  # fmt: skip
     rights = [Right(verb, group, what, namespace) for group, what in inside for verb in ("create", "patch")]
     rights += [Right(verb, group, what) for group, what in outside for verb in ("create", "patch")]
-    # The role of `extension-apiserver-authentication-reader` can be bound in its own namespace alone.
+    # `extension-apiserver-authentication-reader` is a Role, which can be bound only in its own namespace.
     rights += [Right(verb, _RBAC, "rolebindings", BORROWED_IN) for verb in ("create", "patch")]
     rights += [Right("create", "", "namespaces")] if makes_namespace else []
-    # RBAC lets nobody grant rights that they do not hold themselves, unless they may `escalate` and `bind`.
+    # RBAC lets nobody grant rights beyond their own, unless they may `escalate` (in roles) and `bind` (in bindings).
     rights += [Right("escalate", _RBAC, "clusterroles"), Right("bind", _RBAC, "clusterroles")]
     # A dict drops duplicates and keeps the order: an installation in kube-system names its RoleBindings twice.
     return list(dict.fromkeys(rights))
@@ -137,10 +137,10 @@ def needed_rights(documents: Iterable[Json], namespace: str) -> dict[str, frozen
 
     Accounts are ``namespace:name``.
     """
-    every = list(documents)
-    roles = {(text(role, "kind"), name_of(role).name): role for role in every if "rules" in role}
+    objects = list(documents)
+    roles = {(text(role, "kind"), name_of(role).name): role for role in objects if "rules" in role}
     granted: dict[str, set[Right]] = {}
-    for binding in every:
+    for binding in objects:
         if text(binding, "kind") in ("ClusterRoleBinding", "RoleBinding"):
             for account in _accounts(binding, namespace):
                 # An account has several bindings, each with rights of its own.

@@ -19,7 +19,7 @@ _ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 _POD_SECURITY: Final = ("violates PodSecurity",)
 _QUOTA: Final = ("exceeded quota", "failed quota")
 _CLASSES: Final = ("insufficient quota to match these scopes",)
-"""What a cluster says that admits some priority classes only where a quota is for them."""
+"""The refusal of a cluster that admits some priority classes only if a quota covers them."""
 
 _LIMITS: Final = ("usage per Container", "usage per Pod", "limit to request ratio", "LimitRange")
 
@@ -31,7 +31,7 @@ def exists(facts: CheckFacts) -> CheckResult:
     namespace = next(
         (candidate for candidate in facts.namespaces.value if name_of(candidate).name == facts.namespace), None
     )
-    # Only if the scheduler is installed is a missing namespace a fault; otherwise installing makes it.
+    # A missing namespace is a fault only if the scheduler is installed; otherwise installing makes it.
     if namespace is None and SCHEDULER in installed(facts):
         return CheckResult(problems=[CheckProblem(facts.namespace, f"there is no namespace {facts.namespace}")])
     if namespace is None:

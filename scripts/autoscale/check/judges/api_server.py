@@ -20,10 +20,10 @@ from scripts.autoscale.check.installed_programs import (
 from scripts.autoscale.check.looks import Unseen, UnseenError
 
 LEAST: Final = (1, 31)
-"""Definitions with selectable fields, and tokens that name their node."""
+"""Needed for definitions with selectable fields, and for tokens that name their node."""
 
 LEAST_FOR_CONTROLLER: Final = (1, 33)
-"""IPAddress objects, which our own controller for VMs gives addresses out of."""
+"""Needed for IPAddress objects, with which our own controller assigns addresses to VMs."""
 
 Minor = tuple[int, int]
 _NUMBERS: Final = re.compile(r"v?(\d+)\.(\d+)")

@@ -19,18 +19,18 @@ from scripts.autoscale.check.installed_programs import INJECTOR
 from scripts.autoscale.check.looks import SiteObservations, Unseen, UnseenError
 
 SECRETS: Final = "autoscaling-certificates"
-"""What the names of our Secrets with certificates begin with; the one of that name has the authorities alone."""
+"""Prefix of our Secrets with certificates; the one of exactly this name has only the authorities."""
 
 EXPANDER_AUTHORITY: Final = "autoscaling-expander-ca"
 OF_THE_EXPANDER: Final = (EXPANDER_AUTHORITY, "autoscaling-expander-tls")
-"""What cert-manager fills for the expander where the others' keeper is not there; an authority of its own signs it."""
+"""Secrets that cert-manager fills for the expander if nothing else issues its certificate; they have their own CA."""
 
 RUNNERS: Final = "neonvm-runners"
-"""The same for runner pods: the controller's own authority signs these."""
+"""Prefix of those for runner pods, which the controller's own authority signs."""
 
 WEBHOOKS: Final = "autoscaling-"
 LATE: Final = 0.9
-"""The share of its life after which a certificate should have been replaced; it is when two thirds are over."""
+"""Share of its life after which an old certificate is reported; replacement is due after two thirds."""
 
 _DAY: Final = 86_400.0
 _SUFFIXES: Final = (".crt", ".pem")
@@ -150,15 +150,15 @@ def are_current(facts: CheckFacts) -> CheckResult:
         for stored in stored_certificates
         if not stored.chain
     ]
-    whole = _decisive(stored_certificates)
-    described = ((stored, f"{stored} ({_named(stored.decisive)})") for stored in whole)
-    aged = (_age_problem(what, stored.secret, stored.decisive, now) for stored, what in described)
-    problems += [problem for problem in aged if problem is not None]
+    decisive = _decisive(stored_certificates)
+    described = ((stored, f"{stored} ({_named(stored.decisive)})") for stored in decisive)
+    age_problems = (_age_problem(what, stored.secret, stored.decisive, now) for stored, what in described)
+    problems += [problem for problem in age_problems if problem is not None]
     # The controller issues certificates of runners; the others are issued elsewhere, so their remedy differs.
     problems = [
         replace(problem, remedy=_OF_RUNNERS) if problem.subject.startswith(RUNNERS) else problem for problem in problems
     ]
-    ends = [stored.decisive.not_valid_after_utc for stored in whole]
+    ends = [stored.decisive.not_valid_after_utc for stored in decisive]
     soonest = f"the first of {len(ends)} expires in {_span((min(ends) - now).total_seconds())}" if ends else ""
     return CheckResult(soonest, problems)
 
@@ -185,7 +185,7 @@ def are_signed(facts: CheckFacts) -> CheckResult:
         CheckProblem(leaf.secret, f"{leaf} is not signed by any authority in ca.crt")
         for leaf in leafs
         # An authority of runners vouches for runners alone, and no other for them.
-        if not _vouched(leaf.chain, [ca for of, ca in authorities if of.is_of_runners == leaf.is_of_runners])
+        if not _vouched(leaf.chain, [ca for holder, ca in authorities if holder.is_of_runners == leaf.is_of_runners])
     ]
     return CheckResult(f"{len(leafs)} certificates", problems)
 
@@ -193,14 +193,14 @@ def are_signed(facts: CheckFacts) -> CheckResult:
 def _vouched(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:
     """Return True if an authority has signed the leaf, or an intermediate of its chain that leads to it."""
     # From the leaf upwards, as a TLS client builds the path.
-    at, *others = chain
-    while not any(_signed(at, ca) for ca in authorities):
-        signers = [signer for signer in others if _signed(at, signer)]
+    current, *others = chain
+    while not any(_signed(current, ca) for ca in authorities):
+        signers = [signer for signer in others if _signed(current, signer)]
         if not signers:
             return False
-        at = signers[0]
+        current = signers[0]
         # Each certificate is used once, so that a cycle of signatures cannot make the walk endless.
-        others.remove(at)
+        others.remove(current)
     return True
 
 
@@ -219,8 +219,8 @@ def are_served(facts: CheckFacts) -> CheckResult:
     if not observed:
         raise UnseenError(next((look.why for look in facts.served.values() if isinstance(look, Unseen)), "no TLS port"))
     now, stored_leaves = _moment(facts), {leaf for stored in _kept(facts) for leaf in stored.chain}
-    ages = (_shown(port, served.certificate, stored_leaves, now) for port, served in observed.items())
-    return CheckResult(f"{len(observed)} ports", [problem for problem in ages if problem is not None])
+    port_problems = (_shown(port, served.certificate, stored_leaves, now) for port, served in observed.items())
+    return CheckResult(f"{len(observed)} ports", [problem for problem in port_problems if problem is not None])
 
 
 def _shown(port: str, certificate: bytes, kept: set[x509.Certificate], now: datetime) -> CheckProblem | None:
@@ -296,9 +296,9 @@ def webhooks_answer(facts: CheckFacts) -> CheckResult:
             next((look.why for look in looks.values() if not isinstance(look, SiteObservations)), "it was not asked")
         )
     problems = [
-        CheckProblem(name, f"the webhook {name} does not answer: {got.refused}")
-        for name, got in reviews.items()
-        if got.refused
+        CheckProblem(name, f"the webhook {name} does not answer: {review.refused}")
+        for name, review in reviews.items()
+        if review.refused
     ]
     return CheckResult(f"{len(reviews)} webhooks", problems)
 

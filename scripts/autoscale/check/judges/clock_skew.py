@@ -58,7 +58,7 @@ def _of_leases(leases: Sequence[Json], whose: str) -> CheckResult:
 def lead_of(lease: Json) -> float | None:
     """Seconds by which the calendar of the last to renew the Lease is ahead of the API server's, to a second.
 
-    None if the Lease was changed for another reason since.
+    None if the Lease does not have both times.
     """
     # The holder writes `renewTime` by its own calendar; the API server stamps `managedFields` by its own when it
     # stores that. The difference is how far the two are apart.

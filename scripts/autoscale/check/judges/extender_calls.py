@@ -1,4 +1,4 @@
-"""Check that kube-scheduler is configured to ask our extender, asks, and is answered (pure)."""
+"""Whether kube-scheduler is configured to ask our extender, asks it, and gets answers (pure)."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def _sampling(document: Json, facts: CheckFacts) -> list[str]:
     ours = next(
         (profile for profile in items(document, "profiles") if text(profile, "schedulerName") == SCHEDULER_NAME), {}
     )
-    # A profile's own percentage goes before that of the whole configuration.
+    # A profile's own percentage takes precedence over that of the whole configuration.
     percent = ours.get(_PERCENT) or document.get(_PERCENT)
     service_percent = _percent_told(facts)
-    # kube-scheduler may be content with fewer nodes than the service takes for a sample of them.
+    # With a lower percentage kube-scheduler asks about fewer nodes than the service takes for a sample.
     if not isinstance(percent, int) or percent >= service_percent:
         return []
     return [
@@ -200,7 +200,7 @@ def _never_tried(pods: Sequence[Json], now: float) -> list[str]:
     return [
         str(name_of(pod))
         for pod in pods
-        # kube-scheduler writes this condition at its first attempt, whatever the outcome.
+        # The first attempt sets this condition, whatever the outcome.
         if not any(text(condition, "type") == "PodScheduled" for condition in items(pod, "status", "conditions"))
         and (made := parse_timestamp(text(pod, "metadata", "creationTimestamp"))) is not None
         and now - made > _ENOUGH

@@ -11,7 +11,7 @@ from scripts.autoscale.check.installed_programs import DEVICES, NETWORK, install
 from scripts.autoscale.check.looks import UnseenError
 
 RESOURCES: Final = ("autoscaling.neon.tech/guest-devices", "neonvm/kvm")
-"""What a device plugin offers: ours on every node, the original's where there is KVM."""
+"""What a device plugin offers: ours on every node, the original's only on nodes with KVM."""
 
 FLAT_NETWORK: Final = "autoscaling.neon.tech/flat-network"
 """What our network program offers on a node whose frames it filters."""
@@ -95,7 +95,9 @@ def accelerate(facts: CheckFacts) -> CheckResult:
     """Check that guests run on KVM, as their VMs say; a VM that asks for emulation does not count."""
     acceleration: dict[str, tuple[bool, str]] = {}
     for vm in facts.vms.value:
-        condition = next((c for c in items(vm, "status", "conditions") if text(c, "type") == "Accelerated"), None)
+        condition = next(
+            (listed for listed in items(vm, "status", "conditions") if text(listed, "type") == "Accelerated"), None
+        )
         # A VM that turns acceleration off asks for emulation, so it says nothing about its node.
         if condition is None or child(vm, "spec").get("enableAcceleration") is False or not text(vm, "status", "node"):
             continue

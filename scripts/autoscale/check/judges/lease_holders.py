@@ -38,8 +38,8 @@ def are_held(facts: CheckFacts) -> CheckResult:
     if not wanted:
         raise UnseenError("no program that is installed has a Lease")
     problems = [why for program, name in wanted if (why := _wrong(facts, program, name, leases.get(name))) is not None]
-    led = [f"{name}: {_holder(leases[name])}" for _, name in wanted if name in leases]
-    return CheckResult("; ".join(led), problems)
+    holders = [f"{name}: {_holder(leases[name])}" for _, name in wanted if name in leases]
+    return CheckResult("; ".join(holders), problems)
 
 
 def holders_lead(facts: CheckFacts) -> CheckResult:
@@ -53,7 +53,7 @@ def holders_lead(facts: CheckFacts) -> CheckResult:
         holder = next((pod for pod in _replicas(facts, program) if _is_holder(lease, pod)), None)
         is_leading = None if holder is None else _says_leading(facts, holder)
         reporting += [] if is_leading is None or holder is None else [holder]
-        # A new leader reads the cluster before it acts; it may do so for a while after winning.
+        # A new leader reads the cluster before it acts, so it gets some seconds after it wins the Lease.
         if is_leading is False and _held_for(lease) > SPARE:
             claim = f"{holder} of {program.name} holds the Lease {program.leases[0]} and does not lead"
             problems.append(CheckProblem(str(holder), f"{claim}: no other can take its place"))
@@ -69,15 +69,15 @@ def _held_for(lease: Json) -> float:
 
 
 def _is_sought(facts: CheckFacts, program: Program, lease: str, here: Objects, leases: Objects) -> bool:
-    """Return True if there must be such a Lease: there is, or the replicas all stand by."""
-    # A scheduler without `--lease` acts alone, and a Lease that an earlier installation has left does not matter.
+    """Return True if the Lease is worth a check: it is there, or must be since replicas stand by and none leads."""
+    # A scheduler without `--lease` acts alone; a Lease left by an earlier installation does not matter.
     template = child(here.get(SCHEDULER, {}), "spec", "template")
     if program.name == SCHEDULER and program.name in here and not is_told(template, "--lease"):
         return False
     if program.name not in here or lease in leases or lease != program.leases[0]:
         return program.name in here and lease in leases
     leadership = [_says_leading(facts, pod) for pod in _replicas(facts, program)]
-    # All replicas report that they stand by: the Lease that one of them should hold is missing.
+    # Replicas report that they stand by, and none that it leads: the Lease that one should hold is missing.
     return False in leadership and True not in leadership
 
 
@@ -128,15 +128,15 @@ def _age(facts: CheckFacts, lease: Json) -> float | None:
 
 def one_leads(facts: CheckFacts) -> CheckResult:
     """Check that of a program's replicas at most one says that it leads."""
-    here, problems, led = installed(facts), list[CheckProblem](), list[str]()
+    here, problems, leading_pods = installed(facts), list[CheckProblem](), list[str]()
     for program in PROGRAMS:
         if not program.leases or program.name not in here:
             continue
         leaders = sorted(pod for pod in _replicas(facts, program) if leads(facts, pod))
-        led += leaders
+        leading_pods += leaders
         if len(leaders) > 1:
             message = f"{' and '.join(leaders)} of {program.name} both say that they lead"
             problems.append(CheckProblem(leaders[0], message))
-    if not led:
+    if not leading_pods:
         raise UnseenError("no replica says whether it leads")
-    return CheckResult(", ".join(sorted(led)), problems)
+    return CheckResult(", ".join(sorted(leading_pods)), problems)

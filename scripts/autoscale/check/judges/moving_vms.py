@@ -14,7 +14,7 @@ from scripts.autoscale.check.installed_programs import AGENT, pods_of, sidecar_p
 from scripts.autoscale.check.looks import SiteObservations, UnseenError
 
 LATELY: Final = 60.0
-"""Seconds: an agent asks once in 15."""
+"""Seconds; an agent asks every 15."""
 
 _STUCK: Final = 60.0
 """Seconds beyond its time-out after which a migration hangs."""
@@ -36,7 +36,7 @@ def _runs(vm: Json) -> bool:
 
 def have_agents(facts: CheckFacts) -> CheckResult:
     """Check that each VM that should be sized has exactly one agent: a sidecar, or its node's."""
-    # Labels hold the VM's name alone, which is unique within its namespace.
+    # Labels hold the VM's name alone, which is unique only within its namespace.
     sidecars = {(name_of(pod).namespace, labels_of(pod).get(LABEL_VM_NAME, "")) for pod in sidecar_pods(facts)}
     nodes = {node_of(pod) for pod in pods_of(facts, AGENT)}
     problems = list[CheckProblem]()

@@ -44,7 +44,7 @@ SETTINGS: Final[Mapping[str, Settings]] = {
 
 
 def are_valid(facts: CheckFacts) -> CheckResult:
-    """Check that each ConfigMap holds what its program can use, and whether a program refuses what it has."""
+    """Check that each ConfigMap has valid settings, and that no program refuses those that it was given."""
     maps = {name_of(config_map).name: texts(config_map, "data") for config_map in facts.config_maps.value}
     named = {program: _config_map(workload, program) for program, workload in installed(facts).items()}
     named = {program: name for program, name in named.items() if name}
@@ -53,7 +53,7 @@ def are_valid(facts: CheckFacts) -> CheckResult:
     refusals = {name: _wrong(program, name, maps.get(name)) for program, name in named.items()}
     problems = [CheckProblem(name, why) for name, why in refusals.items() if why]
     good = [name for name, why in refusals.items() if not why]
-    # A ConfigMap that is good now may not have reached its pod: kubelets refresh mounted files after a minute or so.
+    # A corrected ConfigMap may not have reached its pod yet: kubelets refresh mounted files after a minute or so.
     return CheckResult(", ".join(good), problems or _refused_by_programs(facts, named.get(SCHEDULER, SCHEDULER)))
 
 

@@ -103,7 +103,7 @@ def _troubles(pod: Json) -> Iterator[str]:
         reason = text(state, "state", "waiting", "reason")
         if reason == "CrashLoopBackOff":
             yield f"container {text(state, 'name')} has ended {whole(state, 'restartCount')} times: {_end(state)}"
-        # Every container waits with one of these reasons for a moment while its pod starts.
+        # A missing image has a line of its own, and the other reasons are normal while a pod starts.
         elif reason and reason not in _PULLS | _NOT_YET:
             yield f"container {text(state, 'name')} cannot start: {_waiting(state)}"
     for condition in items(pod, "status", "conditions"):
@@ -143,8 +143,8 @@ def versions_fit(facts: CheckFacts) -> CheckResult:
     """Check that agents are as old as the scheduler or one minor release behind it, and never ahead."""
     scheduler, agents = _newest(facts, SCHEDULER), dict[str, Version]()
     # Without the right to list pods of VMs, the agents of nodes can still be compared.
-    beside = [] if isinstance(facts.vm_pods, Unseen) else sidecar_pods(facts)
-    for pod in (*pods_of(facts, AGENT), *beside):
+    sidecars = [] if isinstance(facts.vm_pods, Unseen) else sidecar_pods(facts)
+    for pod in (*pods_of(facts, AGENT), *sidecars):
         if (agent_version := _version(pod, AGENT_CONTAINERS)) is not None:
             agents[str(name_of(pod))] = agent_version
     problems = [

@@ -24,7 +24,7 @@ _UTILIZATION: Final = 40
 guests that wait for these CPUs were seen to be busy with half a CPU together.
 """
 _DOWN_DELAY: Final = "90s"
-"""Longer than a replica takes to start: where the machine is busy, the other one's load falls meanwhile."""
+"""Longer than a replica takes to start: on a busy machine the load of the other one falls meanwhile."""
 
 
 def demo_group(policy: str) -> Json:

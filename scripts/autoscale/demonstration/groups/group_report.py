@@ -40,7 +40,7 @@ class GroupReport(msgspec.Struct, frozen=True):
 class GroupObservations:
     """Observations of the act. ``started_at`` is the first replica's size before the load.
 
-    ``said_under_load`` and ``said_at_last``: how long was waited, and what the group said of itself then; the second is
+    ``said_under_load`` and ``said_at_last`` have the time waited and the group's own message after it; the second is
     empty if the group came back.
     """
 

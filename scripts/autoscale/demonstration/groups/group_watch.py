@@ -97,8 +97,8 @@ def cores(vm: Json) -> float:
 
 
 def _row(vm: Json, state: str) -> tuple[str, str, str]:
-    most = vm.get("spec")
-    largest = _most(most if isinstance(most, dict) else {})
+    spec = vm.get("spec")
+    largest = _most(spec if isinstance(spec, dict) else {})
     # The group's own state of a member says more than the phase of its VM.
     does = "Leaving" if is_leaving(vm) else state or text(vm, "status", "phase") or "Pending"
     picture = f"{bar(cores(vm), cores(vm), largest, _BAR)} {cores(vm):g}/{largest:g} vCPU"

@@ -16,7 +16,7 @@ from scripts.autoscale.site import SiteError
 _CLIENTS: Final = 6
 _SCALE: Final = 1
 _WAVE: Final = 5
-"""Seconds: clients of a pool reconnect now and then; those of the next wave find the new replicas."""
+"""Seconds; short, because only the connections of the next wave reach new replicas."""
 
 _DEMAND: Final = 2.6
 _MEMORY: Final = "200Mi"
@@ -70,24 +70,24 @@ class SimulatedReads:
         """Nothing is needed."""
 
     async def press(self, goes_on: Callable[[], bool], on_tps: Callable[[float], None]) -> Outcome:  # noqa: ARG002 - none are run
-        """Asks the demand of the guests, and takes it back. Raises ``SiteError``."""
+        """Puts the demand on the guests, and takes it off again. Raises ``SiteError``."""
         loaded: set[str] = set()
         began = self.clock.now()
-        # The demand is divided among those that serve now, and is shared out again as replicas come and go.
+        # Divided among those that serve now, and again as replicas come and go.
         while goes_on() or self.clock.now() < Instant(began + _SHARE):
             serving = await self.controls()
             for control in serving:
                 await self._ask(control, {"cpu": _DEMAND / len(serving), "mem": _MEMORY})
             loaded.update(serving)
             await self.clock.sleep(_SHARE)
-        # Every replica that ever had a share gives it back, or it would never shrink.
+        # Takes the share from every replica that ever had one, or it would never shrink.
         for control in loaded:
             await self._ask(control, None)
         return Outcome(0, 0, "")
 
     async def _ask(self, control: str, demand: dict[str, object] | None) -> None:
         try:
-            # A proxy of the environment must not take requests to this machine.
+            # Requests to this machine must not go to a proxy that the environment names.
             async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
                 method = "DELETE" if demand is None else "PUT"
                 (await http.request(method, f"{control}/demand", json=demand)).raise_for_status()

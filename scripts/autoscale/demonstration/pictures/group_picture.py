@@ -37,7 +37,7 @@ def group_path(path: Path) -> Path:
 
 
 def draw_group(report: GroupReport, path: Path) -> None:
-    """Writes the picture. Raises ``NothingToDrawError`` if the load did not run, ``OSError`` where it cannot."""
+    """Writes the picture. Raises ``NothingToDrawError`` if the load did not run, ``OSError`` if it cannot."""
     began, ended = report.load_began, report.load_ended
     if began is None or ended is None or not report.points:
         raise NothingToDrawError(f"no picture of the group: {report.problems[0] if report.problems else 'no load ran'}")

@@ -16,7 +16,7 @@ from scripts.autoscale.demonstration.report import Report
 BEFORE, AFTER = 10.0, 8.0
 """This many seconds are shown before the load, and after the last change."""
 GAP = 5.0
-"""Seconds without a word from the load generator: what comes after that is another load."""
+"""Seconds without a report of the load generator, after which the next report belongs to another load."""
 INK, SKY, LEAF, RED, SHADE = "#1d3557", "#8fb8de", "#2a9d8f", "#e63946", "#f3efe4"
 
 
@@ -49,7 +49,7 @@ class NothingToDrawError(Exception):
 def draw(report: Report, path: Path) -> None:
     """Writes the picture, in the format that the end of ``path`` names.
 
-    Raises ``NothingToDrawError`` if the demonstration did not come to its load, ``OSError`` where ``path`` cannot be
+    Raises ``NothingToDrawError`` if the demonstration did not come to its load, ``OSError`` if ``path`` cannot be
     written.
     """
     began, ended = report.load_began, report.load_ended

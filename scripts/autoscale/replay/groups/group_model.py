@@ -1,4 +1,7 @@
-"""A group of equal replicas that share a recorded demand evenly, and its observation at every look."""
+"""A group of equal replicas that share a recorded demand evenly, and its observation at every look.
+
+Demand above what the serving replicas request counts as not covered.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,6 @@ class ReplicaShape:
     def of(cls, peak: float) -> ReplicaShape:
         """For a demand of at most ``peak`` vCPUs: two of the largest carry three quarters more than the peak."""
         usual = rounded(peak * 1000 / TYPICAL)
-        # Two of the largest carry 1.75 times the peak: with the fewest replicas there is still room.
         return cls(max(UNIT, rounded(usual / 4)), rounded(peak * 875), usual)
 
 
@@ -82,7 +84,7 @@ class OrderedReplicas:
 
 
 GroupPlayer = Callable[[ReplicaShape], Callable[[GroupObservation], OrderedReplicas]]
-"""Begins to play a recording with such a shape: what is wanted after every look."""
+"""Begins a recording with such a shape; what it returns gives the order after every look."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -
         at = index * line.step
         group.advance(at, demand * 1000)
         ready = len(group.ready)
-        # This step is noted before the policy is asked: what it decides holds from the next step on.
+        # Before the policy decides, whose order holds from the next step on.
         rows[:, index] = group.replicas, ready, group.size / 1000, group.capacity / 1000
         # Containers may use what a node has to spare, so the need is seen also above what they request.
         used = round(demand * 1000 / max(1, ready))
@@ -134,7 +136,7 @@ def play_group(line: Timeline, player: GroupPlayer, lags: Lags = DEFAULT_LAGS) -
 def oracle(line: Timeline) -> Floats:
     """The least that covers the demand of every moment, in vCPUs, by the best number of replicas and size for it."""
     shape, demand = ReplicaShape.of(float(line.demand.max())), line.demand * 1000
-    # Infinity where no size fits, so that another number of replicas wins.
+    # Infinity if no size fits, so that another number of replicas wins.
     best = np.full(len(demand), np.inf)
     for replicas in range(REPLICAS.min, REPLICAS.max + 1):
         size = np.maximum(shape.least, np.ceil(demand / replicas / UNIT - 1e-9) * UNIT)

@@ -48,7 +48,7 @@ class Recommenders:
     """An HPA and a VPA for one group."""
 
     def __init__(self) -> None:
-        # HPA's rule and VPA's percentiles of a day's decay: all players hear the same recommenders.
+        # All players use these two: HPA's rule, and VPA's percentiles, whose history decays over a day.
         self._desires = horizontal.Desires()
         self._history: vertical.History = {}
 
@@ -91,7 +91,7 @@ def plain_hpa(shape: ReplicaShape) -> Callable[[GroupObservation], OrderedReplic
 
 
 def vertical_only(_: ReplicaShape) -> Callable[[GroupObservation], OrderedReplicas]:
-    """A VPA alone: two replicas, each of the target where its size is outside of the bounds."""
+    """A VPA alone: two replicas, which get the target size once theirs is outside of the bounds."""
     recommenders = Recommenders()
 
     def look_at(look: GroupObservation) -> OrderedReplicas:
@@ -128,7 +128,7 @@ class HvpaPlayer:
     def __call__(self, look: GroupObservation) -> OrderedReplicas:
         """One look."""
         recommendations = Recommendations(self._known.replicas(look, REPLICAS, TARGET), self._known.sizes(look))
-        # The decision is made by the code that runs in a cluster; only its memory is kept here.
+        # The code that runs in a cluster decides; this player only keeps its memory.
         decision, self._memory = hvpa.decide(self._spec, workload(look), recommendations, self._memory, look.now)
         return _wanted(look, decision.replicas, decision.containers)
 

@@ -1,4 +1,7 @@
-"""A group whose pods follow an order with a delay, and whose metrics lag behind."""
+"""A group whose pods follow an order with a delay, and whose metrics lag behind.
+
+A new size reaches pods by a rolling update, as pods are deleted, or in place; replicas that are not ordered go at once.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ class Pod:
 
 @dataclass(slots=True)
 class LaggingGroup:
-    """The pods of one group, as an order of this many replicas of such a size becomes true."""
+    """The pods of one group, which follow the order of ``replicas`` of ``size``."""
 
     lags: Lags
     replicas: int
@@ -80,12 +83,12 @@ class LaggingGroup:
             self._make(-inf)
 
     def order(self, replicas: int, size: int) -> None:
-        """This many replicas of such a size, as far as that takes no time."""
+        """Orders this many replicas of such a size; what takes no time happens at once."""
         self.replicas, self.size = replicas, size
         self._settle()
 
     def advance(self, now: float, demand: float) -> None:
-        """Time passes until ``now``, from when on ``demand`` thousandths of a vCPU are shared by what is ready."""
+        """Time passes until ``now``; from then on the ready pods share ``demand`` thousandths of a vCPU."""
         self.now = now
         self._settle()
         ready = self.ready
@@ -107,7 +110,7 @@ class LaggingGroup:
 
     @property
     def difference(self) -> str:
-        """The difference between the pods and the order; empty if they do not."""
+        """How the pods differ from the order; empty if they do not."""
         if len(self.pods) != self.replicas:
             return f"there are {len(self.pods)} pods of {self.replicas}"
         unsized = sum(pod.size != self.size for pod in self.pods)
@@ -199,7 +202,7 @@ class LaggingGroup:
         """One wave: old pods go as far as enough stay ready, new ones come as far as there is room."""
         for pod in list(self._old()):
             stays = len(self.ready) - self._is_ready(pod)
-            # A rolling update lets a quarter of the replicas be missing; pods that are not ready are not missed.
+            # A quarter of the replicas may be missing during a rolling update; a pod that is not ready is no loss.
             if not self._is_ready(pod) or stays >= self.replicas - self.replicas // 4:
                 self.pods.remove(pod)
         for _ in list(self._old()):
