@@ -45,7 +45,8 @@ class ClusterFlags:
         if self.name and (self.context or self.kubeconfig not in ("", KUBECTLS)):
             other = "--context" if self.context else "--kubeconfig"
             raise CredentialsError(f"--name {self.name} is a local cluster, and {other} another: give one of them")
-        return bool(self.kubeconfig or self.context) and not self.name
+        # A set variable never gives way to a local cluster that happens to run: it may lead to another one.
+        return bool(self.kubeconfig or self.context or os.environ.get("KUBECONFIG")) and not self.name
 
     @property
     def local_name(self) -> str:
@@ -119,7 +120,7 @@ class ReachedCluster:
 
 def find_cluster(flags: ClusterFlags) -> ReachedCluster:
     """The cluster that is meant. Raises ``CredentialsError`` if there is none, or its kubeconfig cannot be used."""
-    # Flags go first, then a running local cluster that `$KUBECONFIG` names, then the cluster `local`, then kubectl's.
+    # Flags go first, then `$KUBECONFIG`, then the cluster `local`, then kubectl's usual one.
     folder = None if flags.of_kubectl else local_folder(flags)
     paths = flags.kubeconfigs() if folder is None else (folder.kubeconfig,)
     if not paths:
@@ -146,7 +147,7 @@ def context_namespace(flags: ClusterFlags) -> str:
 
 
 def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
-    """The local cluster that is meant, unless flags mean kubectl's; None if none is.
+    """The local cluster that is meant, unless it is kubectl's that is; None if none is.
 
     Raises ``CredentialsError`` if the one that is named does not run.
     """
@@ -162,19 +163,7 @@ def local_folder(flags: ClusterFlags) -> ClusterFolder | None:
             remedy = f"autoscale local up --name {folder.name}"
             raise CredentialsError(f"the local cluster {folder.name!r} does not run: {remedy}")
         return folder
-    return _folder_of_variable() or (folder if folder.runs() else None)
-
-
-def _folder_of_variable() -> ClusterFolder | None:
-    """The running local cluster to which ``$KUBECONFIG`` leads."""
-    if not os.environ.get("KUBECONFIG"):
-        return None
-    try:
-        paths = usual_kubeconfigs()
-        folder = known_folder(paths, login_of(paths))
-    except CredentialsError:
-        return None  # reported when kubectl's cluster is read, if no local one runs
-    return folder if folder is not None and folder.runs() else None
+    return folder if folder.runs() else None
 
 
 def known_folder(paths: Sequence[Path], login: Login | None) -> ClusterFolder | None:

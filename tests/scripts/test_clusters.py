@@ -82,9 +82,22 @@ def test_set_variable_never_falls_back(value: str, tmp_path: Path, monkeypatch: 
     written(tmp_path / "usual")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KUBECONFIG", value)
-    for flags in (ClusterFlags(), ClusterFlags(context="x"), ClusterFlags(kubeconfig=KUBECTLS)):
-        with pytest.raises(CredentialsError, match=f"KUBECONFIG={value}: no such file"):
-            find_cluster(flags)
+    with running(LOCAL, "http://127.0.0.1:5"):
+        for flags in (ClusterFlags(), ClusterFlags(context="x"), ClusterFlags(kubeconfig=KUBECTLS)):
+            for chosen in (find_cluster, history_path):
+                with pytest.raises(CredentialsError, match=f"KUBECONFIG={value}: no such file"):
+                    chosen(flags)
+
+
+def test_variable_goes_before_a_running_local_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``autoscale top`` showed ``local`` while the variable led to another cluster."""
+    away = written(tmp_path / "away", "https://away")
+    monkeypatch.setenv("KUBECONFIG", str(away))
+    with running(LOCAL, "http://127.0.0.1:5") as folder:
+        cluster = find_cluster(ClusterFlags())
+        assert (cluster.kubeconfigs, cluster.folder) == ((away,), None)
+        # Its history is a file of its own, too, although `local` has left one.
+        assert history_path(ClusterFlags()).parent != folder.root
 
 
 def test_empty_variable_counts_as_unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from scheduler_plugin.history.core.samples import HOUR, MINUTE, DecisionRecord, 
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied
 from scheduler_plugin.history.sqlite.store import SqliteStore
+from scripts.autoscale import clusters as clusters_module
 from scripts.autoscale.clusters import ClusterFlags
 from scripts.autoscale.costs import cost as command
 from scripts.autoscale.costs.cost_views import advice, advice_document
@@ -321,10 +322,13 @@ def test_a_local_cluster_is_the_same_by_its_kubeconfig(home: Path) -> None:
 def test_a_local_cluster_that_ended_keeps_its_history_and_no_other_clusters(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(home / "config", current="a")))
+    monkeypatch.setattr(clusters_module, "USUAL", usual := kubeconfig(home / "config", current="a"))
     (home / "local" / "spec.json").write_text("{}")
     local, of_kubectl = home / "local" / "history.sqlite", history_path(ClusterFlags(context="a"))
     assert (history_path(ClusterFlags()), history_path(ClusterFlags(), records=True)) == (local, of_kubectl)
+    with monkeypatch.context() as given:
+        given.setenv("KUBECONFIG", str(usual))
+        assert history_path(ClusterFlags()) == of_kubectl, "a set variable never falls back"
     of_kubectl.parent.mkdir(parents=True)
     of_kubectl.write_bytes(b"")
     assert history_path(ClusterFlags()) == of_kubectl
