@@ -27,15 +27,15 @@ WITHOUT_COUNTERPART: Final = frozenset({
 
 _FIELDS: Final = frozenset(TARGETS) | WITHOUT_COUNTERPART
 _OURS: Final = frozenset({"cpu", "memory", "timing", "monitor", "smoothing"})
-"""Sections of our policies: a document that has one of these too is neither's."""
+"""Sections of our policies: a document with one of these is not translated, so the decoder refuses a mixture."""
 
 _WHOLE: Final = "scaling"
 _DEFAULTS: Final = "defaultConfig"
 
 
 def in_our_words(document: object) -> tuple[object, tuple[str, ...]]:
-    """The policy as ours says it, where ``document`` is one of the original's; any other as it is. And what of it is
-    passed over, by its field: a target of 0, for which the original divides by zero, and fields that neither knows.
+    """A policy of the original's as ours; any other document as it is. Also lists what is passed over, by its field: a
+    target of 0, by which the original divides, and fields that neither knows.
 
     A target above 1 (a load average above the CPUs) becomes 1: no more than all of a CPU can be in use.
 
@@ -62,4 +62,5 @@ def in_our_words(document: object) -> tuple[object, tuple[str, ...]]:
 
 
 def _share(value: object) -> object:
-    return min(1.0, value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+    # ``min(1.0, nan)`` is 1.0; the decoder refuses the NaN.
+    return 1.0 if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 1.0 else value

@@ -87,6 +87,7 @@ def test_unknown_settings_are_skipped_and_reported(text: str, policy: Policy, to
     [
         ('{"loadAverageFractionTarget": -1}', "cpu.target: "),
         ('{"memoryUsageFractionTarget": "much"}', "memory.target: "),
+        ("loadAverageFractionTarget: .nan", "cpu.target: "),
         ('{"loadAverageFractionTarget": 0.7, "cpu": {"target": 0.5}}', "document: "),
         ('{"speed": 3}', "document: "),
         ('{"scaling": {"computeUnit": {}}}', "document: "),
