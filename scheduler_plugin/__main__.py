@@ -51,8 +51,8 @@ AGENTS_LIMITS: Final = Limits(connections=8192, per_peer=1024, idle=Seconds(75.0
 EXTENDER_LIMITS: Final = Limits(connections=256, per_peer=256)
 METRICS_LIMITS: Final = Limits(connections=256, per_peer=64)
 
-OPEN_FILES: Final = 16_384
-"""Sockets and files, as far as the system allows: more than all connections without ``--listen-plain-agents``."""
+OPEN_FILES: Final = 32_768
+"""Sockets and files, as far as the system allows: more than the connections of all listeners together."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

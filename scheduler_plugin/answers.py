@@ -46,7 +46,10 @@ class _Review(msgspec.Struct):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Ask the programs that the options name; return 0 if all answer as they should."""
-    options = _parser().parse_args(arguments)
+    flags = _parser()
+    options = flags.parse_args(arguments)
+    if options.agents and not options.token_file:
+        flags.error("--agents needs --token-file")
     context = trusting(file=options.ca)
     questions: dict[str, Question] = {}
     # A proxy from the environment cannot reach the cluster's Services.

@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 
 from protocol.messages import ObjectName
-from scheduler_plugin.answers import PATIENCE, ask_for_permit, ask_webhook, until_answered
+from scheduler_plugin.answers import PATIENCE, ask_for_permit, ask_webhook, main, until_answered
 
 POD = ObjectName("autoscale-system", "autoscaling-answers")
 
@@ -72,3 +72,9 @@ def test_silent_webhook_is_reported() -> None:
 
     assert until_answered(refused, lambda: sum(pauses), pauses.append) == "no answer: connection refused"
     assert sum(pauses) == PATIENCE
+
+
+def test_agents_port_needs_a_token(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--agents", "http://scheduler/", "--namespace", POD.namespace, "--pod", POD.name])
+    assert (ended.value.code, "--agents needs --token-file" in capsys.readouterr().err) == (2, True)

@@ -8,11 +8,13 @@ from rich.console import Console
 
 from protocol.units import Bytes, Resources, Seconds
 from scripts.autoscale.demo import _busy_host
+from scripts.autoscale.demonstration import pgbench
 from scripts.autoscale.demonstration.bars import bar, sparkline
 from scripts.autoscale.demonstration.pgbench import (
     DatabaseServer,
     Outcome,
     PgbenchError,
+    find_pgbench,
     outcome_of,
     run_pgbench,
     tps_of,
@@ -72,6 +74,16 @@ def test_simulated_guests_claim_no_transactions() -> None:
 def test_the_growth_before_the_load_is_not_its_reaction() -> None:
     outcome = report(seen((2.0, SMALL), (5.0, LARGE), (8.0, SMALL), (13.0, LARGE), (40.0, SMALL)), Seconds(50.0))
     assert (outcome.reaction_seconds, outcome.seconds_until_first_growth) == (3.0, 5.0)
+
+
+def test_newest_pgbench_of_debian_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``9.6`` came before ``16``, compared as text."""
+    for version in ("9.6", "16", "10"):
+        (tmp_path / version / "bin").mkdir(parents=True)
+        (tmp_path / version / "bin" / "pgbench").touch()
+    monkeypatch.setattr(pgbench, "_DEBIAN", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    assert find_pgbench() == str(tmp_path / "16" / "bin" / "pgbench")
 
 
 def test_pgbench_reports_progress_in_lines() -> None:

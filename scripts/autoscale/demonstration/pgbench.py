@@ -45,12 +45,16 @@ class Outcome:
 
 def find_pgbench() -> str:
     """The program's path. Raises ``PgbenchError`` if it is not installed."""
-    # Debian keeps it out of PATH, in a folder for each version; in reverse order the newest (from 10 on) comes first.
-    versions = sorted(Path(_DEBIAN).glob("*/bin/pgbench"), reverse=True)
-    path = shutil.which("pgbench") or next((str(candidate) for candidate in versions), None)
+    # Debian keeps it out of PATH, in a folder for each version: /usr/lib/postgresql/16/bin.
+    versions = sorted(Path(_DEBIAN).glob("*/bin/pgbench"), key=_version_of)
+    path = shutil.which("pgbench") or (str(versions[-1]) if versions else None)
     if path is None:
         raise PgbenchError("pgbench is not installed; on Debian: sudo apt-get install postgresql-contrib")
     return path
+
+
+def _version_of(path: Path) -> tuple[int, ...]:
+    return tuple(int(part) for part in path.parent.parent.name.split(".") if part.isdigit())
 
 
 def tps_of(line: str) -> float | None:

@@ -343,7 +343,7 @@ FAULTS = (
     Fault("extender-configured", "not nodeCacheCapable", edited(*KUBE_CONFIG, "nodeCacheCapable: true", "a: b")),
     Fault(
         "extender-configured",
-        "told 20",
+        "expects 20",
         edited(*KUBE_CONFIG, "percentageOfNodesToScore: 20", "percentageOfNodesToScore: 5"),
     ),
     Fault("extender-configured", "is not YAML", settings(*KUBE_CONFIG, "{")),

@@ -23,6 +23,7 @@ from tests.scripts.check.changes import (
     both,
     certificates,
     changed,
+    edited,
     evicted,
     held_idly,
     in_list,
@@ -34,7 +35,7 @@ from tests.scripts.check.changes import (
     without,
     yet_to_come,
 )
-from tests.scripts.check.faults import FAULTS
+from tests.scripts.check.faults import FAULTS, KUBE_CONFIG
 from tests.scripts.check.good_state import (
     LEASE,
     NAMESPACE,
@@ -57,6 +58,11 @@ def wrong(facts: CheckFacts, *, before: bool = False) -> dict[str, Finding]:
 @pytest.mark.parametrize("before", [False, True])
 def test_nothing_is_wrong_with_a_cluster_in_order(before: bool) -> None:
     assert wrong(good(), before=before) == {}
+
+
+def test_percentage_zero_leaves_sampling_to_kube_scheduler() -> None:
+    zero = edited(*KUBE_CONFIG, "percentageOfNodesToScore: 20", "percentageOfNodesToScore: 0")
+    assert wrong(zero(good())) == {}
 
 
 def test_nothing_is_skipped_in_a_cluster_that_has_everything() -> None:

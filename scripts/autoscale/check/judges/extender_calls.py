@@ -72,18 +72,19 @@ def _sampling(document: Json, facts: CheckFacts) -> list[str]:
         (profile for profile in items(document, "profiles") if text(profile, "schedulerName") == SCHEDULER_NAME), {}
     )
     # A profile's own percentage takes precedence over that of the whole configuration.
-    percent = ours.get(_PERCENT) or document.get(_PERCENT)
-    service_percent = _percent_told(facts)
-    # With a lower percentage kube-scheduler asks about fewer nodes than the service takes for a sample.
-    if not isinstance(percent, int) or percent >= service_percent:
+    percent = ours[_PERCENT] if ours.get(_PERCENT) is not None else document.get(_PERCENT)
+    service_percent = _expected_percent(facts)
+    # With a lower percentage kube-scheduler asks about fewer nodes than the service takes for a sample. Zero, as unset,
+    # leaves the percentage to kube-scheduler.
+    if not isinstance(percent, int) or percent == 0 or percent >= service_percent:
         return []
     return [
-        f"{_PERCENT} is {percent}, and the service is told {service_percent} (extender.{_PERCENT} in {SETTINGS[0]}): "
+        f"{_PERCENT} is {percent}, and the service expects {service_percent} (extender.{_PERCENT} in {SETTINGS[0]}): "
         "pods may wait although nodes have room"
     ]
 
 
-def _percent_told(facts: CheckFacts) -> int:
+def _expected_percent(facts: CheckFacts) -> int:
     name, key = SETTINGS
     data = next(
         (texts(config_map, "data") for config_map in facts.config_maps.value if name_of(config_map).name == name), {}
