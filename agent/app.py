@@ -149,7 +149,7 @@ class Clients:
 
 
 def _scheduler(settings: AgentSettings, clock: Clock, clients: Clients, tls: ssl.SSLContext) -> SchedulerClient:
-    """A node's agent asks for many VMs at once, where the scheduler is of our own kind and takes that."""
+    """A node's agent sends the requests of many VMs in one message if the scheduler speaks our own version."""
     identity, url = _identity(settings.scheduler_token), settings.scheduler_url
     alone = HttpScheduler(clients.scheduler, url, identity, ASK_DEADLINE, settings.protocol)
     # Only our own wire version has batches, and a sidecar has just one VM to ask for.
@@ -185,10 +185,10 @@ def _maker(
             monitor=GuestMonitor(monitor, MONITOR_DEADLINE) if monitor else None,
         )
         return Runner(
-            # The wall clock as the first sequence number: a restarted agent counts on above its predecessor.
             assignment,
             ports,
             policy,
+            # The wall clock as the first sequence number: a restarted agent counts on above its predecessor.
             time.time_ns(),
             dependencies.log,
             unit=settings.compute_unit,
@@ -211,7 +211,7 @@ def no_authorities() -> ssl.SSLContext:
 
 
 def _trust(name: str, url: str, authority: Path | None) -> ssl.SSLContext:
-    """An authority whose file is not there yet is trusted from when it comes: until then no connection is made."""
+    """The context for calls to ``url``. While the authority's file is missing, no connection is made."""
     if not url.startswith("https://"):
         return no_authorities()
     # No file named: the system's authorities.

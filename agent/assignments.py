@@ -24,7 +24,7 @@ class AssignmentSource(Protocol):
 
     @property
     def unreadable(self) -> Mapping[ObjectName, str]:
-        """Pods that cannot be read, and why; they are left as they were known."""
+        """Pods that cannot be read, and why; their last known assignments stay."""
 
     def sets(self) -> AsyncIterator[frozenset[Assignment]]:
         """The whole set, now and after each change. May end or raise ``PortError``: then it is asked again."""
@@ -41,5 +41,5 @@ class OwnVm:
     async def sets(self) -> AsyncIterator[frozenset[Assignment]]:
         """The one set, for ever."""
         yield frozenset({self._assignment})
-        # An iterator that ended would be asked again at once.
+        # If the iterator ended, the supervisor would call ``sets`` again and again.
         await asyncio.Event().wait()

@@ -30,7 +30,7 @@ Span = str | float
 
 
 LONGEST_POLICY: Final = 8192
-"""Characters of a policy. It may come in an annotation of a VM, and is read between two requests of others."""
+"""Characters of a policy. Any VM's annotation may hold one, and parsing it holds up the agent's other VMs."""
 
 
 class PolicyError(ValueError):
@@ -102,7 +102,7 @@ class _Document(_Section):
 
 _CACHE: Final = "memory.cache"
 AMOUNTS: Final = frozenset({"memory.kernelAllowance", f"{_CACHE}.trickle"})
-"""What is an amount of memory."""
+"""Fields that are amounts of memory."""
 
 LIMITS: Final[dict[str, tuple[float, float]]] = {
     "memory.killHold": (0.0, 86_400.0),
@@ -158,7 +158,7 @@ def read_policy(text: str, base: Policy) -> Policy:
 
 
 def _smoothing(base: Smoothing, found: str | dict[str, object] | None) -> Smoothing:
-    """``default`` for all of ours; or ``cpu`` and ``memory``, each ``default`` or stages, and ``maxGap``."""
+    """``default`` for all of our defaults; or ``cpu`` and ``memory``, each ``default`` or stages, and ``maxGap``."""
     if found is None:
         return base
     if isinstance(found, str):
@@ -206,7 +206,7 @@ def _changed(base: P, section: _Section, path: str) -> P:
 
 
 def _read(place: str, value: object) -> object:
-    """A time, an amount of memory, or what it is already."""
+    """The value as seconds or bytes if the field is a time or an amount of memory; otherwise as it is."""
     if place in LIMITS:
         return _seconds(place, value)
     if place not in AMOUNTS:

@@ -74,7 +74,7 @@ def routes(
     messages: Mapping[str, int] | None = None,
 ) -> Mapping[str, Route]:
     """The listener's routes. ``alone``: the sidecar form, where ``/explain`` and ``/database`` need no name. ``tls``:
-    what is trusted. ``messages``: see ``AgentCollector``.
+    the files that the metrics report on. ``messages``: see ``AgentCollector``.
     """
     registry = registry_of(supervisor, clock, messages)
     watch_tls(registry, tls)
@@ -89,7 +89,7 @@ def routes(
 
 
 def explain_guard(access: ExplainAccess, alone: Assignment | None) -> Guard:
-    """Lets everyone read metrics and probes, and explanations whom ``access`` does. ``alone``: the sidecar's VM."""
+    """Everyone may read metrics and probes; ``access`` decides on explanations. ``alone``: the sidecar's VM."""
 
     async def guard(route: str, rest: str, caller: Caller) -> ProbeResponse | None:
         if route not in _EXPLANATIONS:

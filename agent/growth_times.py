@@ -22,7 +22,7 @@ class GrowthTimes:
         self._sums = dict.fromkeys(WaitStage, 0.0)
 
     def add(self, waits: Iterable[Wait]) -> None:
-        """Counts what has ended."""
+        """Counts waits that have ended."""
         for wait in waits:
             # A bucket includes its bound (``le``): with ``bisect_left``, a wait of exactly 5 s counts as 5 s.
             self._counts[wait.stage][bisect_left(BOUNDS, wait.took)] += 1
@@ -35,7 +35,7 @@ class GrowthTimes:
             self._sums[stage] += other._sums[stage]
 
     def histograms(self) -> Iterator[tuple[str, list[tuple[str, float]], float]]:
-        """Each stage with its buckets as Prometheus counts them, each with all below it, and the sum of its seconds."""
+        """Each stage with its cumulative buckets, as Prometheus counts them, and the sum of its seconds."""
         names = [*map(str, BOUNDS), "+Inf"]
         for stage in WaitStage:
             yield stage.value, list(zip(names, accumulate(self._counts[stage]), strict=True)), self._sums[stage]

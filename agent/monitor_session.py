@@ -1,9 +1,10 @@
-"""The conversation with the monitor in a guest: begun again and again, checked, and ended where it misbehaves (B.8).
+"""The conversation with the monitor in a guest: resumed after each end, checked, and ended if it misbehaves (B.8).
 
 Rules that hold here:
 
-- Nothing is decided here: what the monitor says becomes events, and what it is to be told comes from the plan.
-- A guest is not trusted. Too many messages, or no answer in time, end the conversation; the next begins ever later.
+- Nothing is decided here: messages of the monitor become events, and messages to it come from the plan.
+- A guest is not trusted. Too many messages, or no answer in time, end the conversation; the wait for the next one
+  grows each time.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ RECONNECT: Final = Backoff(Seconds(1.0), Seconds(15.0))
 """After a conversation that has ended, or did not begin."""
 
 STEADY: Final = Seconds(60.0)
-"""A conversation that lasted so long is begun again as after a first failure."""
+"""After a conversation that lasted this long, the next begins as soon as after a first failure."""
 
 MOST_AT_ONCE: Final = 20.0
 PER_SECOND: Final = 10.0
@@ -126,7 +127,7 @@ class MonitorSession:
                 self._outbox.put_nowait(NotUnderstood(number, "the type of this message is not known"))
 
     def _answered(self, message: UpscaleConfirmation | DownscaleResult | InternalError | InvalidMessage) -> None:
-        """An answer counts where it has the number of the question; a late one changes nothing."""
+        """An answer counts only if it has the number of the question; a late one changes nothing."""
         if message.id == self._asked:
             self._asked = None
             self._take(MonitorAnswered(None if isinstance(message, InternalError | InvalidMessage) else message))

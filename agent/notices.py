@@ -1,4 +1,4 @@
-"""Events on a VM's object, for people who look with ``kubectl describe``: what is wrong and not to be overlooked."""
+"""Events on a VM's object, for people who use ``kubectl describe``: what is wrong and must not be overlooked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Notices:
         self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     def take(self, state: State, event: Event, now: Instant) -> None:
-        """``state`` has not taken ``event`` yet."""
+        """Queue the notice that ``event`` is worth, if any; ``state`` has not taken the event yet."""
         notice = notice_of(state, event)
         # At most one of each reason in ``QUIET`` seconds: a guest may kill processes on every look.
         if notice is None or now - self._noted_at.get(notice[0], -QUIET) < QUIET:

@@ -69,7 +69,7 @@ class MetricsSource(Protocol):
         """A sample of the guest's metrics. Raises ``PortError``."""
 
     def close(self) -> None:
-        """Release what is kept between scrapes; another scrape may follow."""
+        """Release the connection kept between scrapes; another scrape may follow."""
 
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
@@ -91,7 +91,7 @@ class DatabaseView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DatabaseSource(Protocol):
-    """The guest's database, by the daemon in the guest."""
+    """The guest's database, as the daemon in the guest reports it."""
 
     async def look(self) -> DatabaseView:
         """Its status now. Raises ``PortError``."""

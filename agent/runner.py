@@ -68,7 +68,7 @@ from protocol.units import ComputeUnit, Instant, Seconds
 from protocol.virtual_machine import Bounds, VirtualMachine
 
 WATCH_BACKOFF = Backoff(Seconds(1.0), Seconds(20.0))
-"""Between two watches of the VM, also where the server ended the first in peace."""
+"""Between two watches of the VM, even if the server ended the first without an error."""
 
 
 LONGEST_FLOOR: Final = 86_400.0
@@ -155,7 +155,7 @@ class Runner:
 
     async def _act(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            # Cleared before the plan is made: an event that comes meanwhile makes another.
+            # Cleared before the plan is made: an event that comes meanwhile makes another plan.
             self._changed.clear()
             planned = plan(self.state, self._ports.clock.now())
             for action in planned.actions:
@@ -219,8 +219,8 @@ class Runner:
             except PortError as error:
                 failures += 1
                 self._take(VmLost(error.fault, error.reason))
-            # One failure's delay also after a watch that ended in peace: an API server that ends watches at once is
-            # not hammered.
+            # A watch that ended without an error waits like one failure: an API server that ends watches at once must
+            # not be hammered.
             wait = WATCH_BACKOFF.delay(max(1, failures), self._ports.clock.jitter())
             await self._ports.clock.wait(self._never, Instant(self._ports.clock.now() + wait))
 

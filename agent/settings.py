@@ -61,7 +61,7 @@ OF_ITS_POD: Final[Mapping[str, str]] = {
     "METRICS_URL": "http://{pod_ip}:9100/metrics",
     "DATABASE_URL": "http://{pod_ip}:25183/database",
 }
-"""The defaults of the per-node form: one address may not speak for all VMs."""
+"""The defaults of the per-node form, in which every guest has an address of its own."""
 
 _URL: Final = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?(?:[/?][!-~]*)?")
 
@@ -143,7 +143,7 @@ def _flags(arguments: Sequence[str]) -> dict[str, str | None]:
 
 
 def _dialect(found: Mapping[str, str]) -> tuple[ProtocolVersion, ComputeUnit | None]:
-    """The version to speak, and the agent's own compute unit in one whose answers do not say any."""
+    """The version to speak, and the agent's own compute unit if answers of that version carry none."""
     name, unit = found["SCHEDULER_PROTOCOL"], found["COMPUTE_UNIT"]
     if name not in SPOKEN:
         raise SettingsError(f"SCHEDULER_PROTOCOL: expected {' or '.join(SPOKEN)}, got {name!r}")
@@ -224,7 +224,7 @@ def _path(text: str) -> Path | None:
 
 
 def _present(name: str, found: Mapping[str, str]) -> Path | None:
-    """A file that was named must be used; the default one only where it exists."""
+    """A file that was named must be used; the default one only if it exists."""
     path = Path(found[name])
     return None if found[name] == OPTIONS[name][0] and not path.exists() else path
 

@@ -96,7 +96,7 @@ def _kind(event: Event) -> str:
 
 
 KILLS_APART: Final = 60.0
-"""Seconds."""
+"""Seconds between two log lines on the kills of one guest."""
 
 STARTED: Final[Mapping[type, str]] = {
     AskScheduler: "ask_started",
@@ -174,7 +174,7 @@ def _answered(state: State, event: Answered) -> Line | None:
 
 
 def _monitored(state: State, event: MonitorJoined | MonitorAnswered) -> Line | None:
-    """A refusal that lasts is one line."""
+    """The line for a monitor that joined, or refused for a new reason."""
     if isinstance(event, MonitorJoined):
         return LogLevel.INFO, "the guest's monitor answers", {"version": event.version}
     if not isinstance(event.result, DownscaleResult) or event.result.ok:

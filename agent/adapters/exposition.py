@@ -1,8 +1,8 @@
-"""Reading the few numbers that decide out of a guest's metrics page: node_exporter's, or vector's ``host_*`` (S4.3).
+"""Reads the few numbers that decisions need from a guest's page: node_exporter's, or vector's ``host_*`` (S4.3).
 
 Rules that hold here:
 
-- ``SCALARS`` and the two CPU families are the only list of what is wanted; everything else may be anything.
+- ``SCALARS`` and the two CPU families are the only list of wanted metrics; everything else is ignored.
 - Time is linear in the page and bounded for any page up to the size limit: no pattern here can backtrack, and lines or
   pages beyond what a real guest sends are not read to the end.
 - prometheus_client's parser is the oracle of the tests; it takes 15 to 35 times as long.
@@ -19,7 +19,7 @@ from agent.core.guest import CpuSeconds, GuestSample
 from protocol.units import Bytes
 
 COLLECTORS: Final = ("cpu", "stat", "loadavg", "meminfo", "pressure", "vmstat")
-"""The collectors of node_exporter that say what is wanted; asking for these alone makes its page small."""
+"""The collectors of node_exporter with the wanted metrics; asking for these alone keeps its page small."""
 
 SCALARS: Final[Mapping[bytes, str]] = {
     b"node_boot_time_seconds": "boot_time",
@@ -46,7 +46,7 @@ SCALARS: Final[Mapping[bytes, str]] = {
 """Families of one number each, and what ``_sample`` makes of them."""
 
 _PAGE: Final = 4096.0
-"""What the kernel counts refaults in; what moves from and to disks it counts in KiB."""
+"""Bytes: the kernel counts refaults in pages of this size, and disk traffic in KiB."""
 
 KERNEL_MODES: Final = frozenset({b"system", b"irq", b"softirq"})
 """Time in which the kernel worked, for programs or for itself."""
@@ -61,10 +61,10 @@ LONGEST_LINE: Final = 1024
 MOST_LABELS: Final = 16
 
 LARGEST: Final = 2.0**63
-"""No number of a guest is this large; the wire cannot say it."""
+"""No number of a guest is this large, and the wire could not carry it."""
 
 _SAMPLED: Final = b"host_cpu_seconds_total"
-"""Vector's: it counts by a clock of its own, every second or every 15, and shows what it had until the next time."""
+"""Vector's family: it samples on its own clock, every second or every 15, and repeats that sample until the next."""
 
 _CPU: Final = (b"node_cpu_seconds_total", _SAMPLED)
 _NAMES: Final = b"|".join(re.escape(name) for name in (*_CPU, *SCALARS))
@@ -98,7 +98,7 @@ def read_sample(page: bytes) -> GuestSample:
 
 
 def _note_sampling(scalars: dict[str, float], family: bytes, seconds: float, stamp: float | None) -> None:
-    """Of a line of a CPU: when it was counted, the newest of all; and, of an exporter that samples, all time so far."""
+    """Note the newest time stamp of all CPU lines and, for an exporter that samples, the sum of their seconds."""
     if stamp is not None:
         # Exposition time stamps are milliseconds.
         scalars["stamp"] = max(stamp / 1000.0, scalars.get("stamp", 0.0))
@@ -116,7 +116,7 @@ def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _cpu_line(rest: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """The CPU, the mode, the value and the time stamp; node_exporter's own way of writing them is read at once."""
+    """The CPU, the mode, the value and the time stamp."""
     # Nearly all wanted lines are CPU modes in node_exporter's own spelling, so they get a pattern of their own.
     short = _SHORT.fullmatch(rest)
     if short is not None:

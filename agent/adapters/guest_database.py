@@ -1,6 +1,7 @@
 """Status of the guest's database, from the daemon in the guest (S4.3).
 
-The guest is asked only when the agent is: the answer costs a guest a query, and only groups want to know.
+The agent asks the guest only when somebody asks the agent: each answer costs the guest a query, and only groups of VMs
+need it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class GuestDatabase:
         except (httpx.HTTPError, OSError) as error:
             raise no_answer(f"the guest's database at {self._url}", error, self._deadline) from None
         try:
-            # Decoded field by field and encoded again for whoever asked: a guest is not trusted.
+            # A guest is not trusted, so its answer is decoded field by field and encoded again for the caller.
             return msgspec.json.decode(body, type=DatabaseView)
         except (ValueError, RecursionError) as error:
             raise PortError(Fault.GUEST, f"the guest's database at {self._url}: {field_message(error)}") from None
@@ -49,7 +50,7 @@ class GuestDatabase:
                 body += chunk
                 if len(body) > LARGEST:
                     raise PortError(Fault.GUEST, f"the guest's database says more than {LARGEST} bytes")
-            # The body is read first: it says why.
+            # The body is read first: that of an error says why.
             if answer.status_code != httpx.codes.OK:
                 raise PortError(Fault.GUEST, f"the guest's database does not answer: {reason_in(bytes(body)).strip()}")
             return bytes(body)

@@ -1,7 +1,7 @@
 """The monitor in the guest over a WebSocket (B.8).
 
-A guest is not trusted: what it sends is bounded in size and number, frames that are no messages included; what is sent
-to it has a deadline, and where it redirects to is never followed.
+A guest is not trusted: its messages and other frames are bounded in size and number, sending to it has a deadline, and
+its redirects are never followed.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from protocol.token_bucket import TokenBucket
 from protocol.units import Instant, Seconds
 
 UNREAD = 8
-"""Messages that wait in memory; then the guest's are no longer read from the network."""
+"""Messages that may wait in memory; beyond that, no more are read from the network."""
 
 UNSENT = 64 * 1024
-"""Bytes of answers to a guest's pings that wait for it to read them; one that lets more wait is given up."""
+"""Bytes of pongs that may wait for a guest to read them; beyond that, the connection is closed."""
 
 SLICE = 1024
-"""Bytes that are read before it is looked at how many frames they were. The shortest frame has two."""
+"""Bytes parsed between two checks of the number of frames. The shortest frame has two."""
 
 MOST_FRAMES = 1000.0
 FRAMES_PER_SECOND = 200.0
-"""Frames and pieces from the network that a guest may send: at once, and in the long run. Each takes the time of the
-whole node's agent, and pings, pongs and empty parts of messages are no messages that the conversation counts."""
+"""Frames and pieces from the network that a guest may send: at once, and in the long run. Each takes time from the
+agent of the whole node, and the session's limit does not count pings, pongs and empty fragments."""
 
 POLITE = Seconds(0.5)
-"""For so long the end of a conversation is waited for."""
+"""Time for the closing handshake."""
 
 
 class GuestMonitor:
@@ -75,10 +75,10 @@ class GuestMonitor:
             socket = await connecting
             async with _ending(socket):
                 yield await self._greeted(socket)
-        # Something answers there, and nonsense is the fault of the guest.
+        # Something answers there, but with nonsense: the fault of the guest.
         except InvalidHandshake as error:
             raise PortError(Fault.GUEST, printable(f"the guest's monitor at {self._url}: {error}")) from None
-        # Most likely a guest without a monitor: as far as one can tell, that is the fault of the network.
+        # Most likely a guest without a monitor; that looks like a fault of the network, and is no trouble.
         except (OSError, TimeoutError, WebSocketException) as error:
             reason = f"the guest's monitor at {self._url} cannot be reached: {type(error).__name__}"
             raise PortError(Fault.NETWORK, reason) from None
@@ -113,7 +113,7 @@ async def _ending(socket: ClientConnection) -> AsyncIterator[None]:
 
 
 class _Bounded(ClientConnection):
-    """A connection that reads no flood of frames, and whose pongs do not pile up: the library reads and writes all."""
+    """A connection that ends a flood of frames, and a pile of unread pongs: the library bounds neither."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ``asyncio.Protocol``."""
@@ -124,7 +124,7 @@ class _Bounded(ClientConnection):
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
         self._frames += 1
-        # The library parses all it is given at once; small slices let the bucket stop a flood early.
+        # The library parses at once all that it gets; small slices let the bucket stop a flood early.
         for at in range(0, len(data), SLICE):
             super().data_received(data[at : at + SLICE])
             read, self._frames = self._frames, 0
@@ -137,7 +137,7 @@ class _Bounded(ClientConnection):
                 return
 
     def process_event(self, event: Event) -> None:
-        """Each frame is one."""
+        """Count the frame."""
         self._frames += 1
         super().process_event(event)
 
@@ -190,7 +190,7 @@ class _Connection:
 
 
 def _ended(error: ConnectionClosed) -> PortError:
-    """Too large a message ends a connection by us, with a reason in the frame that says so."""
+    """The error of an ended conversation, with the reason in the close frame: ours if the message was too large."""
     # The side that closed first says why; the other frame only echoes it.
     frame = error.sent if error.sent is not None and not error.rcvd_then_sent else error.rcvd
     why = "" if frame is None else printable(f" ({frame.code} {frame.reason})")

@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- Bodies are plain JSON values; who calls knows what they mean.
-- Every call has a deadline; a watch has one for its beginning, and is ended by the server.
+- Bodies are plain JSON values; the caller knows what they mean.
+- Every call has a deadline; a watch has one for its beginning, and the server ends it.
 - Errors are those of ``agent.ports``: the caller never sees a status code.
 """
 
@@ -39,7 +39,7 @@ TIMES: Final = WatchTimes.spread(0.0)
 
 _ERRORS: Final[Mapping[RefusalKind, type[PortError]]] = {
     RefusalKind.UNAVAILABLE: PortError,
-    RefusalKind.TOO_MANY_REQUESTS: PortError,  # it passes, whatever was asked for: no reason to bar a growth
+    RefusalKind.TOO_MANY_REQUESTS: PortError,  # it passes, whatever the request was: no reason to bar a growth
     RefusalKind.UNAUTHORIZED: PortError,  # as does a token that has just expired
     RefusalKind.NOT_FOUND: GoneError,
     RefusalKind.CONFLICT: ConflictError,

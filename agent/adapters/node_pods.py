@@ -38,7 +38,7 @@ class NodePods:
         page = await self._api.list(PODS.path(), self._selected)
         self._listed(page)
         yield frozenset(self._known.values())
-        # The version is too old to watch from. Ending in peace makes the supervisor list again at once.
+        # A version too old to watch from is no failure: the supervisor calls again, which lists the pods.
         with suppress(ExpiredError):
             async for event in self._api.watch(PODS.path(), self._selected, page.version):
                 if event.type != "BOOKMARK":
@@ -58,7 +58,7 @@ class NodePods:
         elif event.unreadable is not None:
             self._refuse(event.unreadable)
         else:
-            # First out, then in again if it still counts: it may have ended, or have a new address.
+            # Removed first, and added again if it still counts: it may have ended, or have a new address.
             self._known.pop(event.name, None)
             self._known.update(filter(None, [assignment_of(event.object)]))
 

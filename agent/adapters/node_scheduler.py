@@ -1,10 +1,10 @@
-"""The scheduler's port for the agent of a whole node: what is due together is asked in one message (decision 55).
+"""The scheduler's port for the agent of a whole node: requests due together go in one message (decision 55).
 
 Rules that hold here:
 
 - A request for more than is permitted waits for nothing: it goes alone and at once.
 - Others wait for ``GATHER`` at most, and each has an answer, or an error, of its own.
-- Nothing is repeated, except alone what a scheduler has refused as a batch without looking at it.
+- No request is sent twice, unless its batch was refused without being looked at: then it is sent alone.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from protocol.versions import AGENT_SPEAKS
 from protocol.wire.wire_batches import MalformedBatchError, decode_answers
 
 GATHER: Final = Seconds(0.01)
-"""How long what is due waits for others: the VMs of a node ask in one rhythm, and are planned one after the other."""
+"""How long a request waits for others: the VMs of a node ask in one rhythm, and are planned one after the other."""
 
 OFFER_AGAIN: Final = Seconds(60.0)
-"""After so long a scheduler that took no batches is offered them again: it may have been upgraded."""
+"""Wait before a scheduler that took no batches is offered them again: it may have been upgraded."""
 
 AFTER_FAILURE: Final = Seconds(5.0)
-"""After so long the next connection is tried where one could not be made, or led to a scheduler that gave no permit."""
+"""Wait before the next connection if one could not be made, or led to a scheduler that gave no permit."""
 
 _NOT_TAKEN: Final = frozenset({400, 404, 405, 413})
-"""Statuses of a batch as a whole that say that it was not looked at."""
+"""Statuses of a whole batch that mean that the scheduler has not looked at it."""
 
 
 class _NotTakenError(Exception):
-    """The batch was refused as a whole: its requests are to be asked alone."""
+    """The batch was refused as a whole: send its requests alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ class NodeScheduler:
             self._line.close()
 
     async def _together(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
-        entry = _Waiting(_encoded(request, slot_size), asyncio.get_running_loop().create_future())
-        self._waiting.append(entry)
+        queued = _Waiting(_encoded(request, slot_size), asyncio.get_running_loop().create_future())
+        self._waiting.append(queued)
         self._is_due.set()
-        return (await entry.answer).permit(AGENT_SPEAKS, slot_size)
+        return (await queued.answer).permit(AGENT_SPEAKS, slot_size)
 
     async def _offer(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
         # Set before the attempt, so that the other VMs of the node do not offer as well while it is under way.
@@ -107,8 +107,8 @@ class NodeScheduler:
         self.messages["alone"] += 1
         answer = await self._line.offer(_encoded(request, slot_size))
         if self._line.most:
-            self._offer_at = self._clock.now()  # where this connection ends, the next one is made at once
-        # A permit without an offer taken: this scheduler knows no batches. One that gave no permit may only stand by.
+            self._offer_at = self._clock.now()  # if this connection ends, the next one is made at once
+        # A permit but no word on batches: this scheduler knows none. One that gave no permit may be a standby.
         elif answer.status == 200:
             self._offer_at = Instant(self._clock.now() + OFFER_AGAIN)
             self._line.close()

@@ -1,7 +1,7 @@
 """One connection to the scheduler for many requests at once (decision 55).
 
-A batch goes only over a connection whose other end has said that it takes batches: each begins with one request as
-always, which offers them. So a scheduler that does not know batches never sees one, whatever was there before it.
+A batch goes only over a connection whose other end has accepted batches: each connection begins with a single request
+that offers them. So a scheduler that does not know batches never sees one, even after a newer one was replaced by it.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ LARGEST: Final = 1024 * 1024
 """A full page of node_exporter has about 100 KiB; one CPU more adds half a KiB."""
 
 AS_IT_IS: Final = "Accept-Encoding: identity"
-"""Packing so small a page costs the guest more than sending it, and a packed one could unpack to anything."""
+"""Compressing so small a page costs the guest more than sending it, and a compressed one could unpack to anything."""
 
 
 SELECTIONS: Final = (COLLECTORS, tuple(name for name in COLLECTORS if name != "vmstat"), ())
-"""What is asked for, in this order, until the exporter takes it; nothing named is everything."""
+"""Collectors to ask for: when the exporter refuses one selection, the next is used. An empty one asks for all."""
 
 
 class NodeExporter:

@@ -143,7 +143,7 @@ def _scraped(state: State, sample: GuestSample, now: Instant) -> None:
         guest.calm_since = since
     settling = _settling(state, since)
     guest.goal = goal(sample, guest.rates, has, state.policy, settling=settling)
-    # Tasks that wait while given-back memory refills need no more than that.
+    # While a guest refills memory that it got back, waiting tasks need no more than that.
     if guest.probing.is_refilling(now, state.policy.memory.cache) and not sample.shows_rereading:
         guest.goal = without_waiting(guest.goal)
     killed = guest.kills.part(now)
@@ -171,7 +171,7 @@ def _observe(state: State, vm: Vm, now: Instant) -> None:
 
 
 def _probe(state: State, vm: Vm, now: Instant, *, settling: bool) -> None:
-    """Feed the last sample to the page cache's state machine. A settling guest's waits are no evidence."""
+    """Feed the last sample to the page cache's state machine."""
     guest, policy = state.guest, state.policy.memory.cache
     if guest.seen is None or not policy.enabled:
         guest.probing = Probing()
@@ -208,7 +208,7 @@ def _started(state: State, action: Action | AskMonitor, now: Instant, jitter: fl
 
 def _patched(state: State, vm: Vm, now: Instant) -> None:
     side = state.vm
-    # A patch that took effect proves the API works and accepts growths again.
+    # A patch that took effect ends every wait, even that after a refused growth.
     side.patching = side.failure = side.retry_at = side.grows_from = None
     side.refused = 0
     side.patched_at = now
@@ -224,7 +224,7 @@ def _patch_conflicted(state: State) -> None:
 
 
 def _is_newest(seen: Vm | None, patch: PatchVm) -> bool:
-    """Return True if ``patch`` is based on the newest view, and on the store that is there now."""
+    """Return True if ``patch`` is based on the newest view; a view without a version never counts as that."""
     return seen is not None and not seen.follows(patch.base) and seen.version == patch.base
 
 
@@ -286,12 +286,12 @@ def _monitored(
 
 
 def _said(state: State, message: UpscaleRequest | LoadReport, now: Instant) -> None:
-    """Apply an unsolicited message of the monitor. A settling guest's load report is ignored: it may be the shrink."""
+    """Apply an unsolicited message of the monitor."""
     vm, policy = state.vm.seen, state.policy
     if vm is None or state.monitor.version is None:
         return
     if isinstance(message, UpscaleRequest):
         state.monitor.requested(vm, policy.monitor, now)
-    # The load in the report may be the shrink itself.
+    # The load that a settling guest reports may be the shrink itself.
     elif not _settling(state, now):
         state.monitor.reported(message, vm, policy.cpu, policy.monitor, now)

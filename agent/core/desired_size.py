@@ -38,7 +38,7 @@ def desired_size(state: State, vm: Vm, now: Instant) -> DesiredSize:
     """The size that the VM should have, with the facts at ``now``."""
     base, because = _without_monitor(state, vm, now)
     unit, side = state.scheduler.compute_unit, state.monitor
-    # The monitor is heard only where the VM could follow it.
+    # The monitor's wishes count only while the VM can follow them.
     if unit is None or state.scheduler.migrate or not vm.resizable:
         return DesiredSize(base, because, base)
     requested, reasons = wanted_by(side, vm, Sizes(unit, vm.bounds, vm.slot_size), now)
@@ -75,7 +75,7 @@ def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str
 def _wanted(state: State, vm: Vm, sizes: Sizes, known: Goal, now: Instant) -> tuple[Resources, bool]:
     """The size within the bounds of ``sizes``, and True if the page cache decides its memory."""
     size = _size(vm, sizes, known, state.guest.stabilizer)
-    # Needs no fresh metrics: a guest that thrashes answers late.
+    # Kills count without fresh metrics: a guest that thrashes answers late.
     killed = state.guest.kills.needed(now)
     if killed:
         size = size.at_least(sizes.covering(Resources(NOTHING.cpu, killed)))
@@ -102,7 +102,7 @@ def _grown(need: A, target: A, has: A, kept: A) -> A:
 
 
 def _for_cache(state: State, vm: Vm, sizes: Sizes, known: Goal) -> Resources:
-    """The memory that is kept, or grown, for the page cache: CPU does not follow it."""
+    """The memory to keep or grow for the page cache; CPU does not follow it."""
     keep = state.guest.probing.keep
     if known.need is None:
         return NOTHING
@@ -119,7 +119,7 @@ def in_use(state: State, vm: Vm, now: Instant) -> Resources:
     observed = state.guest.seen
     if observed is None or not _fresh(state, now) or observed.sample.mem_used is None:
         return Resources(NOTHING.cpu, vm.use.mem)
-    # The size at the time of the sample: what the guest does not report of it is the share of the kernel.
+    # The size at the time of the sample: what the guest did not report of it belongs to the kernel.
     has = state.guest.had or vm.actual
     used = observed.sample.mem_used + kernel_share(observed.sample, has, state.policy.memory)
     return Resources(NOTHING.cpu, min(vm.use.mem, used.up_to(vm.slot_size)))

@@ -172,7 +172,7 @@ def _monitor(side: MonitorSide) -> MonitorView:
     refusal = side.refusal
     return MonitorView(
         version=side.version,
-        # ``told`` of a monitor that is gone is kept for its return, but nobody counts on it.
+        # ``told`` outlives the monitor, for its return; until then no monitor counts on that memory.
         counts_on=None if side.version is None or side.told is None else str(side.told),
         refused=None if refusal is None else str(refusal.target),
         refused_because=None if refusal is None else refusal.status,
@@ -216,7 +216,7 @@ def failures(state: State, now: Instant) -> list[FailureView]:
 def _headline(state: State, because: str, now: Instant) -> str:
     side, denial = state.vm, state.scheduler.denial
     if side.grows_from is not None and not side.may_grow(now):
-        # A refused growth outranks a denial: no more is asked for until it is over.
+        # A refused growth outranks a denial: no more is asked for until the next try.
         left = side.grows_from - now
         return (
             f"{because}; the API refused this growth; no more is asked for until try {side.refused + 1} in {left:.0f} s"

@@ -1,13 +1,12 @@
-"""From a guest's metrics to its need, in named parts that are kept for explanation (S4.3, S4.13).
+"""From a guest's metrics to its need, in named parts that the explanation shows (S4.3, S4.13).
 
 Rules that hold here:
 
 - A part never lowers another: the need is the greatest part of each resource.
-- The CPU that is busy can never exceed the CPU that is there, so being busy alone cannot show unmet demand: tasks that
-  wait do (PSI).
-- A guest that has just been made smaller is busy with that, and waits for it: CPUs go offline, memory is emptied. Such
-  noise goes on from the shrink to its end: once the guest was calm, what comes is a load.
-- Evidence that is left out makes nothing grow, but it is no proof that less is enough either: it is ``kept``.
+- Busy time never exceeds the CPUs that the guest has, so it cannot show unmet demand. Tasks that wait do (PSI).
+- A shrink itself makes the guest busy and lets it wait: CPUs go offline, memory is emptied. That noise ends when the
+  guest is calm; whatever follows is load.
+- Evidence ignored as noise makes nothing grow, but does not prove that less is enough either: see ``Goal.kept``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from agent.core.policy import CpuPolicy, MemoryPolicy, Policy
 from protocol.units import Amount, Bytes, MilliCpu, Resources
 
 SATURATED: Final = 0.9
-"""Without PSI, a CPU is saturated when this much of it is busy."""
+"""Without PSI, the CPUs are saturated when this share of them is busy."""
 
 OBSERVER: Final = 1.0
 """The task that reads the metrics is itself runnable while it reads."""
@@ -59,7 +58,7 @@ class CpuPart:
 class Goal:
     """The guest's need of each resource (None if unknown), and the parts it is made of.
 
-    ``kept`` is what it would need if nothing were left out: as far as the guest has that much, it is not taken away.
+    ``kept`` is the need if no evidence were ignored: what the guest has of that is not taken away.
     """
 
     cpu: MilliCpu | None
@@ -101,7 +100,7 @@ def goal(sample: GuestSample, over: Rates, has: Resources, policy: Policy, *, se
 
 
 def _in_doubt(seen: list[Part], over: Rates, has: Resources, policy: Policy) -> Resources:
-    """The most that the guest may need: all that was seen, and whatever cannot be compared was busy or waited."""
+    """The most that the guest may need: all evidence counts, and time that cannot be compared was busy or waited."""
     most = Resources(_most(seen, MilliCpu) or NOTHING.cpu, _most(seen, Bytes) or NOTHING.mem)
     # A counter fell, or a CPU is missing: that time may have been busy.
     if over.unknown and over.busy is not None:
@@ -115,14 +114,14 @@ def _in_doubt(seen: list[Part], over: Rates, has: Resources, policy: Policy) -> 
 
 
 def without_waiting(known: Goal) -> Goal:
-    """The goal without the part of tasks that wait for memory: what they wait for is on its way."""
+    """The goal without the part for tasks that wait for memory."""
     parts = tuple(part for part in known.parts if part.name != MEMORY_WAITING)
     return replace(known, mem=_most(list(parts), Bytes), parts=parts)
 
 
 def with_part(known: Goal, part: Part) -> Goal:
     """The goal with one more part for memory."""
-    # An unknown need stays unknown: one part more does not prove that the rest is small.
+    # An unknown need stays unknown: one more part does not prove that the others are small.
     mem = known.mem if known.mem is None or not isinstance(part.need, Bytes) else max(known.mem, part.need)
     return replace(known, mem=mem, parts=(*known.parts, part))
 
@@ -148,7 +147,7 @@ def _most(parts: list[Part], kind: type[A]) -> A | None:
 
 
 def _as_counted(part: Part, counted: list[Part]) -> Part:
-    """The part with as much of its need as counts, and a word about the rest."""
+    """The part with the need that counts; its reason names what was ignored."""
     need = next((other.need for other in counted if other.name == part.name), type(part.need)(0))
     if need == part.need:
         return part
@@ -156,7 +155,7 @@ def _as_counted(part: Part, counted: list[Part]) -> Part:
 
 
 def _sifted(sample: GuestSample, over: Rates, has: Resources, policy: Policy) -> Rates:
-    """The interval without what may come of a shrink: work of the kernel alone, and waiting without a witness."""
+    """The interval without possible effects of a shrink: work of the kernel alone, and waits without a witness."""
     # Waiting counts only with a second witness: more tasks runnable than CPUs online, or programs that fill the VM.
     is_crowded = sample.runnable is not None and sample.runnable - OBSERVER > has.cpu.whole_cpus
     return replace(
@@ -174,10 +173,10 @@ def _is_full(sample: GuestSample, has: Bytes, policy: MemoryPolicy) -> bool:
 
 
 def _worked(over: Rates) -> float | None:
-    """The busy cores without what the kernel did beyond the time of programs; time stolen is shared alike."""
+    """The busy cores, with kernel time only up to that of programs; stolen time is split in the same proportion."""
     if over.busy is None or not over.kernel:
         return over.busy
-    # Unplugging is work of the kernel, so its time counts only as far as programs worked beside it.
+    # Unplugging CPUs and memory is kernel work, so kernel time counts only up to the time of programs.
     ran = over.busy - (over.steal or 0.0)
     programs = max(0.0, ran - over.kernel)
     return over.busy * min(1.0, 2.0 * programs / ran) if programs else 0.0
@@ -209,13 +208,13 @@ def cpu_demand(sample: GuestSample, over: Rates, has: MilliCpu, policy: CpuPolic
 
 def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: CpuPolicy) -> tuple[float, str] | None:
     """Cores that tasks waited for beyond the busy ones, and the evidence; None if nothing waited."""
-    # Tasks that wait although most of the CPU is idle wait for something else: the host, or each other's locks. So
-    # stall time counts only as far as the CPU is busy.
+    # Tasks that wait while most of the CPU is idle wait for something else: the host, or each other's locks. So stall
+    # time counts only to the extent that the CPU is busy.
     if over.cpu_stall is not None:
         beyond = _between(over.cpu_stall, policy.pressure_deadband, 1.0) * _between(
             busy / cores, policy.pressure_from, policy.pressure_full
         )
-        # The number of runnable tasks says how far to reach, so that a step of load is met in one or two decisions.
+        # The number of runnable tasks sets how far to reach, so that one or two decisions cover a jump of the load.
         queue = cores if sample.runnable is None else max(cores, sample.runnable - OBSERVER)
         reach = min(queue, policy.reach * cores)
         because = f"tasks waited {over.cpu_stall:.0%} of the time, {_shown(sample.runnable)} runnable"
@@ -242,7 +241,7 @@ def _mem_parts(sample: GuestSample, over: Rates, has: Bytes, policy: MemoryPolic
     in_use = used + policy.kernel_allowance
     parts = [Part(MEMORY_USED, _share_of(in_use, policy.target), f"{_gib(in_use)} in use, {policy.target:.0%} wanted")]
     stall = over.mem_stall
-    # Where the guest shows what it rereads, ``probing`` finds out if more page cache helps.
+    # If the guest shows what it rereads, ``probing`` finds out whether more page cache helps.
     is_for_cache = policy.cache.enabled and sample.shows_rereading and not _is_full(sample, has, policy)
     if stall is not None and stall >= policy.pressure_threshold and not is_for_cache:
         grown = has + has.scaled(policy.pressure_step)

@@ -13,7 +13,7 @@ from agent.core.state import State
 from protocol.units import Instant, Resources, Seconds
 
 MOST_OPEN: Final = 8
-"""Waits at a time; a need that rises further meanwhile is counted from when one of them has ended."""
+"""Open waits at a time; a further rise of the need counts only from the end of one of them."""
 
 
 class WaitStage(StrEnum):
@@ -25,7 +25,7 @@ class WaitStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PendingGrowth:
-    """A size needed ``since`` then; ``is_permitted`` once a permit covered it."""
+    """A size that has been needed from ``since`` on; ``is_permitted`` once a permit covered it."""
 
     size: Resources
     since: Instant
@@ -76,6 +76,6 @@ def _step(
     ended = [Wait(WaitStage.PERMIT, took)] if is_permitted and not wish.is_permitted else []
     if is_over:
         return [], [*ended, Wait(WaitStage.SIZE, took)]
-    # A need that falls shortens the wish, not the wait. A wish that is no longer needed is dropped without an end.
+    # A need that falls makes the wish smaller, not the wait shorter. A wish that is no longer needed is not counted.
     left = replace(wish, size=wish.size.at_most(wanted), is_permitted=is_permitted)
     return ([] if left.size.within(has) else [left]), ended

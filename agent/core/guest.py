@@ -21,17 +21,17 @@ LONGEST: Final = Seconds(30.0)
 """Rates over more than this say nothing about now."""
 
 CLOCK_TOLERANCE: Final = Seconds(1.0)
-"""By so much more than looks can explain the guest's clock may differ from ours within an interval; else it was set."""
+"""The guest's clock may differ from ours by this much more than the time between two looks; beyond that, it was set."""
 
 BOOT_TOLERANCE: Final = Seconds(5.0)
 """The boot time moves by this much when the guest's clock is set; more is another boot."""
 
 
 FALL: Final = 0.01
-"""Seconds: a counter of CPU time that falls by less moves within the kernel's own tick, and stands still."""
+"""Seconds: a counter of CPU time that falls by less only jitters within the kernel's tick, and counts as unchanged."""
 
 FASTEST: Final = 1e12
-"""No guest moves more bytes a second than this, whatever it says."""
+"""Bytes a second: no guest moves more than this, whatever it reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class CpuSeconds:
 
 @dataclass(frozen=True, slots=True)
 class GuestSample:
-    """One page of node_exporter, reduced to what decides. ``stall`` fields are PSI *some* totals in seconds.
+    """One page of node_exporter, reduced to what decisions need. ``stall`` fields are PSI *some* totals in seconds.
 
-    ``refaulted``, ``read`` and ``written`` are bytes since boot: brought back into memory after they had been thrown
-    out of it, and moved from and to disks. ``oom_kills`` are the processes that its kernel has killed since boot.
-    ``stamp`` is when the guest's exporter counted (seconds, by the guest's clock), where it says so. ``counted`` is all
-    CPU time, idle too, where the exporter samples by itself: it stands still between two samples.
+    ``refaulted``, ``read`` and ``written`` are bytes since boot: brought back into memory after they had been evicted,
+    and moved from and to disks. ``oom_kills`` counts the processes that its kernel has killed since boot.
+    ``stamp`` is when the guest's exporter sampled (seconds, by the guest's clock), if it says so. ``counted`` is all
+    CPU time, idle too, if the exporter samples on its own clock: it stands still between two samples.
     """
 
     cpus: Mapping[str, CpuSeconds] = field(default_factory=dict)
@@ -148,7 +148,7 @@ NO_RATES: Final = Rates()
 class CpuCount:
     """CPU seconds that the guest was seen to use, stolen ones included, within ``seen`` seconds; both only rise.
 
-    Who looks now and then gets an exact mean from the difference of two counts, where rates are only of a moment.
+    The difference of two counts gives an exact mean, however seldom they are read; rates cover a moment only.
     """
 
     used: float = 0.0
@@ -168,7 +168,7 @@ NO_COUNT: Final = CpuCount()
 def rates(before: ObservedSample | None, now: ObservedSample, cpus: int = 0) -> Rates:
     """The rates between two samples; all None if they cannot be compared.
 
-    ``cpus`` is how many CPUs the guest has at least; of those that ``now`` lacks nothing is known.
+    ``cpus`` is the least number of CPUs that the guest has; those that ``now`` lacks count as unknown.
     """
     # Counters begin at zero with each boot.
     if before is None or is_other_boot(before.sample, now.sample):
@@ -185,7 +185,7 @@ def rates(before: ObservedSample | None, now: ObservedSample, cpus: int = 0) -> 
         steal=cores.steal if cores.known else None,
         iowait=cores.iowait if cores.known else None,
         kernel=cores.kernel if cores.known else None,
-        # CPUs that just came online, are missing from a page, or whose counter fell: busy or idle, nobody knows.
+        # CPUs that just came online, are missing from the page, or whose counter fell may have been busy or idle.
         unknown=max(0.0, max(cpus, len(sample.cpus)) - cores.known) if cores.known else 0.0,
         lost=frozenset(name for name in _MOST if per_second[name] is None and _has_either(name, was, sample)),
         span=span,
@@ -194,7 +194,7 @@ def rates(before: ObservedSample | None, now: ObservedSample, cpus: int = 0) -> 
 
 
 def _span(before: ObservedSample, now: ObservedSample) -> float:
-    """Seconds between two samples: by the guest's clock where it says when it took them, unless that was set."""
+    """Seconds between two samples: by the guest's clock if both have a stamp, unless that clock was set."""
     ours, was, is_now = now.at - before.at, before.sample.stamp, now.sample.stamp
     if was is None or is_now is None:
         return ours
@@ -213,7 +213,7 @@ def is_other_boot(before: GuestSample, now: GuestSample) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Cores:
-    """Mean numbers of CPUs; ``known`` is of how many it is known whether they were busy."""
+    """Mean numbers of CPUs; ``known`` counts those known to have been busy or idle."""
 
     busy: float = 0.0
     steal: float = 0.0
@@ -231,7 +231,7 @@ def _cores(before: Mapping[str, CpuSeconds], now: Mapping[str, CpuSeconds], span
         if b is None:
             continue
         in_kernel, stolen = a.kernel - b.kernel, a.steal - b.steal
-        # ``busy`` contains the kernel time; steal is apart.
+        # ``busy`` includes kernel time but not steal.
         parts = (a.busy - b.busy - in_kernel, in_kernel, stolen)
         occupied = min(sum(max(0.0, part) for part in parts), span)
         busy += occupied
@@ -250,14 +250,14 @@ _MOST: Final[Mapping[str, float]] = {
     "read": FASTEST,
     "written": FASTEST,
 }
-"""The counters of a sample beside those of its CPUs, and the greatest rise of each per second."""
+"""The counters of a sample besides those of its CPUs, and the greatest rise of each per second."""
 
 
 def _rate(before: float | None, after: float | None, span: float, most: float) -> float | None:
     # A counter that falls was reset; its rise is unknown.
     if before is None or after is None or after < before:
         return None
-    # A guest is not trusted: a share above 1 cannot be.
+    # A guest is not trusted: it may report a share above 1, or an absurd rate.
     return min(most, (after - before) / span)
 
 

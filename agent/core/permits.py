@@ -31,7 +31,7 @@ def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
     side, timing = state.scheduler, state.policy.timing
     side.asking = ask
     side.is_void = state.vm.seen is not None and not state.vm.seen.enabled
-    # Also for a request that fails: a late copy of it must not look like the next one.
+    # A request that fails uses up its number too: a late copy of it must not look like the next one.
     side.sequence += 1
     # The scheduler may take the request even if its answer is lost.
     side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
@@ -53,7 +53,7 @@ def answered(state: State, response: Response, now: Instant, jitter: float) -> N
         return
     request, side.asking = side.asking.request, None
     in_use = state.held or request.resources
-    # A VM that another writer has patched above its permit uses the excess without any right.
+    # If another writer has patched the VM above its permit, the excess gives no right to a larger one.
     complaint = objection(response.permit, request.resources, in_use.at_most(side.ceiling or in_use))
     if complaint is not None:
         side.rejected += 1
@@ -66,7 +66,7 @@ def answered(state: State, response: Response, now: Instant, jitter: float) -> N
 
 def _accept(state: State, request: AgentRequest, response: Response, now: Instant, jitter: float) -> None:
     side = state.scheduler
-    # The VM was opted out meanwhile, so the scheduler takes this permit back.
+    # A void answer: the VM was opted out or restored meanwhile, so the scheduler does not count this permit.
     side.permit = side.ceiling = None if side.is_void else response.permit
     side.compute_unit = response.compute_unit or side.compute_unit
     side.migrate = response.migrate

@@ -48,8 +48,8 @@ def _patch(state: State, vm: Vm, size: Resources, now: Instant) -> PatchVm | Non
     """The patch that brings the VM as close to ``size`` as the permit allows; None if nothing changes."""
     side = state.scheduler
     ceiling = vm.use if state.ceiling is None else whole_slots(state.ceiling, vm.slot_size)
-    # Another writer has patched the VM above its permit, and the request for that size was denied: it goes back to
-    # the ceiling, though not below the memory in use.
+    # If another writer has patched the VM above its permit and the request for that size was denied, the VM goes back
+    # to the ceiling, though not below the memory in use.
     overruled = side.denial is not None and vm.use.within(side.denial.wanted)
     limit = ceiling.at_least(in_use(state, vm, now)) if overruled else ceiling.at_least(vm.use)
     target = size.at_most(limit)

@@ -1,8 +1,8 @@
-"""Every number by which the agent decides, with its default (S0.7).
+"""The agent's settings with their defaults, and its backoffs (S0.7).
 
 Rules that hold here:
 
-- Nothing in the core holds a threshold of its own: whatever one may want to change is here.
+- Every threshold that an operator may want to change is here; constants of one algorithm stand beside it.
 - A policy is data: decoding and refusing one belongs to ``agent.config``.
 """
 
@@ -42,7 +42,7 @@ class CachePolicy:
     (0..1) of the cache, ``idle_step`` of an idle guest, and is watched for ``watch`` seconds before the next. One that
     hurt is taken back and not tried again for ``retry`` seconds, then twice that, up to ``longest``; unless the guest
     has been idle for ``idle_after`` seconds. What was learned is remembered for ``remember`` seconds. Growth for the
-    cache comes in steps of ``growth`` of the memory, and goes on where it brings at least the share ``gain`` (0..1] of
+    cache comes in steps of ``growth`` of the memory, and goes on if it brings at least the share ``gain`` (0..1] of
     what would be needed to end the rereading with all the memory that the VM may have.
     Rereading of fewer bytes a second than ``trickle`` is normal. A guest is idle whose programs do less than
     ``idle_share`` (0..1) of what they did when something was learned.
@@ -105,8 +105,8 @@ class Timing:
 
     ``tick``: a request to the scheduler at least this often, less up to ``tick_jitter``. ``migrating_tick``: the same
     while the scheduler wants the VM left alone. ``start_spread``: the first request comes within this long of the
-    start. ``unfinished_shrink``: how long an unfinished shrink bars the next. ``settle``: for so long after a shrink
-    began or was seen, the guest may be busy with the shrink itself, unless it has been calm since; where the VM still
+    start. ``unfinished_shrink``: how long an unfinished shrink bars the next. ``settle``: for this long after a shrink
+    began or was seen, the guest may be busy with the shrink itself, unless it has been calm since; while the VM still
     has more than was ordered, for ``unfinished_shrink`` if that is longer. ``stale``: metrics older than this prove
     nothing. ``scrape``: from one look at the guest to the next.
     """
@@ -177,7 +177,7 @@ REFUSED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(60.0))
 """After a shrink that the guest's monitor refused."""
 
 MONITOR_GRACE: Final = Seconds(60.0)
-"""For so long a VM keeps its memory after its monitor is gone: time for some seven tries to find it again."""
+"""How long a VM keeps its memory after its monitor is gone: time for some seven tries to reconnect."""
 
 REFUSED_GROWTH_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(300.0))
 """After a growth that the API refused for certain: a webhook or a policy that forbids it seldom changes its mind."""

@@ -1,7 +1,7 @@
 """From a VM's need to its target size by the smoothing policies: growth at once, shrinking with proof (S0.7).
 
-A pipeline of stages for each resource decides the whole target, up and down. While it holds the present size nothing
-shrinks. Growing is delayed only by a policy's choice, and never for memory.
+For each resource a pipeline of stages decides the target, up and down. While it holds the present size, nothing
+shrinks. Only a policy's choice delays growth, and never that of memory.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Stabilizer:
         if need is None:
             self.target = None
             return
-        # A gap is a new beginning, like a restart: nothing is proven of the time in between.
+        # A gap counts like a restart: nothing is proven about the time in between.
         if self._last is not None and now - self._last > self.smoothing.max_gap:
             self._begin()
         self._last = now
-        # Evidence in doubt stands in the policies' memory like a need. It is never more than the ordered size, so
-        # nothing grows for it.
+        # The pipelines remember doubtful evidence like a need. It never exceeds the ordered size, so nothing grows
+        # for it.
         wanted = need.at_least(kept)
         cpu = self._cpu.target(now, Sample(wanted.cpu.as_cores, has.cpu.as_cores))
         mem = self._mem.target(now, Sample(float(wanted.mem.value), float(has.mem.value)))

@@ -60,8 +60,8 @@ class SchedulerSide:
     """State of the conversation with the scheduler. ``next_at`` is the latest time of the next request.
 
     ``sequence`` numbers the next request: it only rises, so that the scheduler knows a late message from a new one.
-    ``is_void``: the VM was opted out while the request was in flight, so a permit in its answer does not count.
-    ``knows_load`` says that it was ever told the VM's load: without it, it cannot tell an idle VM from a busy one.
+    ``is_void``: the VM was opted out or restored before the answer, so a permit in that does not count.
+    ``knows_load``: it has accepted the VM's load once; without that it cannot tell an idle VM from a busy one.
     ``answered_version`` is the version of the VM that was known when the last permit came. ``is_stood_back``: the
     scheduler answers another agent of the VM. ``stores_permits``: what the VM's object records is this scheduler's.
     The original's stores none there, and takes what an agent presents as granted, so a permit that another scheduler

@@ -4,8 +4,7 @@ Rules that hold here:
 
 - ``use`` is what the spec orders, ``actual`` what the status says the VM has. Neither is the agent's wish.
 - ``version`` orders views of one object: an older view never replaces a newer one, unless the cluster's store was
-  restored. Where the outcome of a patch is unknown, only a version beyond the one that it was based on settles whether
-  it took effect.
+  restored. If the outcome of a patch is unknown, only a version beyond its base settles whether it took effect.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class ClusterView:
 
     def on(self, node: str) -> list[PlacedPod]:
         """The pods of a node."""
-        # Few looks need it: only host ports and device requests are judged by node.
+        # Built when first needed: only host ports and device requests are judged by node.
         if self._by_node is None:
             self._by_node = {}
             for pod in self._pods:
@@ -91,7 +91,7 @@ class ClusterView:
         return self._by_node.get(node, [])
 
     def lacks(self, node: str, asked: Asked) -> str | None:
-        """The first of the ``asked`` resources of which too little is left on a known node; None if all are."""
+        """The first of the ``asked`` resources of which a known node has too little left; None if it has enough."""
         left = self._left.get(node)
         if left is None:
             left = self._left[node] = dict(self.nodes[node].has)
@@ -110,7 +110,7 @@ class ClusterView:
             _take(self._left[pod.node], pod.traits.asks)
 
     def candidates(self, selector: Selector) -> list[PlacedPod]:
-        """Pods among which are all that the selector selects; few where it asks for the value of a label."""
+        """All pods that the selector may select; few if it asks for the value of a label."""
         narrow = _narrow(selector)
         if narrow is None:
             return [] if selector is None else self._pods
@@ -123,7 +123,7 @@ class ClusterView:
         return [pod for value in dict.fromkeys(narrow.values) for pod in by_value.get(value, ())]
 
     def repulsions(self, labels: Labels) -> Iterator[Repulsion]:
-        """The anti-affinity of placed pods that may be about a pod with these labels."""
+        """The anti-affinity of placed pods that may repel a pod with these labels."""
         yield from self._repelling_any
         for label in labels.items():
             yield from self._repelling.get(label, ())

@@ -22,7 +22,7 @@ VolumeTerms = tuple[tuple[NodeTerm, ...], ...]
 """For each bound volume the alternatives of its node affinity."""
 
 Shape = tuple[PodConstraints, VolumeTerms, Asked]
-"""What of a pod decides on which nodes it may be, as far as the other pods' number and requests decide beside it."""
+"""The parts of a pod that decide where it may go, if other pods matter only by their number and requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Judge:
         self._known: dict[tuple[PodConstraints, VolumeTerms], dict[str, str | None]] = {}
 
     def judge(self, candidate: Candidate) -> NodeConstraints:
-        """Ask the judgement about nodes before pods are added to the view."""
+        """The constraints of ``candidate`` on every node. They hold until pods are added to the view."""
         constraints, namespace, labels = candidate.constraints, candidate.namespace, candidate.traits.labels
         affinity = pod_affinity(constraints, namespace, labels, self._view)
         spreads = spread_limits(constraints, namespace, labels, self._view)

@@ -125,7 +125,7 @@ Asked = tuple[tuple[str, int], ...]
 """Resources by name, and how much of each: devices, huge pages, all that is neither CPU nor memory."""
 
 PODS: Final = "pods"
-"""What a node says of how many pods it takes."""
+"""The resource by which a node says how many pods it takes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Affinity and anti-affinity between pods, as the InterPodAffinity plugin of kube-scheduler judges it.
 
-A term is about topology: a node counts as where a pod is when both have the same value of the term's topology key.
+A term is about topology: a node counts as the place of a pod if the pod's node has the same value of the topology key.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PodAffinity:
 
 
 def pod_affinity(constraints: PodConstraints, namespace: str, labels: Labels, view: ClusterView) -> PodAffinity:
-    """Looks up once what is the same for every node."""
+    """The pod's affinity, looked up once for all nodes."""
     affinity = PodAffinity()
     if constraints.affinity:
         _attract(affinity, [resolved(term, labels) for term in constraints.affinity], namespace, labels, view)
@@ -107,8 +107,9 @@ def _values(key: str, nodes: Iterable[str], view: ClusterView) -> Iterator[Domai
 def _is_about(  # noqa: PLR0913 - a term, two pods, and the cluster that they are in
     term: PodTerm, owner: str, namespace: str, labels: Labels, view: ClusterView, *, unknown: bool
 ) -> bool:
-    """Return True if the term of a pod in namespace ``owner`` selects a pod; ``unknown`` where its namespace's labels
-    are.
+    """Return True if the term of a pod in namespace ``owner`` selects a pod with these labels in ``namespace``.
+
+    ``unknown`` is the answer if that depends on labels of the namespace that are not known.
     """
     return selects(term.selector, labels) and _covers(term, owner, namespace, view, unknown=unknown)
 

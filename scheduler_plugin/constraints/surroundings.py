@@ -15,8 +15,8 @@ class ConstraintContext:
     """``namespaces`` are their labels, None if they are not known.
 
     ``claims`` names the volume that each PersistentVolumeClaim is bound to; ``volumes`` are the alternatives of node
-    affinity of those that have some. Unknown volumes constrain nothing. ``is_current``: the known pods are
-    not older than a moment.
+    affinity of those that have some. Unknown volumes constrain nothing. ``is_current``: the pods known are at
+    most moments old.
     """
 
     namespaces: Mapping[ObjectName, Labels] | None = None

@@ -33,7 +33,7 @@ class SpreadLimit:
 def spread_limits(
     constraints: PodConstraints, namespace: str, labels: Labels, view: ClusterView
 ) -> tuple[SpreadLimit, ...]:
-    """Counts once what is the same for every node. Only nodes with the topology keys of all constraints count."""
+    """The limits, counted once for all nodes. Only nodes with the topology keys of all constraints count."""
     if not constraints.spreads:
         return ()
     keys = [spread.topology_key for spread in constraints.spreads]

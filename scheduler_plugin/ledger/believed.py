@@ -36,8 +36,8 @@ def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
         return _within_maximum(facts)
     claims = [claim for claim in account.hosts if state.nodes[claim.node].facts is not None]
     if not claims:
-        # While the node of the VM's pod is not known, no request of the VM counts beyond its reservation. If nothing
-        # was reserved, all counts until the node is known.
+        # While the node of the VM's pod is not known, nothing counts beyond what the VM had. Of a VM that was not
+        # known, or that runs in no pod, all counts until the node is known.
         is_first = account.facts is None or not account.hosts
         return _within_maximum(facts) if is_first else _bounded(facts, account.had, ZERO, facts.permit or ZERO)
     pods_on = Counter(claim.node for claim in claims)
@@ -100,7 +100,7 @@ def at_rebuild(facts: Iterable[VmFacts], nodes: Iterable[NodeFacts], pods: Itera
 def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:
     """A pod runs a VM on a node that was not asked whether it has room: another scheduler has placed it.
 
-    Its agent was answered nothing, unless a scheduler before this one has done that (``at_rebuild``).
+    Its agent has had no answer, unless from a scheduler before this one (``at_rebuild``).
     """
     account = claim.vm
     if account is None or account.facts is None or state.nodes[claim.node].facts is None:
@@ -132,10 +132,9 @@ def node_known(state: LedgerState, name: str) -> None:
 
 
 def _fitted(state: LedgerState, account: VmAccount, facts: VmFacts, claim: Claim) -> VmFacts:
-    """``facts`` of a VM with a pod on a node that is known from now on. If no other node of it is, nothing has bounded
-    them so far.
-    """
+    """``facts`` of a VM with a pod on a node that has just become known, as far as that node can bear them."""
     whole = _whole(state, claim)
+    # Another known node has bounded the rest already.
     if any(other is not claim and state.nodes[other.node].facts is not None for other in account.claims):
         return _restarting(facts, whole, ZERO)
     return _bounded(facts, account.reserved.at_most(whole), whole, _ever(state, claim))
@@ -163,7 +162,7 @@ def _restarting(facts: VmFacts, reach: Resources, base: Resources) -> VmFacts:
 
 
 def _bounded(facts: VmFacts, had: Resources, reach: Resources, permitted: Resources) -> VmFacts:
-    """``facts`` of a VM that ``had`` so much, could grow to ``reach`` and may have been ``permitted`` so much."""
+    """``facts``, bounded by what the VM ``had``, by its ``reach`` on its nodes and by what it may be ``permitted``."""
     original, base = facts.said or facts, had.at_least(facts.actual or ZERO)
     facts = _restarting(_within_maximum(facts, base), reach, base)
     permit = facts.permit and facts.permit.at_most(permitted.at_least(base))

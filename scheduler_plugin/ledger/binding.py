@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- A reservation is made by the same ``verdict`` that filter used, and is kept until the pod is known not to be there.
+- A reservation is made by the same ``verdict`` that filter used, and stays until the pod is known not to be there.
 - Asking again for the same node succeeds and reserves nothing more; another node is refused while the first may hold.
 """
 
@@ -45,7 +45,7 @@ def claim_of(state: LedgerState, pod: PodFacts) -> Resources:
 
 
 def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
-    """The nodes that fit the pod. One with a reservation fits its node only, as bind would say."""
+    """The nodes that fit the pod. A pod with a reservation fits its own node only, as bind would answer."""
     claim = state.claims.get(pod.uid)
     if claim is None:
         needed = claim_of(state, pod)
@@ -69,7 +69,7 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
 
 
 def find_waiting(state: LedgerState, pods: list[PodFacts]) -> list[Effect]:
-    """Of the listed pods, those that kube-scheduler has found no node for wait again; those that fit are called."""
+    """Make the listed pods that kube-scheduler found no node for wait again; the calls for those that fit now."""
     everywhere, calls = frozenset(state.rooms), dict[str, None]()
     for pod in pods:
         is_ours = pod.scheduler == state.scheduler and not (pod.uid in state.claims or state.is_gone(pod.uid))
@@ -84,7 +84,7 @@ def find_waiting(state: LedgerState, pods: list[PodFacts]) -> list[Effect]:
 
 
 def _called_for(state: LedgerState, pod: PodFacts) -> str | None:
-    """A node that the pod may fit by now, one without taints if there is one; None if it fits nowhere."""
+    """A node that the pod may fit now, one without taints if there is one; None if it fits nowhere."""
     try:
         names = state.rooms if pod.migration is not None else state.node_indexes.of(claim_of(state, pod)).fitting()
     except NotReadyError:  # kube-scheduler asks until it is known
@@ -155,7 +155,7 @@ def bind_unknown(state: LedgerState, uid: str, node: str) -> tuple[Effect, ...]:
 
 
 def _attempt_over(state: LedgerState, uid: str, node: str) -> Claim | None:
-    """The claim that a bind call was for, where its end still matters."""
+    """The claim that a bind call was for, if the end of the call still matters."""
     claim = state.claims.get(uid)
     if claim is None or claim.node != node or claim.state not in UNSETTLED:
         return None
@@ -197,7 +197,7 @@ def see_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> N
         claim = None
     if claim is None:
         claim = state.open_claim(pod, pod.node, ClaimState.BOUND)
-        # Another scheduler placed the pod, or this one before its restart: nobody has asked here for room.
+        # Another scheduler placed the pod, or this one before its restart, without asking this ledger for room.
         seen_on_node(state, claim, at_rebuild=at_rebuild)
         state.note_left(claim.vm)
         return
@@ -213,7 +213,7 @@ def see_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> N
 
 
 def _see_unbound(state: LedgerState, pod: PodFacts) -> None:
-    """A pod whose bind is on its way: its requests may have been raised for that. Or one that was unbound."""
+    """A pod without a node. If its bind is on its way, its requests may have been raised for that."""
     claim = state.claims.get(pod.uid)
     # No pod loses its node, unless the API's store was restored. Then the bind is in doubt again, and is really sent
     # when kube-scheduler asks for it.
@@ -225,7 +225,7 @@ def _see_unbound(state: LedgerState, pod: PodFacts) -> None:
 
 
 def _learn(state: LedgerState, claim: Claim, pod: PodFacts) -> None:
-    """Takes the newer facts of the claim's pod; the caller brings the sums to them."""
+    """Takes the newer facts of the claim's pod; the caller updates the sums."""
     resizes, before = claim.resizes, claim.pod.runner
     claim.pod = pod
     if resizes is not None and pod.runner is not None:

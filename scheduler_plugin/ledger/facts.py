@@ -96,7 +96,7 @@ class NodeFacts:
 
     @property
     def ever_reservable(self) -> Resources:
-        """No less than pods may reserve now, or could at any time since the node booted."""
+        """An upper bound of what pods may reserve now, or could at any time since the node booted."""
         # A guest that was granted more keeps it when the allocatable part shrinks under it.
         return self.reservable.at_least(self.capacity)
 
@@ -107,7 +107,7 @@ class RunnerRequests:
 
     ``asked`` is what its spec says, ``allocated`` what the kubelet has set aside for it (None while it says nothing).
     ``problem`` is the kubelet's objection to the requests, beginning with ``Deferred`` or ``Infeasible``; empty
-    if it has none. ``is_seen``: it does not say that it has yet to look at the requests. ``version`` is the
+    if it has none. ``is_seen`` is False while it says that it has yet to look at the requests. ``version`` is the
     pod's resourceVersion, ``by_us`` the part of ``asked`` that a scheduler of ours wrote last, ``cpu_limit`` the limit
     that one wrote (None: there is none).
     """
@@ -156,7 +156,7 @@ class PodFacts:
     changed in place, or must not be. ``addresses`` are its own IP addresses, none for pods on
     their node's network and for those that have ended. ``deferred`` is the part of the requests of a pod
     without a VM that its kubelet has put off until there is room; ``asks_room``: VMs may be moved for it (B.14).
-    ``is_leaving``: it has a deletion timestamp, and may keep it for ever where its kubelet is dead. ``boots_with`` is
+    ``is_leaving``: it has a deletion timestamp, and may keep it for ever if its kubelet is dead. ``boots_with`` is
     the size in its arguments, with which its guest boots whatever its VM requests later (zero: not known, or none
     boots because it is a migration's target).
     """

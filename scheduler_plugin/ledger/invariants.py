@@ -131,7 +131,7 @@ def _claim(uid: str, claim: Claim, ledger: Ledger) -> list[str]:
 
 
 def _stranger(uid: str, pod: PodFacts, vm: ObjectName, ledger: Ledger) -> list[str]:
-    """A pod that a VM owns counts as any pod only where nothing says that the VM may run in it."""
+    """A pod that a VM owns counts as any pod only if nothing says that the VM may run in it."""
     account = ledger.vms.get(vm)
     facts = None if account is None or account.uid != pod.vm_uid else account.facts
     signs = {

@@ -1,14 +1,14 @@
-"""The books follow the migrations: room on the target before it starts, and the order to the source (S4.9).
+"""What migrations do to the accounts: room on the target before a move, and the order to the source (S4.9).
 
 Rules that hold here:
 
-- Everything is derived from the present facts, whenever something about the VM, its migrations or the target node has
-  changed; so no order of events matters, and none is needed.
+- Everything is derived from the present facts whenever something about the VM, its migrations or the target node has
+  changed, so the order of events does not matter.
 - A VM has one reservation on each node where it is or will be. Room is reserved on the node that the migration names
   while the VM claims nothing there and its target pod is nowhere; the pod's own claim takes the reservation's place.
 - A reservation shares the VM's account, so it grows, shrinks and bounds growth like any of its claims. It never pushes
   a node over its total.
-- The pod that a VM has left may stay for ever where its kubelet is dead. It keeps what it had, and bounds nothing.
+- The pod that a VM has left may stay for ever if its kubelet is dead. It keeps what it had, and bounds nothing.
 """
 
 from __future__ import annotations
@@ -126,10 +126,11 @@ def relist(state: LedgerState, listed: list[MigrationFacts], now: Instant) -> tu
 
 
 def fit_left(state: LedgerState) -> None:
-    """After a first list: what a pod had that its VM has left is not known any more, only that it fitted on its node.
+    """After a first list: cut the claims of pods that their VMs have left to what their nodes have room for.
 
-    Beside it neighbours may have grown, and the VM itself elsewhere. The migration may be deleted that would tell: a
-    pod beside the VM's own one, for which its node has no room, is such a pod.
+    What such a pod had is no longer known, only that it fitted; since then its neighbours may have grown, and its VM
+    elsewhere. If its migration is deleted too, it is known as a pod beside the VM's own one that its node has no room
+    for.
     """
     for account in state.vms.values():
         state.note_left(account)
@@ -152,8 +153,8 @@ def settle(state: LedgerState) -> None:
             _trace(migration, account)
         state.note_left(account)  # where the VM runs decides what has to be reserved
         for migration in migrations:
-            # Whoever made it: while the target pod finds no node, the VM is not gone and nothing is kept for it. It
-            # counts again once the pod has a node.
+            # Whoever made the migration: while its target pod finds no node, the VM stays, and no room is kept for it.
+            # It counts again once the pod has a node.
             migration.is_stalled = migration.is_active and migration.is_overdue and not has_place(migration, account)
             if not _keeps_reservation(state, migration, account):
                 state.close_claim(migration.reservation_uid)
@@ -162,7 +163,7 @@ def settle(state: LedgerState) -> None:
         for claim in [] if account is None else account.claims:
             leaving = [migration for migration in migrations if leaves(migration, claim)]
             state.change(claim, is_migrating=bool(leaving))
-            # The order begins once the target pod has a node: until then the move may be refused, and the VM may
+            # A VM holds still only once its target pod has a node: until then the move may be refused, and the VM may
             # grow.
             claim.holds_still = any(has_place(migration, account) for migration in leaving)
 
@@ -177,9 +178,7 @@ def _trace(migration: Migration, account: VmAccount | None) -> None:
 
 
 def has_place(migration: Migration, account: VmAccount | None) -> bool:
-    """Return True if the target pod has a node, so that the VM holds still from now on; before that it may never get
-    one.
-    """
+    """Return True if the target pod has a node; before that it may never get one."""
     # Its controller has begun, or it is over.
     if migration.phase is not MigrationPhase.PENDING:
         return True
@@ -236,9 +235,8 @@ def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAcco
     room = _room(state, migration.target)
     if reservation is None or room is None or not room.is_open or reservation.node != room.node:
         return False
-    if (
-        reservation.vm is not None and reservation.vm is not account
-    ):  # another VM has the name: this one may still be on its way
+    # Another VM has the name: this one may still be on its way.
+    if reservation.vm is not None and reservation.vm is not account:
         return (
             not any(host.node == reservation.node for host in reservation.vm.hosts if host is not reservation)
             and migration.is_active
@@ -247,7 +245,7 @@ def _keeps_reservation(state: LedgerState, migration: Migration, account: VmAcco
 
 
 def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None) -> str | None:
-    """Reserves the room where it is wanted and there; otherwise says what is in the way."""
+    """Reserves the room if it is wanted; returns the obstacle if there is one."""
     if migration.is_stalled:
         return STALLED
     if migration.reservation_uid in state.claims or not _wants_reservation(state, migration, account):
@@ -265,7 +263,7 @@ def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None
 
 
 def _incoming(migration: Migration, account: VmAccount, node: str) -> PodFacts:
-    """The pod that will come, made from the same object as the one that is left: as much lies around its guest."""
+    """The pod that will come. It is made from the same object as the VM's present pod, so its overhead is the same."""
     like = next((claim.pod for claim in account.hosts), None)
     requests, around = (ZERO, ZERO) if like is None else (like.requests, like.around)
     return PodFacts(migration.reservation_uid, migration.name, requests, migration.vm, node, around=around)

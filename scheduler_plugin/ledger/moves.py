@@ -15,10 +15,11 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 
 BEGINS_WITHIN: Final = Seconds(60.0)
-"""So long the room of a VM counts as given up, and room is kept for it elsewhere, before its target pod has a node."""
+"""How long a migration counts whose target pod has no node: room is reserved for the VM, and its old room is expected
+to become free."""
 
 REMEMBERED_GONE: Final = 2_000
-"""How many UIDs of gone migrations are kept."""
+"""How many UIDs of deleted migrations are remembered."""
 
 
 class MoveCause(Enum):
@@ -158,7 +159,7 @@ def carried_out(migrations: Iterable[Migration]) -> Migration | None:
 
 
 class Migrations:
-    """All migrations, by name and by VM; and the VMs whose books may not follow theirs yet."""
+    """All migrations, by name and by VM; and the VMs whose claims ``settle`` has yet to bring up to date."""
 
     def __init__(self) -> None:
         self.named: dict[ObjectName, Migration] = {}
@@ -242,7 +243,7 @@ class Migrations:
         )
 
     def lapse(self, now: Instant) -> None:
-        """Time has passed: those that have not begun by now may count no more."""
+        """Time has passed: migrations that have not begun within ``BEGINS_WITHIN`` may no longer count."""
         for migration in self.named.values():
             # Only the first time: each VM named here is looked at again.
             if migration.is_active and not migration.is_overdue and now - migration.since >= BEGINS_WITHIN:
@@ -251,7 +252,7 @@ class Migrations:
 
     def disturb(self, vm: ObjectName | None) -> None:
         """Something about the VM has changed; only one that has migrations matters."""
-        # Most VMs never migrate; ``settle`` is not to look at each of them after each event.
+        # Most VMs never migrate; ``settle`` must not look at each of them after each event.
         if vm in self._of_vm and vm is not None:
             self._disturbed[vm] = None
 

@@ -2,9 +2,8 @@
 
 The service reports each effect's outcome back: ``PersistPermit`` by ``permit_stored``, ``permit_refused`` or
 ``permit_unsure``, a reservation's bind by ``bind_done``, ``bind_refused`` or ``bind_unknown``, ``ReadPod`` by
-``pod_read``,
-``CreateMigration`` by ``migration_created``, ``migration_refused`` or ``migration_unsure``, ``ReadMigration`` by
-``see_migration`` where it was found, and by ``migration_refused`` if there is none and none can come any more.
+``pod_read``, ``CreateMigration`` by ``migration_created``, ``migration_refused`` or ``migration_unsure``,
+``ReadMigration`` by ``see_migration`` if it was found, and by ``migration_refused`` if there is none and none can come.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ class PersistPermit(msgspec.Struct, frozen=True, gc=False):
     While ``before_answer`` the agent must not be answered until the write is confirmed. Writes for one VM go one at a
     time, only the newest ``revision`` matters, and each carries the resourceVersion that it was read with, so that a
     write that was believed lost cannot land after a newer one. The same effect comes again while its outcome is open.
-    It is for the VM with ``uid`` alone, never for another one of that name. ``holders``: see
-    ``VmFacts``. ``takes_back``: no agent is to hold it any more; ask ``wants`` before each try.
+    It is for the VM with ``uid`` alone, never for another one of that name. ``holders``: see ``VmFacts``.
+    ``takes_back``: no agent is to hold it any more; ask ``wants`` before each try.
     """
 
     vm: ObjectName
@@ -88,7 +87,7 @@ class ResizePod:
 
 @dataclass(frozen=True, slots=True)
 class RequestsSeen:
-    """News of a pod that has asked for more than it has: what waits for the kubelet looks again."""
+    """News of a pod that has asked for more than it has: requests that wait for its kubelet look again."""
 
     uid: str
 

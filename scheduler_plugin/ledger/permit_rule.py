@@ -1,10 +1,10 @@
-"""The permit rule: how much of what an agent asks for its VM gets (S4.5, S4.7, S4.9).
+"""The permit rule: how much of an agent's request its VM gets (S4.5, S4.7, S4.9).
 
 Rules that hold here:
 
 - What the VM has is always granted, and so is what the agent says that it holds, as far as it is reserved for the VM.
-  What exceeds both is granted as far as there is room: what is reserved for the VM, and what its node has free or too
-  much. So a permit never lifts a node over its total, whatever stands on the object.
+  What exceeds both is granted as far as there is room: the VM's reservation plus what its node has free, less the
+  node's excess. So a permit never lifts a node over its total, whatever the object records.
 - CPU and memory are independent.
 - A permit never exceeds the VM's upper bound, unless the VM has more already.
 - One agent of a VM is answered, and others get a conflict.
@@ -108,7 +108,7 @@ def _by_room(state: LedgerState, claim: Claim, account: VmAccount, message: Mess
 
 
 def _is_over(state: LedgerState, account: VmAccount) -> bool:
-    """Return True if a node of the VM's guest has more reserved than there is."""
+    """Return True if a node of the VM's guest has more reserved than its total."""
     for claim in account.claims:
         room = state.nodes[claim.node].room
         if claim.left is None and not room.reserved.within(room.total):
@@ -134,7 +134,7 @@ def _account(claim: Claim) -> VmAccount:
 def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = None) -> Resources:
     """``wanted`` as far as the VM may go by its upper bound.
 
-    If its object asks for more than counts, that may have been ordered by an agent that ``holds`` so much.
+    If its object asks for more than counts, an agent that ``holds`` that much may have ordered it.
     """
     if account.facts is None or wanted.within(account.facts.most):
         return wanted
@@ -145,7 +145,7 @@ def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = Non
 
 
 def ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
-    """Limit of a VM with an agent: its reservation, and what each node of its guest has free or too much."""
+    """Limit of a VM with an agent: its reservation plus the free room, less the excess, of each node of its guest."""
     hosts = account.hosts
     pods_on = Counter(host.node for host in hosts) if len(hosts) > 1 else {}
     limit = _reach(state, claim, pods_on)
@@ -158,12 +158,12 @@ def _reach(state: LedgerState, claim: Claim, pods_on: Mapping[str, int]) -> Reso
     """Greatest size of the guest by this claim's node alone, shared with the VM's other pods there."""
     node, pods = state.nodes[claim.node], pods_on.get(claim.node, 1)
     free = node.room.free if pods == 1 else _share(node.room.free, pods)
-    # A node over its total gives nothing: what it has too much comes off the VM's own reservation.
+    # A node over its total gives nothing: its excess comes off the VM's own reservation.
     return (claim.reserved + free).minus_or_zero(claim.pod.around + node.over)
 
 
 def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resources) -> Resources:
-    """``permit`` as far as the pod's requests hold it against all other schedulers, where they follow permits."""
+    """``permit`` as far as the pod's requests secure it against all other schedulers, if requests follow permits."""
     if not state.follows_requests or permit.within(account.had):
         return permit
     secured = claim.secured

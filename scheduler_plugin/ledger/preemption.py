@@ -1,7 +1,7 @@
 """Judgement of preemptions, by the same verdict as filter and bind (S4.10). Pure.
 
-kube-scheduler proposes nodes with victims by its own accounting; here each proposal is held against the ledger, where
-a VM may hold more than its pod requests.
+kube-scheduler proposes nodes with victims by its own accounting; here each proposal is checked against the ledger, by
+which a VM may hold more than its pod requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ def helped(
     rooms: Mapping[str, Room], claims: Mapping[str, Claim], needed: Resources, candidates: Iterable[PreemptionCandidate]
 ) -> list[str]:
     """The nodes on which ``needed`` fits once their victims are gone, in the given order."""
-    return [one.node for one in candidates if verdict(_without(rooms.get(one.node), claims, one), needed) is FITS]
+    return [
+        candidate.node
+        for candidate in candidates
+        if verdict(_without(rooms.get(candidate.node), claims, candidate), needed) is FITS
+    ]
 
 
 def _without(room: Room | None, claims: Mapping[str, Claim], candidate: PreemptionCandidate) -> Room | None:

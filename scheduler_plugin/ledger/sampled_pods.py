@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-- It looks at all nodes unless it has found ``sample_size`` of them, and begins where it stopped: so a pod that is asked
-  about again meets other nodes.
+- It stops at ``sample_size`` suitable nodes, and its next look begins there, so a pod that it asks about again meets
+  other nodes.
 - A pod that was sent round in vain waits like any other, and is sent round again once room has become free for it.
 """
 
@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import Final
 
 KEPT: Final = 1_000
-"""Pods; the oldest are forgotten, and are sent round again where that was wrong."""
+"""Pods remembered. The oldest are forgotten; the worst of that is that they are sent round once more."""
 
 PERCENT: Final = 20
-"""What is set for kube-scheduler in our manifests."""
+"""The ``percentageOfNodesToScore`` in our manifests."""
 
 _LEAST: Final = 100
 _TOLERANCE: Final = 0.9
@@ -24,7 +24,7 @@ _TOLERANCE: Final = 0.9
 
 def sample_size(nodes: int, percent: int) -> int:
     """The number of suitable nodes that kube-scheduler is content with: ``percent`` (1-100, its
-    ``percentageOfNodesToScore``) of them, or what it takes where none is set, whichever is less.
+    ``percentageOfNodesToScore``) of all nodes, or its own default, whichever is less.
 
     >>> [sample_size(nodes, 20) for nodes in (80, 200, 2_000, 10_000)]
     [80, 100, 400, 500]
@@ -53,7 +53,7 @@ class SampledPods:
 
     def send_round(self, uid: str, asked: int, nodes: int) -> bool:
         """Note that the pod was refused on ``asked`` of all nodes. Returns True if it is to be sent round."""
-        # So often that all nodes have had their turn twice.
+        # Enough retries for every node to have its turn twice.
         left = self._left.pop(uid, 2 * -(-nodes // asked))
         self._left[uid] = max(-1, left - 1)
         if len(self._left) > KEPT:

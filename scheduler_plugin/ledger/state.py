@@ -2,8 +2,7 @@
 
 Rules that hold here:
 
-- A pod has at most one claim, found by its UID; it is opened, moved and closed here, so a release happens exactly once
-  however often it is asked for.
+- A pod has at most one claim, by its UID. Only this module opens, moves and closes it, so nothing is freed twice.
 - Every step ends with ``finish``, which publishes the new rooms and says where freed room is waited for.
 """
 
@@ -29,7 +28,7 @@ from scheduler_plugin.placement import Room
 from scheduler_plugin.placement.node_index import NodeIndexes
 
 REMEMBERED_GONE: Final = 20_000
-"""How many UIDs of gone pods are kept; a late event older than this many deletions would count as news."""
+"""How many UIDs of gone pods are remembered; an event later than this many deletions would count as news."""
 
 
 class LedgerState:
@@ -56,7 +55,7 @@ class LedgerState:
         self._touched: dict[str, None] = {}
 
     def next_revision(self) -> int:
-        """A number above all given out before: outcomes of writes are distinguished by it."""
+        """A number above all given out before; it tells the outcomes of writes apart."""
         self._revision += 1
         return self._revision
 
@@ -91,7 +90,7 @@ class LedgerState:
         self.accounts.leave(claim)
 
     def recount(self, vm: ObjectName | None) -> None:
-        """Something else is known of the VM or its migrations: pods may run it that did not seem to, or do not."""
+        """News of the VM or its migrations may change which pods count as running it."""
         for claim in self.accounts.miscounted(vm):
             self._assign(claim, self.accounts.run_by_pod(claim.pod))
 
@@ -129,8 +128,7 @@ class LedgerState:
         self.waiting.forget(uid)
         self.sampled.forget(uid)
         self.migrations.target_gone(uid)
-        # A late event must not bring the pod back.
-        self._gone[uid] = None
+        self._gone[uid] = None  # a late event must not bring the pod back
         if len(self._gone) > REMEMBERED_GONE:
             del self._gone[next(iter(self._gone))]
 
@@ -173,7 +171,7 @@ class LedgerState:
             node.waits, claim.waits = node.waits - claim.waits + waits, waits
 
     def note_left(self, account: VmAccount | None) -> None:
-        """Something is known of a VM's pods: those that it has left keep what they have, and follow it no more."""
+        """News of a VM's pods: those that it has left keep what they have, and no longer follow it."""
         for claim in [] if account is None else account.note_left(self.migrations.has_moved_from):
             self.change(claim)
 
@@ -237,7 +235,7 @@ class LedgerState:
         self.accounts.forget_unneeded(account)
 
     def rebuilt(self, now: Instant) -> None:
-        """A first complete list was taken in: where it names no pod of a VM, there is no agent either."""
+        """A first complete list was taken in: a VM without pods in it has no agent either."""
         for account in list(self.vms.values()):
             for claim in account.claims:
                 runner = claim.pod.runner

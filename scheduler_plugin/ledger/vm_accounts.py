@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - The UID of its owner decides whose a pod is; the target of a migration has none yet and belongs to the migration's VM.
-- A pod that a VM owns and that does not run it, such as a backup's, claims what it says itself, like any pod. It is
+- A pod that a VM owns and that does not run it, such as a backup's, claims its own requests, like any pod. It is
   known by three things together: the VM's status names another pod, no migration of the VM names this one, and it has
   no container that runs a guest.
 - The last of them is what makes it safe. Facts of VMs, pods and migrations arrive by separate watches: a runner's pod
@@ -69,11 +69,11 @@ class VmAccounts:
         return any(pod.name in (migration.source_pod, migration.target_pod) for migration in self._migrations.of(vm))
 
     def run_by_pod(self, pod: PodFacts) -> VmAccount | None:
-        """The account of the VM that the pod runs, opened where it is the first that is heard of the VM."""
+        """The account of the VM that the pod runs, opened if this is the first news of the VM."""
         return None if pod.vm is None or not self.is_run_by(pod) else self.open(pod.vm, pod.vm_uid)
 
     def miscounted(self, vm: ObjectName | None) -> list[Claim]:
-        """The claims of pods that name ``vm`` and count as a VM's or not, other than is known now."""
+        """The claims of pods that name ``vm`` and are wrongly counted as its own, or wrongly not."""
         doubtful = {} if vm is None else self._doubtful.get(vm, {})
         return [claim for claim in doubtful.values() if self._is_miscounted(claim)]
 
@@ -107,7 +107,7 @@ class VmAccounts:
             self._doubtful.setdefault(pod.vm, {})[pod.uid] = claim
 
     def leave(self, claim: Claim) -> None:
-        """A claim was closed; what of its VM's account nothing needs any more is forgotten."""
+        """A claim was closed; its VM's account is forgotten if nothing needs it any more."""
         pod = claim.pod
         doubtful = {} if pod.vm is None else self._doubtful.get(pod.vm, {})
         if pod.vm is None or doubtful.pop(pod.uid, None) is None:
@@ -128,6 +128,6 @@ class VmAccounts:
             del self.named[account.name]
 
     def _is_named_by_others(self, account: VmAccount) -> bool:
-        """Return True if the VM owns a pod that does not run it: without the account nothing would tell."""
+        """Return True if the VM owns a pod that does not run it; only the account can tell that."""
         others = {} if account.name is None else self._doubtful.get(account.name, {})
         return any(claim.vm is None and claim.pod.vm_uid == account.uid for claim in others.values())

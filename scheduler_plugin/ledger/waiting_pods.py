@@ -4,7 +4,7 @@ Rules that hold here:
 
 - A pod waits on the nodes that it was refused on. It is woken once, when one of them can take it; then it is asked
   about again, and waits again if it must.
-- A process that starts finds who waits by what kube-scheduler says on pods, and then they wait on all nodes.
+- A process that starts finds the waiting pods by kube-scheduler's condition on them; they wait on all nodes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.placement import FITS, Room, verdict
 
 MOST_UNSEEN: Final = 1_000
-"""This many waiting pods are kept that no watch has shown."""
+"""How many waiting pods that no watch has shown are kept."""
 
 ASKED_WITHIN: Final = Seconds(30.0)
 """A pod that was woken is asked about within this time: kube-scheduler lets it wait 10 s at most."""
 
 MOST_CALLS: Final = 4
-"""So often a pod is called before it only waits for room again."""
+"""After this many calls in vain a pod only waits for room again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,14 +44,14 @@ class WaitingPod:
     called_at: Instant | None = None
 
     def goal(self, rooms: Mapping[str, Room]) -> str | None:
-        """A node that the pod fits now, by each call in vain another one; None if it fits on none."""
+        """A node that the pod fits now, another one after each call in vain; None if it fits on none."""
         fitting = (name for name in self.nodes if verdict(rooms.get(name), self.claim) is FITS)
         return next(iter(list(islice(fitting, self.calls + 1))[-1:]), None)
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """The pods that wait on the same nodes; ``least`` is what none of them needs less of."""
+    """The pods that wait on the same nodes; none of them needs less than ``least``."""
 
     least: Resources
     pods: dict[str, WaitingPod] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class WaitingPods:
         self._enter(WaitingPod(pod, account, claim_size(pod, account), frozenset(nodes)))
         if uid not in self._seen:
             self._unseen[uid] = None
-            # Nobody would tell that such a pod is gone.
+            # No watch would report that such a pod is gone.
             if len(self._unseen) > MOST_UNSEEN:
                 self._drop(next(iter(self._unseen)))
 
@@ -120,7 +120,7 @@ class WaitingPods:
     def call(
         self, rooms: Mapping[str, Room], touched: Iterable[str], resized: Iterable[VmAccount]
     ) -> Mapping[str, str]:
-        """Calls those that fit a touched node now, or need another amount by now; the node for each UID."""
+        """Calls those that fit a touched node now, or fit because they need another amount; the node for each UID."""
         calls: dict[str, str] = {}
         if not self._pods:
             return calls
@@ -153,7 +153,7 @@ class WaitingPods:
             self._drop(uid)
 
     def _resized(self, account: VmAccount) -> list[WaitingPod]:
-        """The waiting pods of a VM that may need another amount by now."""
+        """The waiting pods of a VM that may need another amount now."""
         pods = list(self._of_vm.get(account, {}).values())
         for pod in pods:
             pod.claim = claim_size(pod.facts, account)

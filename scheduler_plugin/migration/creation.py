@@ -1,7 +1,7 @@
-"""Creates the VirtualMachineMigrations that the ledger has reserved room for, and reads those of unknown fate (S4.9).
+"""Creates the VirtualMachineMigrations that the ledger has reserved room for (S4.9).
 
 A certain refusal gives the room back. An unknown outcome keeps it until the object has been read under its name, which
-was chosen before.
+was chosen before the creation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scheduler_plugin.telemetry import LOG
 
 READ_INTERVAL: Final = Seconds(1.0)
 CREATE_SETTLE: Final = Seconds(10.0)
-"""A creation that was sent so long ago has landed or never will."""
+"""A creation that was sent this long ago has landed or never will."""
 
 ABOUT_US: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.TOO_MANY_REQUESTS})
 """Refusals that an order for any other VM would meet as well."""
@@ -118,7 +118,7 @@ class MigrationCreator:
             first = await self._context.queues.migration_reads.take()
             for order in (first, *self._context.queues.migration_reads.take_all()):
                 await self._read(order)
-            # What is put back is read again in the next round, not at once.
+            # A read that was put back is repeated in the next round, not at once.
             await self._context.clock.sleep(READ_INTERVAL)
 
     async def _read(self, order: ReadMigration) -> None:

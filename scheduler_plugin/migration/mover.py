@@ -1,9 +1,9 @@
-"""Moves VMs: asks the planner once a second, reserves room, and hands on what to create and to delete (S4.9).
+"""Moves VMs: asks the planner once a second, reserves room, and passes on what to create and to delete (S4.9).
 
 Rules that hold here:
 
 - Room is reserved on the target before the object is created.
-- Nothing is remembered that matters. A restarted scheduler finds in the API who moves, and who moved lately.
+- No memory matters here: a restarted scheduler finds in the API which VMs move, and which moved lately.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from scheduler_plugin.telemetry import LOG
 
 PLAN_INTERVAL: Final = Seconds(1.0)
 FAILED_WAIT: Final = Seconds(30.0)
-"""After a look that failed, the next one."""
+"""Wait before the next look after one that failed."""
 
 FAILED: Final = "the last look at what to move has failed; the log says how"
 
 LONGEST_NAME: Final = 200
-"""Of a VM's name, so that the migration's and its pod's stay within what Kubernetes takes."""
+"""Characters of a VM's name, so that the names of the migration and its pod stay within Kubernetes' limit."""
 
 
 class Mover:
@@ -62,7 +62,7 @@ class Mover:
         try:
             plan = await self._made(self._look())
         # A mistake of ours is logged and counted, and moves nothing: permits and binds go on.
-        except Exception:  # noqa: BLE001 - what is odd about one VM must not end what all others live by
+        except Exception:  # noqa: BLE001 - one odd VM must not stop the scheduler for all others
             self._note_failure()
             return
         idle = self._idle()
@@ -70,7 +70,7 @@ class Mover:
         if idle is None:
             for move in plan.moves:
                 self._reserve(move)
-        # Also while no VM may be moved: what is under way must still be able to end.
+        # Also while no VM may be moved: migrations under way must still be able to end.
         cancels = {cancel.migration: cancel.why for cancel in plan.cancels} | self._without_vm()
         for name, why in cancels.items():
             self._reporter.cancelling(name, why)
@@ -139,7 +139,7 @@ class Mover:
             return "migration.enabled is false in the settings"
         if feed.migrations.is_missing:
             return "the cluster has no VirtualMachineMigrations (its CRD is missing)"
-        # While an order has no answer, no further one is given: what cannot be carried out must not pile up.
+        # No further order while one has no answer: orders that cannot be carried out must not pile up.
         return self._creator.busy_with
 
     def _reserve(self, move: Move) -> None:

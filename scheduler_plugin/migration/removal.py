@@ -26,7 +26,7 @@ class MigrationRemover:
         self._any_unwanted = asyncio.Event()
 
     def want(self, unwanted: Mapping[ObjectName, str]) -> None:
-        """Replaces what is to be deleted: names, and why."""
+        """Replaces the migrations to delete: their names, and why."""
         self._unwanted = unwanted
         if unwanted:
             self._any_unwanted.set()
@@ -40,7 +40,7 @@ class MigrationRemover:
                 await self._context.clock.sleep(DELETE_RETRY)
 
     async def _remove(self, name: ObjectName) -> bool:
-        """False if the deletion failed."""
+        """Delete the migration if it is still unwanted. Returns False if that failed."""
         why = self._unwanted.get(name)  # while others were deleted, this one may have become wanted
         migration = self._context.feed.migrations.facts.get(name)
         if why is None or migration is None or migration.facts.is_leaving:

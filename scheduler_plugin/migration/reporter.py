@@ -26,7 +26,7 @@ RECENT: Final = Seconds(600.0)
 """What ended longer ago is no news for a scheduler that has just started."""
 
 MOST_TOLD: Final = 5
-"""This many of those that wait on a node hear of one move: events are for people."""
+"""How many waiting pods or VMs of a node get an Event about one move: Events are for people."""
 
 ACTIVE: Final = (MigrationPhase.PENDING, MigrationPhase.RUNNING)
 
@@ -52,7 +52,7 @@ class MigrationReporter:
             LOG.info("migration called off", extra={"migration": str(name), "reason": why})
 
     def reconcile(self) -> None:
-        """Tells what has changed since the last call."""
+        """Report what has changed since the last call."""
         self._waits.reconcile()
         there = self._context.feed.migrations.facts
         for name, migration in there.items():
@@ -72,7 +72,7 @@ class MigrationReporter:
     def _name_stalled(self, there: Mapping[ObjectName, ClusterMigration]) -> None:
         """Report a migration that does not begin: it counts no more, and whoever made it can cancel it."""
         ledger = self._context.ledger.migrations
-        stalled = {name for name, entry in ledger.items() if entry.is_stalled and name in there}
+        stalled = {name for name, ordered in ledger.items() if ordered.is_stalled and name in there}
         for name in sorted(stalled - self._stalled):
             migration, why = there[name], ledger[name].waiting_target
             refusal = f" (kube-scheduler says: {why.refusal})" if why is not None and why.refusal else ""
@@ -135,7 +135,7 @@ class MigrationReporter:
         facts = before.facts
         if not facts.phase.is_over:
             vm = self._context.feed.vms.facts.get(facts.vm)
-            # One that is gone before it was seen to end was cancelled, unless its VM runs in its target pod.
+            # A migration that vanishes before its end was seen was cancelled, unless its VM runs in its target pod.
             arrived = vm is not None and facts.target_pod == ObjectName(facts.vm.namespace, vm.pod_name or "")
             self._cancelled.setdefault(facts.name, "its object was deleted")
             self._ended(before, is_success=arrived)
@@ -151,7 +151,7 @@ class MigrationReporter:
         outcome = "succeeded" if is_success else "cancelled" if cancelled else "failed"
         why = f"called off: {cancelled}" if cancelled else found.why or "its controller gave no reason"
         numbers = f"in {_ms(found.total)}, it stood still for {_ms(found.downtime)}"
-        # Metrics and log lines only for what ended under our eyes.
+        # Metrics and log lines only for migrations that this process saw end.
         if self._known is not None:
             self._count(found, outcome)
             what = {"vm": str(facts.vm), "from": source, "to": target, "reason": numbers if is_success else why}

@@ -21,11 +21,11 @@ class WaitReporter:
         self._told: set[str] = set()
 
     def reconcile(self) -> None:
-        """Tells of those that are refused for the first time."""
+        """Report migrations whose target pods are refused for the first time."""
         waiting: set[str] = set()
         for migration in self._context.ledger.migrations.values():
             target = migration.waiting_target
-            # What is ours is called off within seconds, and says why then (``reporter``).
+            # Our own are called off within seconds, and ``reporter`` says why.
             if (
                 migration.facts is None
                 or migration.is_ours
@@ -37,7 +37,7 @@ class WaitReporter:
             waiting.add(migration.facts.uid)
             if migration.facts.uid not in self._told:
                 self._tell(migration.facts, self._why(migration, target.refusal))
-        # Whoever waits no more may be told again when it waits again.
+        # A migration that stops waiting is reported again the next time it waits.
         self._told = waiting
 
     def _why(self, migration: Migration, refusal: str) -> str:

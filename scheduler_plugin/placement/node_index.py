@@ -1,4 +1,4 @@
-"""All nodes as they are for pods of one size, kept in step node by node: thousands are asked for at once (S4.10).
+"""Verdicts and standings of all nodes for pods of one size: kube-scheduler asks about thousands at once (S4.10).
 
 Nothing is decided here: each node's verdict is ``placement``'s, its standing ``protocol.ranking``'s, both by its
 present room. An index only remembers them until that room changes.
@@ -22,11 +22,11 @@ from scheduler_plugin.placement.verdict import FITS, Filtered, Room, Verdict, so
 KEPT: Final = 16
 
 _LAST: Final[Standing] = (1, 0.0, 0.0)
-"""Behind every standing of a node with room."""
+"""Sorts behind every standing of a node with room."""
 
 
 class NodeIndex:
-    """Every known node as it is for pods that claim ``claim``.
+    """Verdict and standing of every known node for pods that claim ``claim``.
 
     ``stale`` are the nodes to look at again; ``preferred`` is the vCPUs of a node that suits a cluster of this size.
     """
@@ -88,7 +88,7 @@ class NodeIndex:
                 staying = (
                     name for name in chain(islice(members, turn, None), islice(members, turn)) if name not in moved
                 )
-                coming = sorted(name for name, its in moved.items() if its == standing)
+                coming = sorted(name for name, moved_to in moved.items() if moved_to == standing)
                 yield from (name for name in chain(coming, staying) if name in asked)
 
         # Shunned nodes only if there is no other.
@@ -151,22 +151,22 @@ class NodeIndexes:
         self._kept: dict[Resources, NodeIndex] = {}
 
     def rank_by(self, ranking: RankingConfig) -> None:
-        """Nodes are ranked so from now on."""
+        """Rank nodes by ``ranking`` from now on."""
         self._ranking = ranking
         self._kept.clear()
 
     def changed(self, node: str) -> None:
-        """The node's room is another one, or gone."""
-        for survey in self._kept.values():
-            survey.stale.add(node)
+        """The node's room has changed, or the node is gone."""
+        for index in self._kept.values():
+            index.stale.add(node)
 
     def of(self, claim: Resources) -> NodeIndex:
         """The index for pods that claim ``claim``."""
         # Popped and put back: the order of the dictionary is that of the last use.
-        survey = self._kept.pop(claim, None)
-        if survey is None or survey.preferred != preferred_vcpus(len(self._rooms), self._ranking):
-            survey = NodeIndex(claim, self._rooms, self._ranking)
-        self._kept[claim] = survey
+        index = self._kept.pop(claim, None)
+        if index is None or index.preferred != preferred_vcpus(len(self._rooms), self._ranking):
+            index = NodeIndex(claim, self._rooms, self._ranking)
+        self._kept[claim] = index
         if len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
-        return survey
+        return index

@@ -33,9 +33,8 @@ def standing_with(room: Room, claim: Resources, curve: ScoreCurve, preferred: fl
 
 
 def stays_below_watermark(room: Room, claim: Resources) -> bool:
-    """Return True if the node is open and would be under no pressure with so much more; plain numbers, as in
-    ``verdict``.
-    """
+    """Return True if the node is open and would be under no pressure with ``claim`` added."""
+    # Plain numbers for speed, as in ``verdict``.
     used, mark = room.reserved, room.watermark
     fits = used.cpu.value + claim.cpu.value <= mark.cpu.value and used.mem.value + claim.mem.value <= mark.mem.value
     return fits and room.is_open and claim.within(room.free)

@@ -84,7 +84,7 @@ def verdict(room: Room | None, claim: Resources) -> Verdict:
 
 
 def shortage(room: Room, claim: Resources) -> str:
-    """The numbers behind a refusal: what the pod needs, and what of what is free on the node."""
+    """The numbers behind a refusal: what the pod needs, and how much of the node's total is free."""
     return f"pod needs {claim}; node {room.node} has {room.free} free of {room.total}"
 
 
@@ -103,7 +103,7 @@ def filter_nodes(rooms: Mapping[str, Room], names: Sequence[str], claim: Resourc
 
 
 def sort_out(names: Sequence[str], verdicts: Mapping[str, Verdict]) -> Filtered:
-    """``names`` by what was found of them, in their order; those without a verdict are not known."""
+    """``names`` by their verdicts, in their order; those without one are unknown nodes."""
     fits = [name for name in names if verdicts.get(name) is FITS]
     filtered = Filtered(fits, {}, {})
     if len(fits) < len(names):

@@ -29,13 +29,13 @@ AGAIN: Final = 2.0
 """How much more a move costs for each move of the same VM within the hour before."""
 
 MOST_DOUBLINGS: Final = 16
-"""Of a cost: nothing else is as dear, and a float still holds it however many objects a person has left behind."""
+"""Of a cost: nothing else is as dear. A float must hold it, however many ended migrations a person has left behind."""
 
 SPARE: Final = Fraction(1, 10)
 """The share of a node's watermark that is welcome below it, so that the next growth needs no move."""
 
 IDLE: Final = 0.05
-"""A load that would be told as 0.0."""
+"""A load below this would print as 0.0."""
 
 HALF: Final = Fraction(1, 2)
 
@@ -44,7 +44,7 @@ HasPlace = Callable[[Victim], bool]
 
 @dataclass(frozen=True, slots=True)
 class Freedom:
-    """A node's excess, and the lower size that is welcome: at least the excess, if there is any."""
+    """The room that a node must gain (``excess``), and up to which amount more of it is ``welcome``."""
 
     excess: Resources
     welcome: Resources
@@ -53,8 +53,8 @@ class Freedom:
     def of(cls, excess: Resources, watermark: Resources, slack: Resources, wished: Resources = ZERO) -> Freedom:
         """The room that a node with this watermark lacks, if all that is ``wished`` above it were granted.
 
-        ``slack`` is the room below its watermark that the emptiest target has: no more of it is welcome than leaves as
-        much to either. Of what is not short, none is welcome.
+        ``slack`` is the room below its watermark that the emptiest target has. Nothing is welcome of a resource that is
+        not short.
         """
         much = excess.at_least(wished)
         left = slack.minus_or_zero(much)
@@ -76,7 +76,7 @@ class Freedom:
 Selection = Callable[[Sequence[Victim], Freedom | None, HasPlace], Iterable[Victim]]
 """Chooses the VMs that go, in order, of those that may: enough for the node's need (None: all must go).
 
-Whether one has a place is asked as late as it can be: it may mean to look at every node.
+It asks for a VM's place as late as it can, because the answer may need a look at every node.
 """
 
 
@@ -100,7 +100,7 @@ def _load(victim: Victim) -> str:
 
 
 def least_cost(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:
-    """The rule: the VMs that make enough room for the least cost; where not enough can go, all that help."""
+    """The rule: the VMs that make enough room for the least cost; if not enough can go, all that help."""
     if need is None:
         return filter(has_place, sorted(victims, key=lambda victim: (cost_of(victim), victim.to_copy, victim.vm)))
     ranked = sorted(victims, key=lambda victim: (_rate([victim], need), victim.to_copy, victim.vm))

@@ -88,7 +88,7 @@ class DrainPlan:
 
 def _helpful(need: RoomNeed, victims: list[Victim], targets: Targets) -> list[Victim]:
     """The VMs of ``victims`` whose leaving can give the node's VMs what they want."""
-    # A cordoned node is to be empty, so everybody's leaving helps.
+    # A cordoned node is to be emptied, so every VM that leaves helps.
     if need.excess is None:
         return victims
     total = need.book.room.total

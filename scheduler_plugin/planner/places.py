@@ -53,7 +53,7 @@ class Places:
         return judged.shape if judged.is_alone and not self._refused.of(vm) else None
 
     def send(self, claim: Claim, vm: ObjectName, node: str) -> None:
-        """The VM is sent there: what is judged from now on sees it there."""
+        """The VM is sent to ``node``: later judgements see it there."""
         self._judge.place(self.judgement(claim, vm).candidate, node)
         # A pod that is sent somewhere changes affinity and spread for all others.
         self._judgements.clear()

@@ -18,14 +18,14 @@ from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.planner.wording import some
 
 GRACE: Final = Seconds(30.0)
-"""A migration ends itself at its time-out; one that is still there so much later is cancelled, or does not count."""
+"""A migration ends itself at its time-out; one that is still there this much later is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationPolicy:
     """Rules for migrations: when VMs are moved, and how many at once.
 
-    ``settle``: pressure that lasts so long moves VMs; ``settle_denied``: or so long while a VM is denied what it
+    ``settle``: pressure that lasts this long moves VMs; ``settle_denied``: the same while a VM is denied what it
     asks for. Active migrations, people's too, are at most ``out_per_node`` and ``in_per_node`` for each node, and
     ``per_cluster`` in all (a fraction is one of all nodes, rounded up), as far as the scheduler adds to them.
     ``timeout`` is how long one may take, ``placement_timeout`` how long its target pod may wait for its node. With
@@ -45,7 +45,7 @@ class MigrationPolicy:
     drain_cordoned: bool = True
 
     def at_once(self, nodes: int) -> int:
-        """The number of migrations that may be active in a cluster of that many nodes."""
+        """The number of migrations that may be active in a cluster of ``nodes`` nodes."""
         limit = self.per_cluster
         # Rounded up: a small cluster may still move one VM.
         return ceil(limit * nodes) if isinstance(limit, Fraction) else limit
@@ -93,10 +93,10 @@ def seen_of(book: NodeAccount) -> Seen:
 
 @dataclass(frozen=True, slots=True)
 class RoomNeed:
-    """A node that VMs should leave since ``since``: so much of them, or all (``excess`` is None).
+    """A node that VMs should leave since ``since``: as much of them as the ``excess``, or all if that is None.
 
-    ``denied_since`` is since when a VM is denied there, None if none is. ``seen`` is what of the book this was
-    derived from: its room, and what is unmet, migrating, waited for and asked room for.
+    ``denied_since`` is when the present denial of a VM there began, None if none is denied. ``seen`` are the amounts in
+    the book that this was derived from: see ``seen_of``.
     """
 
     book: NodeAccount
@@ -106,7 +106,7 @@ class RoomNeed:
     denied_since: Instant | None
 
     def is_of(self, book: NodeAccount, *, drains: bool) -> bool:
-        """Return True if ``book`` holds the very amounts that this was derived from: then it need not be again."""
+        """Return True if ``book`` still holds the amounts that this was derived from: then it is still right."""
         is_same = book is self.book and seen_of(book) == self.seen
         return is_same and (self.excess is None) is drains
 
@@ -122,14 +122,14 @@ class RoomNeed:
         return Freedom.of(self.excess, book.room.watermark, slack, book.wished.minus_or_zero(book.migrating))
 
     def is_due(self, policy: MigrationPolicy, now: Instant) -> bool:
-        """Return True if it has lasted."""
+        """Return True if it has lasted long enough to move VMs."""
         # Long enough for the agent to have asked again: a wish that is met meanwhile moves nobody.
         is_denied = self.denied_since is not None and now - self.denied_since >= policy.settle_denied
         return is_denied or now - self.since >= policy.settle
 
     @property
     def urgency(self) -> tuple[bool, bool, float, str]:
-        """The least first: who denies before who is full, who is emptied last, and of equals who has waited longest."""
+        """A sort key: nodes that deny, then full ones, then cordoned ones; of equals the one that waits longest."""
         return self.denied_since is None, self.excess is None, self.since, self.book.name
 
     @property
@@ -143,7 +143,7 @@ class RoomNeed:
 
     @property
     def reason(self) -> str:
-        """For people."""
+        """The cause in words, for people."""
         if self.excess is None:
             return f"node {self.book.name} is cordoned"
         return f"node {self.book.name} {SAID_OF[self.cause].format(some(self.excess))}"

@@ -2,10 +2,10 @@
 
 Rules that hold here:
 
-- ``plan`` decides; nothing is carried out here. What it says is repeated while it is true, and gone when it is not. Of
-  the past it remembers only how long something has been so: forgetting that (a restart) only delays.
-- A node is relieved once its pressure has lasted: for ``settle``, or for ``settle_denied`` where a VM is denied what it
-  asks for. So it is where a pod waits for room that asks for it (B.14). A cordoned node is emptied by the same rules.
+- ``plan`` decides; nothing is carried out here. Each plan is complete: it repeats what still holds. The planner
+  remembers only how long something has held and what was refused lately; forgetting that (a restart) only delays.
+- A node is relieved once its pressure has lasted: for ``settle``, or for ``settle_denied`` if a VM is denied what it
+  asks for, or a pod waits that asks for room (B.14). A cordoned node is emptied by the same rules.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def completed(look: Look) -> MovePlan:
 
 
 AT_ONCE: Final = 100
-"""Nodes to be relieved that are looked at in one look: in a cluster that is full to the brim they take turns."""
+"""How many nodes one look relieves at most: in a cluster that is full everywhere they take turns."""
 
 
 class Planner:
-    """Looks at the ledger now and then, and says what to do about it. ``select`` says which VMs go."""
+    """Plans moves from looks at the ledger. ``select`` chooses the VMs that go."""
 
     def __init__(self, select: Selection = least_cost) -> None:
         self._select = select
@@ -131,7 +131,7 @@ class Planner:
             for name, migration in ledger.migrations.items()
             if migration.is_active and migration.facts is not None
         }
-        # Deleted by somebody before it had ended. One of ours that went astray says nothing about its VM.
+        # Those in ``_misled`` had a wrong target, which says nothing about their VM.
         unwanted = [self._active[name] for name in self._active.keys() - ledger.migrations.keys() - self._misled]
         unwanted += [
             migration.vm for name, migration in active.items() if migration.is_leaving and name not in self._misled

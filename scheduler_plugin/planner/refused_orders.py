@@ -1,8 +1,8 @@
 """VMs whose migrations the API would not make lately: the planner passes over them for others (S4.9).
 
 A refusal is about one VM until others share its fate: the VM rests as after a migration that failed, the others of its
-namespace wait for seconds (a quota, a policy), and all VMs do so once a second namespace has refused in a row. One that
-is about us (no access, too many requests) lets all VMs wait and none rest.
+namespace wait for seconds (a quota, a policy), and all VMs do so once a second namespace has refused in a row. If it is
+about ourselves (no access, too many requests), all VMs wait and none rests.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RefusedOrders:
     def made(self, vm: ObjectName) -> None:
         """The API has made a migration of the VM."""
         self._vms.pop(vm, None)
-        # What is made proves that its namespace takes migrations, and so does the API.
+        # Proves that the API takes migrations, in this namespace too.
         self._namespaces.pop(vm.namespace, None)
         self._in_row.clear()
         self._all = None
@@ -76,7 +76,7 @@ class RefusedOrders:
         return _waits(self._all, now)
 
     def forget_old(self, now: Instant, rest: Rest) -> None:
-        """Forgets what has been left in peace for the longest wait."""
+        """Forgets waits that ended longer ago than the longest wait."""
         self._vms = {vm: wait for vm, wait in self._vms.items() if wait.until + rest.backoff_most > now}
         recent = {name: wait for name, wait in self._namespaces.items() if wait.until + rest.backoff_most > now}
         self._namespaces = recent

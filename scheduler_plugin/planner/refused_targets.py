@@ -70,8 +70,8 @@ class RefusedTargets:
         return self._of_vm.get(vm, {})
 
     def forget_old(self, now: Instant, rest: Rest) -> None:
-        """Forgets what has been left in peace for the longest wait."""
-        # Left in peace for the longest wait, its failures no longer predict anything.
+        """Forgets pairs that have not failed again."""
+        # Once a pair could be tried for the longest wait and has not failed, old failures predict nothing.
         for pair in [pair for pair, refusal in self._pairs.items() if refusal.until + rest.backoff_most <= now]:
             self._drop(pair)
 

@@ -1,4 +1,4 @@
-"""Targets that VMs may move to in one look, and the migrations there are already.
+"""Targets that VMs may move to in one look, and the migrations already under way.
 
 Rules that hold here:
 
@@ -28,7 +28,7 @@ from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Victim
 
 MOST_NAMED: Final = 3
-"""Migrations of others, in words for people."""
+"""How many migrations of others a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Traffic:
         return max(0, min(policy.out_per_node - self.leaving[node], self.most - self.total))
 
     def why_full(self) -> str | None:
-        """The reason why all nodes wait that no look can count on to end; None if others have no part in it."""
+        """The reason why all nodes wait, if migrations of others are part of it: those may never end."""
         if self.total < self.most or not self.of_others:
             return None
         named = ", ".join(str(name) for name in sorted(self.of_others)[:MOST_NAMED])
@@ -122,7 +122,7 @@ class Targets:
         shape = self._places.shape(victim.claim, victim.vm)
         if shape is not None and _is_as_large(size, self._unplaceable.get(shape, ())):
             return False
-        # Only if the cheap checks fail: this may mean to judge every node.
+        # Last, because this may have to judge every node.
         if next(self._taking(victim, size), None) is not None:
             return True
         if not any(stays_below_watermark(room, size) for room in self._rooms.values()):
@@ -135,7 +135,7 @@ class Targets:
     def take(self, source: str, victim: Victim) -> str | None:
         """Chooses the best target, and counts the move; None if there is none any more.
 
-        Of the nodes that take the VM it prefers some; of those the one that placement would choose.
+        Of the nodes that take the VM it keeps those that the VM prefers most; of those, placement chooses.
         """
         size = victim.size
         rooms = self._preferred(victim, {room.node: room for room in self._taking(victim, size)})
@@ -158,7 +158,7 @@ class Targets:
             if _is_as_large(size, self._too_large):
                 continue
             large = [name for name, room in self._rooms.items() if stays_below_watermark(room, size)]
-            # A size that was refused while there was room for it may have none by now, and not be known as too large.
+            # A size that constraints refused while it had room may have none now without being known as too large.
             if large:
                 hindrance = self._places.hindrances(victim.claim, victim.vm)
                 reasons = (hindrance(name) for name in large)

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- Without a word of kube-scheduler, a target pod may wait for ``placement_timeout``.
+- A target pod about which kube-scheduler says nothing may wait for ``placement_timeout``.
 - A migration that failed before its target pod had a node was refused as well, however it ended.
 """
 
@@ -40,7 +40,7 @@ class UnplacedTargets:
             self._waits.pop(migration.name, None)
             return None
         target = migration.waiting_target
-        # Time counts only while pods are seen: what happened meanwhile may be better news.
+        # Waits count only while the pods known are current: otherwise the pod may have a node already.
         before = self._waits.get(migration.name, _Wait()) if is_current else _Wait()
         since = None if target is None else now if before.since is None else before.since
         refused = None if target is None or not target.refusal else before.refused_since
@@ -55,11 +55,11 @@ class UnplacedTargets:
 
     def newly_failed(self, migrations: Iterable[Migration]) -> Iterator[Migration]:
         """Those that have failed without a place since the last call; forgets all that are gone."""
-        waits, there = self._waits, {}
+        waits, remaining = self._waits, {}
         for migration in migrations:
             wait = waits.get(migration.name)
             if wait is not None and migration.phase is MigrationPhase.FAILED and migration.placed_on is None:
                 yield migration
             elif wait is not None:
-                there[migration.name] = wait
-        self._waits = there
+                remaining[migration.name] = wait
+        self._waits = remaining

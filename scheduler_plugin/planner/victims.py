@@ -23,7 +23,7 @@ COPY_TIME: Final = Seconds(5.0)
 """About how long a migration copies; what the guest changes meanwhile is copied again."""
 
 REMEMBERED: Final = Seconds(3600.0)
-"""For how long a VM that has moved is less welcome to move again."""
+"""How long a move makes the next one of the same VM cost more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Now:
 class Victim:
     """A VM that may be moved.
 
-    ``load`` is its load average in vCPUs (infinite where unknown), ``to_copy`` the bytes that moving it means, as far
+    ``load`` is its load average in vCPUs (infinite if unknown), ``to_copy`` the bytes that a move copies, as far
     as is known. ``arrived`` counts the claims of the node from the oldest on, ``moved`` its moves that have ended well
     within ``REMEMBERED``.
     """
@@ -71,16 +71,16 @@ class Rest:
     def until(self, migrations: Sequence[Migration], now: Now, *, drains: bool) -> float:
         """The time when the VM may move again, in seconds since 1970.
 
-        ``drains``: having moved lately is no excuse then.
+        ``drains``: its node is to be emptied.
         """
         until, failures, before = -inf, 0, -inf
         for at, facts in _ended(migrations, now):
             if at - before > 2 * self.backoff_most:
-                failures = 0  # what was before is forgotten, though its object may have been kept
+                failures = 0  # earlier failures are forgotten, even if their objects are still there
             before = at
             if facts.phase is MigrationPhase.SUCCEEDED:
                 failures = 0
-                # A node that is to be emptied takes no account of a VM that has just arrived.
+                # A node that must be emptied moves even a VM that has just arrived.
                 until = -inf if drains else at + self.cooldown
             else:
                 failures += 1
@@ -94,13 +94,12 @@ class Rest:
     def forgotten(self, migrations: Sequence[Migration], now: Now) -> list[ObjectName]:
         """The VM's ended migrations that no longer matter.
 
-        A success is kept while it is remembered, a failure until a later success or for twice the longest wait: the
-        next failure has to count it.
+        A success matters for ``REMEMBERED``, a failure until a later success or for twice the longest wait.
         """
-        over = _ended(migrations, now)
-        successes = [at for at, facts in over if facts.phase is MigrationPhase.SUCCEEDED]
+        ended = _ended(migrations, now)
+        successes = [at for at, facts in ended if facts.phase is MigrationPhase.SUCCEEDED]
         last = max(successes, default=-inf)
-        return [facts.name for at, facts in over if self._says_nothing(at, facts.phase, last, now.wall)]
+        return [facts.name for at, facts in ended if self._says_nothing(at, facts.phase, last, now.wall)]
 
     def _says_nothing(self, at: float, phase: MigrationPhase, last_success: float, wall: float) -> bool:
         if phase is MigrationPhase.SUCCEEDED:
@@ -111,12 +110,12 @@ class Rest:
 
 def _ended(migrations: Sequence[Migration], now: Now) -> list[tuple[float, MigrationFacts]]:
     """Those that have ended, the first to end first, and when that was in seconds since 1970."""
-    over = [
+    ended = [
         (_end_of(migration, migration.facts, now), migration.facts)
         for migration in migrations
         if migration.facts and not migration.is_active
     ]
-    return sorted(over, key=itemgetter(0))
+    return sorted(ended, key=itemgetter(0))
 
 
 def _end_of(migration: Migration, facts: MigrationFacts, now: Now) -> float:
@@ -138,8 +137,8 @@ def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
 
 def moved_lately(migrations: Sequence[Migration], now: Now) -> int:
     """The number of a VM's migrations that succeeded within ``REMEMBERED``."""
-    over = [at for at, facts in _ended(migrations, now) if facts.phase is MigrationPhase.SUCCEEDED]
-    return sum(at + REMEMBERED > now.wall for at in over)
+    successes = [at for at, facts in _ended(migrations, now) if facts.phase is MigrationPhase.SUCCEEDED]
+    return sum(at + REMEMBERED > now.wall for at in successes)
 
 
 def victim_of(ledger: Ledger, claim: Claim, arrived: int, now: Now, *, opt_in: bool) -> Victim | str:

@@ -9,7 +9,7 @@ from protocol.units import Bytes, MilliCpu, Resources
 _MIB: Final = 1024**2
 _GIB_IN_MIB: Final = 1024
 _LARGE: Final = 10 * _GIB_IN_MIB
-"""From this many MiB on GiB have one decimal; below, an amount that is no multiple of a GiB is in MiB."""
+"""From this many MiB on, amounts are in GiB with one decimal; below, in MiB unless they are a multiple of a GiB."""
 _HUNDREDTH: Final = 10
 
 

@@ -29,7 +29,7 @@ from scheduler_plugin.telemetry import LOG
 
 @dataclass(frozen=True, slots=True)
 class LeaderStatus:
-    """Whether this process acts, and the identity of the leader (empty if unknown)."""
+    """True if this process acts, and the identity of the leader (empty if unknown)."""
 
     leads: bool
     leader: str

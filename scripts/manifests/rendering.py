@@ -48,7 +48,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "expander": {"enabled": True},
     "neonvm": {"policy": {"namespaces": [""]}},
 }
-"""All components, and nothing that only a release knows. Each file works alone, so there is no TLS between them."""
+"""All components, without values that only a release has. Each file works alone, so there is no TLS between them."""
 
 INJECTING: Final[Mapping[str, Any]] = {
     **VALUES,

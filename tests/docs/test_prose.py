@@ -8,15 +8,15 @@ from tests.docs.prose import long_subjects, read_prose
 
 # Today's counts. Lower a bound in the commit that lowers its count; none is ever raised.
 AT_MOST = {
-    "phrases in code": 45,
-    "phrases in documents": 5,
-    "question docstrings, percent": 0.1,
+    "phrases in code": 18,
+    "phrases in documents": 4,
+    "question docstrings, percent": 0.0,
     "empty names": 50,
     "class names used twice": 23,
     "household classes": 1,
     "long test names, percent": 12.6,
 }
-AT_LEAST = {"comments per 100 lines": 5.0}
+AT_LEAST = {"comments per 100 lines": 5.4}
 SINCE = "c0a1d7ea"
 """The first commit whose successors keep their subjects short."""
 

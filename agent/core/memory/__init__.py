@@ -1,6 +1,6 @@
 """Memory that a VM needs beyond what its programs use: the working set in the page cache (B.16).
 
-``memory_view`` makes one look of a guest's page, ``rereading`` says what the time since the last one cost, ``trend``
-what becomes of that, ``probing`` tries sizes, ``trials`` judges them, ``working_set`` is what was learned, and
-``memory_sentences`` tells it.
+``memory_view`` turns a guest's page into one look, ``rereading`` measures the cost since the last look, and ``trend``
+whether it falls. ``probing`` tries sizes, ``trials`` judges them, ``working_set`` holds what was learned, and
+``memory_sentences`` explains it.
 """

@@ -43,7 +43,7 @@ class Kills:
         return int(min(_MOST, now - before))
 
     def after(self, sample: GuestSample, has: Bytes, now: Instant, policy: MemoryPolicy, *, is_rebooted: bool) -> Kills:
-        """The same with one more look at a guest that had ``has`` since the look before."""
+        """These kills with one more look at a guest that had ``has`` since the look before."""
         count = self.count(sample, is_rebooted=is_rebooted)
         counter = sample.oom_kills if is_rebooted or sample.oom_kills is not None else self.counter
         if not count:

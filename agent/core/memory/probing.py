@@ -25,13 +25,13 @@ LEAST_STEP: Final = 0.04
 """A smaller share of the memory is not worth a resize."""
 
 RESERVE: Final = 0.08
-"""This share of the memory is left unused by the kernel for its own ends, as far as nothing else is known."""
+"""The kernel keeps at least about this share of the memory unused for itself."""
 
 REPEATED: Final = 0.25
 """A trial that is repeated goes this share of the way to all that the VM may have: enough for a verdict at once."""
 
 NEARLY: Final = 0.85
-"""A growth that comes so near to the maximum goes to it."""
+"""A growth that reaches this share of the maximum goes all the way."""
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ class Probing:
             self.floor = WorkingSetFloor(shrunk.before, shrunk.after, now, tries, retry_at, cost, cores, spare)
         else:
             self.floor = replace(floor, tries=tries, retry_at=retry_at, cores=min(floor.cores, cores), spare=spare)
-        # What hurts works, however little: the guest is not idle.
+        # A guest that a shrink hurts is at work, however little.
         self.idle_since = None
         self._claim, self.trial, self.shrunk, self.recent = shrunk.before, None, None, NO_COST
         self._claimed_at = self._changed_at = now
@@ -190,7 +190,7 @@ class Probing:
 
     def _lowered(self, floor: WorkingSetFloor, size: Bytes, now: Instant, policy: CachePolicy) -> WorkingSetFloor:
         """The floor after less than it has proven to be enough."""
-        # Where the next step would come to what once hurt, it waits as long as after that.
+        # A next step that would reach the size that once hurt waits as long as after that.
         is_near = _part(size, 1 - policy.step) <= floor.hurt
         return replace(floor, size=size, tries=0, retry_at=next_try(1, now, policy) if is_near else floor.retry_at)
 
@@ -283,7 +283,7 @@ class Probing:
             return self._claim
         if self._returning and self.fruitless is not None:
             return self.fruitless.base
-        # A guest that does not show what it rereads shrinks as far as its programs allow, until that has once hurt.
+        # A guest that does not show what it rereads shrinks as far as its programs allow, until that first hurts.
         if view.free is None and self.floor is None:
             return NONE
         bar = min(self._bar(now, policy), view.use)

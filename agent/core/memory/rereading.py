@@ -17,7 +17,7 @@ IDLE_CORES: Final = 0.05
 """Programs that use less CPU than this do no work to speak of: measuring alone takes some."""
 
 _LEAST_WORK: Final = 0.01
-"""Cores that are added to the work of programs, so that hardly any work is no excuse for any amount of rereading."""
+"""Cores added to the work of programs, so that next to no work does not excuse any amount of rereading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,7 @@ class Cost:
 
     def loss(self, like: Cost) -> float:
         """The cost of a unit of work: bytes read if ``like`` has rereading, seconds waited otherwise."""
-        # All reading, because what is read for the first time becomes rereading by and by, without any change of the
-        # memory.
+        # All reading counts: what is read for the first time becomes rereading over time, at the same memory.
         lost = self.read if like.reread else self.waited
         return lost / self.effort if self.effort else 0.0
 
@@ -128,7 +127,7 @@ def cost(over: Rates, trickle: Bytes) -> Cost | None:
 
 
 def recent(before: Cost, now: Cost, span: Seconds) -> Cost:
-    """``before``, fading within ``span`` (> 0) seconds or so, with what came ``now``."""
+    """``before``, faded exponentially over ``span`` (> 0) seconds, plus ``now``."""
     return before.times(exp(-now.seconds / span)) + now
 
 

@@ -12,7 +12,7 @@ STEADY: Final = 0.9
 """A loss that has fallen below this share of what it was a while ago is coming to its end."""
 
 FILLING: Final = 0.25
-"""Where less than this share of what is read goes into unused memory, the guest does not fill it."""
+"""If less than this share of what is read goes into unused memory, the guest does not fill it."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- A trial is judged by what it changed: by the cost for the same work, beside the cost before it.
+- A trial is judged by what it changed: the cost of the same work, compared with the cost before.
 - A shrink hurts as soon as its cost has used up a budget; it is harmless when a whole watch has passed without that.
 - A growth is judged once the new memory is filled.
 """
@@ -59,8 +59,8 @@ class Shrink:
         reading = max(policy.turnover * taken, policy.trickle.value * policy.watch)
         # Half of the waiting that makes a VM grow is enough to blame a shrink.
         waiting = policy.stall * policy.watch / 2
-        # All reading must have risen as well: what was read for the first time turns into rereading without any
-        # change of the memory.
+        # All reading must have risen as well: what was read for the first time becomes rereading over time, at the
+        # same memory.
         rereads = _exceeds(cost.reread, expected.reread, reading) and _exceeds(cost.read, expected.read, reading)
         stalls = _exceeds(cost.stalled, expected.stalled, waiting) and _exceeds(cost.waited, expected.waited, waiting)
         if rereads or stalls:
@@ -76,8 +76,8 @@ class Shrink:
 class Growth:
     """The VM should have ``wanted`` instead of ``base``, where it cost ``baseline``.
 
-    ``size`` is what it got, None as long as it got nothing; ``fills`` how long that takes to fill so far, in seconds;
-    ``cost`` is what it costs since it is filled.
+    ``size`` is what it got, None as long as it got nothing; ``fills`` is how long it has been filling, in seconds;
+    ``cost`` is the cost since it was full.
     """
 
     base: Bytes
@@ -113,8 +113,8 @@ class Growth:
         if self.cost.seconds < policy.recent:
             return TrialVerdict.OPEN
         part = self.part_of(most, free)
-        # It pays if it brought at least a share of what it would have to bring if all the memory that the VM may have
-        # were to end the rereading. A scan of more than that brings nothing.
+        # If all the memory that the VM may have would end the rereading, this growth should end its ``part`` of it.
+        # It pays if it brings the share ``gain`` of that. A scan of more data than fits gains nothing.
         if self.fell >= max(LEAST_GAIN, policy.gain * part):
             return TrialVerdict.GOOD
         # Too small a growth proves nothing: another step follows before it is judged.

@@ -53,7 +53,7 @@ class MemoryRequest:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A report by which ``need`` is wanted until ``until``; the VM had ``before``. Looks may prove it right."""
+    """A report that makes the VM want ``need`` until ``until``; it had ``before``. A look may prove it right."""
 
     need: MilliCpu
     before: MilliCpu
@@ -154,7 +154,7 @@ class MonitorSide:
 def demand(report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy) -> tuple[MilliCpu, str]:
     """The CPU that ``report`` speaks of, and why: that of tasks that wait, or of connections that are new.
 
-    Each new connection is expected to use ``policy.connection`` cores, all of them as much as the VM has at most.
+    Each new connection is expected to use ``policy.connection`` cores, all of them together at most what the VM has.
     """
     over = Rates(busy=report.cpu_busy, cpu_stall=report.cpu_stall)
     waiting = cpu_demand(GuestSample(runnable=float(report.runnable)), over, vm.actual.cpu, cpu)

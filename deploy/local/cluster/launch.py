@@ -93,9 +93,9 @@ async def _lines(process: subprocess.Popen[bytes]) -> AsyncIterator[asyncio.Stre
 
 
 async def launch(
-    folder: ClusterFolder, spec: ClusterSpec, *, attached: bool, anew: bool = False, beside: Sequence[str] = ()
+    folder: ClusterFolder, spec: ClusterSpec, *, attached: bool, fresh: bool = False, beside: Sequence[str] = ()
 ) -> LaunchedCluster:
-    """Starts the cluster of ``folder``; ``attached`` ones end with this process, however it ends. ``anew`` forgets an
+    """Starts the cluster of ``folder``; ``attached`` ones end with this process, however it ends. ``fresh`` forgets an
     earlier cluster of that name first. ``beside`` is a command that the cluster keeps running, its recorder.
 
     Raises ``AlreadyRunsError``, and ``SpecError`` if there can be no such cluster; then it has no folder.
@@ -112,7 +112,7 @@ async def launch(
     # The lock keeps another command from starting or removing a cluster of that name meanwhile.
     with folder.locked() as lock:
         await remove_remains(folder)
-        if anew:
+        if fresh:
             folder.clear()
         folder.write_spec(spec)
         folder.logs.mkdir(parents=True, exist_ok=True)

@@ -230,7 +230,7 @@ def _wants_node(pod: Json) -> bool:
 
 
 def _facts(node: Json) -> tuple[object, ...]:
-    """What scheduling may depend on: everything but heartbeats."""
+    """All that scheduling may depend on: the objects without heartbeats."""
     conditions = [
         (text(condition, "type"), text(condition, "status")) for condition in items(node, "status", "conditions")
     ]

@@ -220,7 +220,7 @@ def _moving(facts: VmObservation, under_way: UnderWay) -> VmPlan:
 
 
 def _in_place(facts: VmObservation, pod: Json, guest: GuestState) -> Json:
-    """Where the guest runs, and its size. It keeps the address it was started with, even another controller's."""
+    """Place and size of the guest. It keeps the address it was started with, even another controller's."""
     made = booted(pod)
     return {
         "node": node_of(pod),

@@ -29,7 +29,7 @@ class PortMap:
 
     @classmethod
     def tried(cls, address: str, usual: Iterable[int]) -> PortMap:
-        """The ports that are free at ``address``, where nothing of ours listens. Raises ``NetworkError``."""
+        """The ports that are free at ``address``: none of our listeners has them. Raises ``NetworkError``."""
         taken = {port: who_listens(port) for port in usual if not _is_free(address, port)}
         # Lazily: usually no port is taken, and none has to be tried.
         others = (port for port in _OTHERS if _is_free(address, port))

@@ -229,7 +229,7 @@ def _spaces(every: Iterable[Endpoint], isolated: bool) -> dict[str, int]:
     return {address: number for addresses, number in lowest for address in addresses}
 
 
-def anew(wanted: Elements) -> list[str]:
+def rebuilt(wanted: Elements) -> list[str]:
     """The lines for ``nft -f`` that replace all rules and sets in one transaction."""
     return [_RULES, *changed({}, wanted)]
 

@@ -19,7 +19,7 @@ from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer
 from deploy.neonvm.network.commands import run
 from deploy.neonvm.overlay.endpoints import Endpoint, FlatObjects, endpoints, rightful_address
-from deploy.neonvm.overlay.fence import BRIDGE, TABLE, Elements, anew, changed, elements
+from deploy.neonvm.overlay.fence import BRIDGE, TABLE, Elements, changed, elements, rebuilt
 from deploy.neonvm.overlay.node_plan import (
     OverlayNode,
     forwarding,
@@ -143,7 +143,7 @@ class NodeNetwork:
             self._loaded = None
         # If nft fails now, it is not known what is loaded: the next round starts from nothing.
         before, self._loaded = self._loaded, None
-        if lines := anew(wanted) if before is None else changed(before, wanted):
+        if lines := rebuilt(wanted) if before is None else changed(before, wanted):
             try:
                 await run("nft", "-f", "-", lines=lines)
             except NetworkError as error:

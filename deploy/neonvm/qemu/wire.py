@@ -26,7 +26,7 @@ class Route:
 
 
 class Wire(Protocol):
-    """What carries the bytes."""
+    """The connection that carries the bytes."""
 
     async def open(self, source: Machine, target: Machine) -> Route:
         """Prepares both ends. Raises ``GuestError``."""

@@ -17,7 +17,7 @@ _SOURCE_NAME = "source.migration.local"
 
 @dataclass(frozen=True, slots=True)
 class TlsWire:
-    """What carries the bytes of one move. Each end trusts certificates of this move alone."""
+    """The connection that carries the bytes of one move. Each end trusts certificates of this move alone."""
 
     source: RunnerClient
     target: RunnerClient

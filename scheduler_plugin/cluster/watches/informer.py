@@ -209,7 +209,7 @@ class FactInformer(KnownFacts[F]):
                 # From its first page: objects there may have been skipped as older than the known ones.
                 listed, gone, rest = set(), frozenset(), ""
                 continue
-            listed |= await self._take(page, anew=reads_all)
+            listed |= await self._take(page, reread=reads_all)
             rest = page.rest
             if not rest:
                 break
@@ -249,9 +249,9 @@ class FactInformer(KnownFacts[F]):
                 # Kept for later lists, too: the objects of this kind are large.
                 self._page_size = max(1, self._page_size // 4)
 
-    async def _take(self, page: Page, *, anew: bool) -> set[ObjectName]:
+    async def _take(self, page: Page, *, reread: bool) -> set[ObjectName]:
         for count, obj in enumerate(page.objects, start=1):
-            self.learn(obj, anew=anew)
+            self.learn(obj, reread=reread)
             if count % AT_ONCE == 0:
                 # Decoding a page of pods takes long enough to delay the answers to agents.
                 await asyncio.sleep(0)

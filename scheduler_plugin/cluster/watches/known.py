@@ -34,17 +34,17 @@ class KnownFacts(Generic[F]):
     _uids: dict[ObjectName, str] = field(default_factory=dict)
     _gone: dict[str, int] = field(default_factory=dict)
 
-    def learn(self, obj: JsonObject, *, anew: bool = False) -> F | None:
-        """Takes an object that was read on its own, as if it had been watched. ``anew``: even if its version is known.
+    def learn(self, obj: JsonObject, *, reread: bool = False) -> F | None:
+        """Takes an object that was read on its own, as if it had been watched; with ``reread`` a known version, too.
 
         Returns its fact; its maximum if it cannot be read, None if the kind has no such fact.
         """
         name, uid, version = name_of(obj), uid_of(obj), version_of(obj)
-        # A write's answer often comes again in the watch and in the next list, so each version is read once. ``anew``
+        # A write's answer often comes again in the watch and in the next list, so each version is read once. ``reread``
         # is for lists after a watch that could not be resumed: even the same version may have other content then, as a
         # changed CRD has other defaults.
         current = self.at_version(name, version)
-        if current is not None and self._uids[name] == uid and not anew:
+        if current is not None and self._uids[name] == uid and not reread:
             return current
         try:
             fact = self.kind.read(obj)

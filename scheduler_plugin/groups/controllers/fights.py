@@ -16,7 +16,7 @@ from scheduler_plugin.groups.policies.facts import GroupFacts
 
 @dataclass(slots=True)
 class Fights:
-    """What becomes of the writes of groups."""
+    """The fate of the writes of groups."""
 
     writer: Writer
     disputes: Disputes = field(default_factory=Disputes)

@@ -52,9 +52,9 @@ from scheduler_plugin.groups.policies.running_pods import running_pods
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """What to write, in this order: ``upkeep`` of the objects beside the group, the whole ``status``, the ``intent``,
-    the deletion of the HPA ``drop``, and the ``inbox``. ``sizes`` are what running pods should have if they are
-    resized in place.
+    """The writes to make, in this order: ``upkeep`` of the objects beside the group, the whole ``status``, the
+    ``intent``, the deletion of the HPA ``drop``, and the ``inbox``. ``sizes`` are what running pods should have if they
+    are resized in place.
     """
 
     status: Json

@@ -78,7 +78,7 @@ def pod_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
 
 
 def _progress(target: JsonObject, kind: TargetKind) -> str:
-    """How the pods differ from the target's spec in template, number or readiness; empty if they do not."""
+    """The difference of the pods from the target's spec in template, number or readiness; empty if there is none."""
     status, ordered = child(target, "status"), child(target, "spec").get("replicas", 1)
     ordered = ordered if isinstance(ordered, int) else 1
     # The controller has not seen the latest spec yet, so its numbers describe the old one.

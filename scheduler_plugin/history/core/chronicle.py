@@ -53,7 +53,7 @@ class HistoryLog:
         """The VMs whose agents are to be asked for their account, at most ``most``."""
         vms = {name_of(vm): vm for vm in look.vms}
         chosen = next_asked(vms, self._news, self._asked, most)
-        # Counted as asked whether or not it answers: a silent agent must not take the turns of others.
+        # Counted as asked even if it does not answer: a silent agent must not take the turns of others.
         self._asked = {vm: at for vm, at in self._asked.items() if vm in vms} | dict.fromkeys(chosen, look.at)
         return [vms[vm] for vm in chosen]
 

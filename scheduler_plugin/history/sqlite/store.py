@@ -180,7 +180,7 @@ class SqliteStore:
         connection.executemany(table.insert, [table.row(*self._numbers(facts), span) for facts, span in spans])
 
     def _transaction(self) -> sqlite3.Connection:
-        # Takes the write lock at once, so that no transaction fails half way for want of it.
+        # Takes the write lock at once, so that no transaction fails half way because another has it.
         self._connection.execute("BEGIN IMMEDIATE")
         return self._connection
 

@@ -37,7 +37,7 @@ class OtherAgent(NamedTuple):
     since: Instant | None = None
 
     def after(self, sequence: int | None, says: Resources, now: Instant) -> OtherAgent:
-        """The same after another message. It proves less if it is the newest, or once all older ones have died."""
+        """This agent after another message, which lowers ``held`` if it is the newest, or all older ones have died."""
         if follows(sequence, self.sequence):
             return OtherAgent(sequence, says)
         latest = sequence if self.sequence is None else self.sequence

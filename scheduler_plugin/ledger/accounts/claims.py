@@ -73,7 +73,7 @@ class Claim:
 
     @property
     def size(self) -> Resources:
-        """Size to reserve at present; see ``claim_size``. A resize in flight counts as done."""
+        """Size to reserve at present; see ``claim_size``."""
         size = (
             claim_size(self.pod, self.vm, self.boots_with)
             if self.left is None
@@ -156,11 +156,8 @@ class VmAccount(PermitAccount):
 
 
 def _after_restart(pod: PodFacts, vm: VmFacts) -> Resources:
-    """Size by the spec, for a pod that the VM does not name yet: it boots a new machine.
-
-    The target of a migration has the machine of its source.
-    """
-    # The target of a migration has the machine of its source, whatever the spec says by now.
+    """Size by the spec, for a pod that the VM does not name yet: it boots a new machine."""
+    # The target of a migration has the machine of its source, whatever the spec says now.
     is_new = pod.migration is None and pod.name != vm.pod
     return vm.after_restart if is_new and vm.after_restart is not None else ZERO
 

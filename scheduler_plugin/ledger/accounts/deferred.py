@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-- What a pod waits for is reserved, as kube-scheduler counts it, so that VMs cannot grow into room that is made for it.
+- What a pod waits for is reserved, as kube-scheduler counts it too, so that VMs cannot grow into room made for it.
 - It is no pressure by itself. Only a pod that asks for it by its label has VMs moved, and only where that can help.
 """
 

@@ -1,7 +1,7 @@
 """The permits that an agent may hold, when it is unknown which of its messages is the newest.
 
 An agent holds the answer to its newest message. What was answered less than ``SETTLE`` ago may be that answer, unless a
-message is known to be newer; what is older is not, once any message arrives: all its elders have arrived or died.
+message is known to be newer. An older answer is not, once another message arrives: messages do not live that long.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ class OutstandingPermits:
         self.held = self.held.at_most(most)
 
     def replace(self, permit: Resources, now: Instant) -> None:
-        """The answer to a message that is newer than every one answered before, or may be, and whatever they granted
-        is within it.
-        """
+        """The answer to a message that is certainly the newest, or one that grants all that the earlier ones did."""
         self._recent = [(now, permit)]
         self.held = permit

@@ -8,8 +8,8 @@
 | stored: is on the object | ``stored_low``, ``stored_high`` | all who write | yes | as there is room | it is |
 | wished | the request | the agent | no | as there is room | no |
 
-Room is what is reserved for the VM and what its node has free, less what the node has too much. So nothing is granted
-because it stands on the object: a predecessor's write that lands late, and an edit, were answered to nobody.
+Room is the VM's reservation plus what its node has free, less the node's excess. So nothing is granted because the
+object records it: a predecessor's write that lands late, and an edit, were answered to nobody.
 
 Rules that hold here:
 

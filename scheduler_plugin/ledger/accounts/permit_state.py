@@ -17,7 +17,7 @@ from scheduler_plugin.ledger.outcomes import PersistPermit
 LONG_AGO: Final = Instant(float("-inf"))
 
 SILENT: Final = Seconds(45.0)
-"""An agent that has not asked for so long wants nothing: three times the longest that ours wait before they ask again.
+"""An agent that has not asked for this long wants nothing: three times the longest that ours wait between requests.
 
 What a slower one was denied is forgotten between its messages, and known again with the next.
 """
@@ -111,7 +111,7 @@ class PermitState:
         return self.had.at_least(self.stored_high)
 
     def is_silent(self, now: Instant) -> bool:
-        """Return True if an agent has not been heard of for so long that what it asked for is no wish any more."""
+        """Return True if no agent has asked for ``SILENT``, so that its last wish no longer counts."""
         return now - self.heard_at >= SILENT
 
     def _bound(self) -> None:
@@ -133,7 +133,7 @@ class PermitState:
         self._derive()
 
     def _cap(self, most: Resources) -> None:
-        """The agent may not have heard that autoscaling is off; what was taken back it cannot use."""
+        """Cap what agents hold: an agent that has not heard that autoscaling is off cannot use what was taken back."""
         self.promises.cap(most)
         self.others = {
             agent: OtherAgent(other.sequence, other.held.at_most(most)) for agent, other in self.others.items()

@@ -38,9 +38,9 @@ class PermitWrites(SeenPermits):
 
     def edited(self, before: Resources, now: Instant, revision: int) -> PersistPermit | None:
         """Another writer may have changed the permit on the object, which was ``before`` at most. Returns the write
-        that restores what agents hold. What is above that is lowered later: a rival may have answered it.
+        that restores what agents hold.
         """
-        # A higher permit is not undone at once: a rival scheduler may have answered it.
+        # A higher permit is lowered only later: a rival scheduler may have answered it.
         if not self.stored_high.within(before):
             self.raised_at = now
         # While a write of ours is open or in doubt, a lower permit may be our own.
@@ -51,9 +51,7 @@ class PermitWrites(SeenPermits):
         return self.write(revision)
 
     def is_left_raised(self, now: Instant) -> bool:
-        """Return True if more than agents hold has stood on the object for so long that they would have said they hold
-        it.
-        """
+        """Return True if the object has recorded more than agents hold for so long that they would have claimed it."""
         # An agent may have ordered what the object asks for within a permit of the process before, so it must have
         # been heard since.
         last = self.heard_at if self._asks_more else now
@@ -75,7 +73,7 @@ class PermitWrites(SeenPermits):
     def take_back(self, revision: int, now: Instant | None = None) -> PersistPermit | None:
         """The write that takes a permit back whose agent is gone, if the API may hold one above what the VM needs.
 
-        None again within ``SETTLE``: a webhook may refuse or raise it each time. Without ``now`` it is the first.
+        ``now`` is None for the first try; later ones are ``SETTLE`` apart, and None comes in between.
         """
         if self.facts is None or self.is_deleted or self.stored_high.within(self.in_use):
             return None

@@ -28,19 +28,19 @@ from scheduler_plugin.ledger.accounts.refused_resizes import (
 from scheduler_plugin.ledger.facts import RunnerRequests
 
 SETTLE: Final = Seconds(10.0)
-"""A write that was sent so long ago has landed or never will: API servers give it up within seconds."""
+"""A write that was sent this long ago has landed or never will: API servers give it up within seconds."""
 
 EXEMPT: Final = Seconds(300.0)
-"""After so long it is tried again to resize a pod that could not be: its cluster may have been upgraded."""
+"""Wait before a pod that could not be resized is tried again: its cluster may have been upgraded."""
 
 HELD: Final = Seconds(5.0)
 """How long requests stay raised without a permit: a kubelet may be slow, and the agent asks again."""
 
 LIMIT_AGAIN: Final = Seconds(30.0)
-"""A limit that was written and is not there (a webhook has dropped it) is written again after so long."""
+"""Wait before a limit that was written and is missing (a webhook has dropped it) is written again."""
 
 TOGETHER: Final = Seconds(2.0)
-"""Writes that were sent within this time are forgotten together."""
+"""Writes that were sent within this time are remembered, and forgotten, as one."""
 
 
 class Sent(NamedTuple):
@@ -58,11 +58,9 @@ class PodRequests:
 
     ``unseen`` is the least that was asked for since the kubelet looked last (None: it has seen the newest).
     ``goal`` is what requests are being raised to; ``wished`` is what they stay raised to without a permit, until
-    ``held_until``.
-    ``raising`` and ``lowering`` are what of either was refused, ``no_answer`` is why it is not known whether ``newest``
-    has landed. ``exempt_because``: this pod's requests cannot be
-    changed, so that permits do not depend on them until ``exempt_until``. ``limited_at`` is when a limit was last
-    written that requests did not need.
+    ``held_until``. ``raising`` and ``lowering`` are what of either was refused, ``no_answer`` is why it is not known
+    whether ``newest`` has landed. ``exempt_because``: this pod's requests cannot be changed, so that permits do not
+    depend on them until ``exempt_until``. ``limited_at`` is when a limit was last written without new requests.
     """
 
     newest: Sent | None = None
@@ -114,7 +112,7 @@ class PodRequests:
         self.settle(now)
         self.raising.tried(now)
         self.lowering.tried(now)
-        # Joined, so that a handful is kept however many writes go unanswered.
+        # Joined, so that few remain however many writes go unanswered.
         self.earlier = tuple(_joined(self.may_land))
         self.newest, self.version = Sent(size, size, now, now), runner.version
 
@@ -138,13 +136,13 @@ class PodRequests:
         self.wished, self.held_until = wished, Instant(now + HELD)
 
     def kept(self, asked: Resources, needed: Resources, now: Instant) -> Resources:
-        """The part of ``asked`` that stays: what is ``needed``, and for a while what an agent wants."""
+        """The requests that a pod with ``asked`` needs: ``needed``, and for a while what an agent wants."""
         return needed if now >= self.held_until else needed.at_least(asked.at_most(self.wished))
 
     def possible(self, asked: Resources, size: Resources, now: Instant, least: Resources | None = None) -> Resources:
-        """``size`` as far as what requests ``asked`` may be changed to it now.
+        """``size`` as far as requests of ``asked`` may be changed to it now.
 
-        What was refused to be lowered goes down to ``least`` meanwhile, where less than that was refused.
+        After a refusal to lower them they may still go down to ``least``, if the refused size was below that.
         """
         size = self.raising.parts_at(now).of(size.at_most(asked), size)
         lowest = asked
@@ -153,7 +151,7 @@ class PodRequests:
         return self.lowering.parts_at(now).of(size.at_least(lowest), size)
 
     def settle(self, now: Instant) -> None:
-        """Time has passed: what was sent so long ago has landed and been seen, or never will."""
+        """Time has passed: writes sent ``SETTLE`` ago have landed and been seen, or never will."""
         self.earlier = tuple(sent for sent in self.earlier if now - sent.last < SETTLE)
         if self.newest is not None and now - self.newest.last >= SETTLE:
             self.newest = None
@@ -172,12 +170,12 @@ class PodRequests:
     def refused(self, size: Resources, asked: Resources, why: str, now: Instant, *, is_of_size: bool) -> None:
         """The write of ``size`` onto requests of ``asked`` was certainly not made.
 
-        Without a reason it may be tried again at once: the pod had changed. ``is_of_size``: less might be granted.
+        ``why`` is empty if the pod had changed. ``is_of_size``: less might be granted.
         """
         if self.newest is not None and self.newest.most == size:
             self.newest = None
         self.no_answer = ""
-        # The pod had changed meanwhile; the write may be tried again at once.
+        # A write that only came too late may be tried again at once.
         if not why:
             return
         change = ResizeChange.of(asked, size)
@@ -193,7 +191,7 @@ class PodRequests:
 
 
 def _joined(sent: tuple[Sent, ...]) -> Iterator[Sent]:
-    """The last two as one where both were sent within ``TOGETHER``."""
+    """The last two as one if both were sent within ``TOGETHER``."""
     yield from sent[:-2]
     match sent[-2:]:
         case (before, last) if last.last - before.first < TOGETHER:

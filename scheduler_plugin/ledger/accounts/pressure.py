@@ -30,7 +30,8 @@ class Pressure:
     ) -> Pressure:
         """The pressure of a node with ``room``, whose VMs did not get ``unmet``.
 
-        Of what is reserved pods wait for ``waits``, of which ``asked`` counts as if it were granted where it fits.
+        Pods still wait for ``waits`` of what is reserved. The part ``asked`` is what VMs may leave for: it counts as
+        granted.
         """
         # What a pod's deferred resize waits for is no pressure, though it is reserved. If the pod asks for room, it
         # counts like a VM's wish.

@@ -22,7 +22,7 @@ A = TypeVar("A", bound=Amount)
 LONG_AGO: Final = Instant(float("-inf"))
 
 AGAIN: Final = Backoff(Seconds(5.0), Seconds(60.0))
-"""How long a resize that was refused is not tried again."""
+"""Pause before a refused resize is tried again."""
 
 
 class RefusedParts(NamedTuple):
@@ -34,7 +34,7 @@ class RefusedParts(NamedTuple):
 
     @classmethod
     def of_rise(cls, lower: Resources, upper: Resources) -> RefusedParts:
-        """The part of ``upper`` above."""
+        """The resources of which ``upper`` has more than ``lower``."""
         return cls(lower.cpu < upper.cpu, lower.mem < upper.mem)
 
     def of(self, these: Resources, others: Resources) -> Resources:
@@ -82,8 +82,8 @@ class ResizeChange(NamedTuple):
         return cls(RefusedParts.of_rise(before, after), RefusedParts.of_rise(after, before))
 
     def at_fault(self, why: str) -> RefusedParts:
-        """The resource that a refusal is about. A guess names memory: nodes lack it sooner, and kubelets refuse it
-        where they swap.
+        """The resource that a refusal is about. A guess names memory: nodes lack it sooner, and kubelets that swap
+        refuse to resize it.
 
         >>> both = ResizeChange(raised=BOTH, lowered=NEITHER)
         >>> both.at_fault("exceeded quota: q, requested: requests.cpu=2"), both.at_fault("no")
@@ -115,7 +115,7 @@ class Pause:
             return
         self.why, self.size = why, parts.of(size, self.size)
         if now >= self.again_at:
-            # After as long without a refusal as the longest pause lasts, the pauses begin again.
+            # As long without a refusal as the longest pause starts the backoff over.
             self.failures = 1 if now - self.again_at >= AGAIN.cap else self.failures + 1
             self.again_at = Instant(now + AGAIN.delay(self.failures, 0.0))
             self.parts = parts

@@ -40,8 +40,8 @@ class ClusterFacts(LedgerPart):
         state.lapse(now)
         self.is_ready = True
         effects = (*doubtful, *self._finish(outside=True))
-        # Pods that the process before has refused wait here for room as well; kube-scheduler does not ask about them
-        # again by itself.
+        # Pods that the previous process refused wait for room here too: kube-scheduler does not ask about them again
+        # by itself.
         return (*effects, *binding.find_waiting(state, listed)) if is_first else effects
 
     def _list_nodes(self, nodes: list[NodeFacts]) -> None:
@@ -52,7 +52,7 @@ class ClusterFacts(LedgerPart):
 
     def _know_node(self, node: NodeFacts) -> None:
         account = self._state.nodes.get(node.name)
-        # Its VMs were unbounded so far.
+        # A node that has claims but was never known has not bounded its VMs so far.
         is_new = account is not None and account.whole is None
         self._state.know_node(node.name, node)
         if is_new:
@@ -67,7 +67,7 @@ class ClusterFacts(LedgerPart):
             self._state.lose_vm(name)
 
     def _list_pods(self, pods: list[PodFacts]) -> list[Effect]:
-        """The pods to read: those that may be younger than the list."""
+        """Take in the pods; returns reads of those that are missing but may be younger than the list."""
         doubtful: list[Effect] = []
         for pod in pods:
             binding.see_pod(self._state, pod, at_rebuild=not self.is_ready)
@@ -120,7 +120,7 @@ class ClusterFacts(LedgerPart):
         self.is_ready = False
 
     def pass_time(self, now: Instant) -> Effects:
-        """Ends promises to agents that were not heard of since a rebuild, and wishes of those that have fallen silent.
+        """Ends promises to agents not heard from since a rebuild, and wishes of those that have fallen silent.
 
         Call it every few seconds.
         """

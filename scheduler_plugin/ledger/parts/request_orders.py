@@ -32,7 +32,7 @@ class RequestOrders(LedgerPart):
     def follow_requests(self, follows: bool, *, can: bool = True, limits_cpu: bool = False) -> None:
         """Set whether the requests of pods follow reservations: the settings say so, and the API server can.
 
-        Where it cannot, what was raised stays.
+        If it cannot, raised requests stay as they are.
         """
         self._state.follows_requests, self._state.returns_requests = follows and can, not follows
         self._state.limits_cpu = limits_cpu and follows and can
@@ -47,9 +47,9 @@ class RequestOrders(LedgerPart):
         return self._state.follows_requests or self._state.returns_requests
 
     def requests_astray(self) -> list[str]:
-        """The UIDs of all pods that request other than they should.
+        """The UIDs of all pods whose requests are not what they should be.
 
-        That is what their VMs have reserved, and where requests do not follow, what they were made with.
+        They should be what the VM has reserved or, if requests do not follow, what the pod was made with.
         """
         if not self._writes:
             return []
@@ -81,8 +81,7 @@ class RequestOrders(LedgerPart):
         if not state.limits_cpu and runner.cpu_limit is None:
             return None
         facts = None if claim.vm is None else claim.vm.facts
-        # Kubernetes lets nobody remove a limit. One that is not to follow any more is raised beyond what the VM can
-        # use.
+        # Kubernetes lets nobody remove a limit, so one that no longer follows is raised beyond what the VM can use.
         most = size.cpu if state.limits_cpu or facts is None else max(size.cpu, facts.most.cpu)
         return most + BESIDE_GUEST
 
@@ -97,9 +96,7 @@ class RequestOrders(LedgerPart):
         return not bounded(account, request.resources).within(account.had.at_least(secured))
 
     def is_awaited(self, uid: str) -> bool:
-        """Return True if the pod asks for more than its kubelet has set aside, and has not heard that it cannot have
-        it.
-        """
+        """Return True if the pod asks for more than its kubelet has set aside, and the kubelet has not refused it."""
         claim = self._state.claims.get(uid)
         runner = None if claim is None else claim.pod.runner
         if claim is None or runner is None or runner.problem or claim.resizes is None or claim.resizes.may_land:
@@ -125,7 +122,7 @@ class RequestOrders(LedgerPart):
             # it has allocated.
             base = resizes.refused_by_kubelet(runner, now).of(runner.held, base)
         wanted = self._possible(claim, by_room.at_least(account.reserved))
-        # The requests stay raised until the agent asks again: a kubelet may be slow.
+        # The requests stay raised for a while without a permit: a kubelet may be slow, and the agent asks again.
         resizes.hold(wanted, now)
         size = base.at_least(wanted)
         possible = resizes.possible(base, size, now)
@@ -163,8 +160,8 @@ class RequestOrders(LedgerPart):
         return self._order(claim, runner, size, now)
 
     def requests_of_waiting(self, pod: PodFacts) -> tuple[ResizePod, ...]:
-        """Writes for a pod that waits for a node, each tried if the one before is refused: what its VM needs, and
-        without what would be lowered for that. Empty if it requests that.
+        """Writes for a pod that waits for a node, each tried if the one before is refused: what its VM needs, then the
+        same without lowering anything. Empty if it requests that already.
 
         Raises ``NotReadyError`` while its VM is not known.
         """
@@ -184,10 +181,10 @@ class RequestOrders(LedgerPart):
     def requests_refused(
         self, order: ResizePod, why: str, now: Instant, *, is_final: bool = False, is_of_size: bool = True
     ) -> Effects:
-        """The API server certainly did not do it; without a reason because the pod had changed.
+        """The API server certainly did not make the write; ``why`` is empty if the pod had changed.
 
         ``is_final``: it never will, so that permits do not depend on this pod's requests. ``is_of_size``: it might have
-        done something smaller.
+        accepted a smaller one.
         """
         claim = self._state.claims.get(order.uid)
         if claim is None or claim.resizes is None:
@@ -200,7 +197,7 @@ class RequestOrders(LedgerPart):
         return self._finish(outside=False)
 
     def requests_unanswered(self, order: ResizePod, why: str) -> None:
-        """It is not known what became of it, for this reason."""
+        """The outcome of the write is unknown, for the reason ``why``."""
         claim = self._state.claims.get(order.uid)
         if claim is not None and claim.resizes is not None:
             claim.resizes.no_answer = why
@@ -245,7 +242,7 @@ def _first(runner: RunnerRequests, account: VmAccount) -> Resources:
 
 
 def _may_grow(account: VmAccount, claim: Claim) -> bool:
-    """Return True if the VM can be read and runs in the claim's pod: only then its agent is answered."""
+    """Return True if the VM can be read and runs in the claim's pod: only then does its agent get an answer."""
     facts = account.facts
     return facts is not None and not facts.unreadable and facts.pod in (None, claim.pod.name)
 
@@ -271,7 +268,7 @@ def _due_where_refused(claim: Claim, runner: RunnerRequests, needed: Resources, 
     others = refused.of(runner.held, rest)
     if others != runner.held:
         return others
-    # What is refused is withdrawn as far as no reservation needs it, for it would hold up other pods on the node.
+    # A refused request holds up other pods on the node, so it is withdrawn as far as no reservation needs it.
     less = runner.asked if runner.asked.within(needed) else needed.at_least(runner.secured)
     return resizes.lowering.parts_at(now).of(runner.held, less)
 

@@ -24,8 +24,8 @@ class Scheduling(LedgerPart):
         return binding.filter_pod(self._state, pod, names)
 
     def look_further(self, pod: PodFacts, asked: list[str]) -> Effects:
-        """The pod was refused on all ``asked`` nodes. Where they are a sample and others have room, kube-scheduler is
-        made to look again.
+        """The pod was refused on all ``asked`` nodes. If they are a sample and others have room, make kube-scheduler
+        look again.
         """
         state = self._state
         if pod.uid in state.claims or state.is_gone(pod.uid):
@@ -40,7 +40,7 @@ class Scheduling(LedgerPart):
         return (RoomFreed(elsewhere),)
 
     def is_sent_round(self, uid: str) -> bool:
-        """Return True if the pod will be asked about again on other nodes, so that no pod need go for it now."""
+        """Return True if kube-scheduler will ask about the pod on other nodes, so that no pod has to make room now."""
         return self._state.sampled.is_sent_round(uid)
 
     def best(self, pod: PodFacts, asked: Container[str], most: int) -> list[str]:

@@ -16,7 +16,7 @@ from scheduler_plugin.ledger.parts.part import LedgerPart
 from scheduler_plugin.placement import Room
 
 LATELY: Final = Seconds(60.0)
-"""An agent asks once in 15 s."""
+"""An agent that has asked within this time counts as heard: it asks at least once in 15 s."""
 
 
 class LedgerViews(LedgerPart):
@@ -67,7 +67,7 @@ class LedgerViews(LedgerPart):
         return is_heard.count(True), is_heard.count(False)
 
     def is_silent(self, vm: VmAccount, now: Instant) -> bool:
-        """Return True if an agent is to size the VM and was not heard lately. Only who leads hears agents."""
+        """Return True if an agent is to size the VM and was not heard lately. Only the leading scheduler can tell."""
         return self._is_scaled(vm) and not self._is_heard(vm, now)
 
     @staticmethod

@@ -94,7 +94,7 @@ class PolicyChange:
         return numbers
 
     def sentences(self) -> Iterator[str]:
-        """Cost or savings, and what was left out, in sentences."""
+        """Cost or savings, and the VMs left out, in sentences."""
         all_vms = self.total
         parts = [
             (unit, name, total)

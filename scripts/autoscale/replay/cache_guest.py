@@ -156,7 +156,7 @@ class CacheGuest:
         return 0.8
 
     def page(self, *, is_full: bool = True) -> GuestSample:
-        """What node_exporter shows; without ``is_full``, as from an image that exports no vmstat."""
+        """The page of node_exporter; without ``is_full``, as from an image that exports no vmstat."""
         free = self.size * self.reserve + self.room - self.resident - self.scanned
         sample = GuestSample(
             cpus={"0": CpuSeconds(self._busy, kernel=self._busy * (1 - _PROGRAMS))},

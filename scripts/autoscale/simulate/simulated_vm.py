@@ -80,7 +80,7 @@ class SimulatedVm:
         """Starts an agent in ``pod``; all that it knows of the VM is from the API."""
         self.pods += 1
         self.pod = pod
-        # A new agent knows nothing of the last one, and its sequence numbers must still be higher.
+        # A new agent does not know the last one, and its sequence numbers must still be higher.
         self.state = begin(ObjectName(NAMESPACE, pod), self.policy, now, 0.0, self.pods * RESTART)
         self.seen(now)
 

@@ -33,8 +33,8 @@ async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> Async
 @asynccontextmanager
 async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluster]:
     """A cluster that begins to come up, in place of an earlier one of that name. Raises ``AlreadyRunsError``."""
-    # `anew` removes what an earlier cluster of that name left: a demonstration has to begin empty.
-    cluster = await launch(ClusterFolder.of(name), spec, attached=True, anew=True)
+    # `fresh` removes what an earlier cluster of that name left: a demonstration has to begin empty.
+    cluster = await launch(ClusterFolder.of(name), spec, attached=True, fresh=True)
     try:
         yield cluster
     finally:

@@ -112,7 +112,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[TableRow], width: int, arro
         if last.column.importance == 0:
             return placed
         placed.remove(last)
-    # Sentences get what is left; they alone may be shortened.
+    # Sentences get the columns that remain; they alone may be shortened.
     for index, column in enumerate(columns):
         left = width - taken(placed) - GAP
         if column.kind == ColumnType.SENTENCE and left >= min(LEAST_SENTENCE, widths[index]):

@@ -43,7 +43,7 @@ class Catalog:
         self._rebuild()
 
     def forget(self, definition: str) -> None:
-        """Serves nothing of that CustomResourceDefinition any more."""
+        """Stops serving the kinds of that CustomResourceDefinition."""
         self._custom.pop(definition, None)
         self._rebuild()
 

@@ -41,7 +41,7 @@ def total_needs(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What this many ready pods need together, the part of it that is sure, and the part that sizes grow for."""
+    """The need of this many ready pods together, the part of it that is sure, and the part that sizes grow for."""
 
     ready: int
     total: int
@@ -90,8 +90,8 @@ def _states(past: Sequence[PastPods]) -> list[PastPods]:
 def _needed_each(
     horizontal: HorizontalRecommendation, pods: PastPods, container: str, resource: Resource
 ) -> tuple[Fraction, Fraction] | None:
-    """The least and the most that the container of each pod needs by its use. It has a share of a whole pod's use, in
-    proportion to the requests.
+    """The minimum and the maximum that the container of each pod needs by its use. It has a share of a whole pod's
+    use, in proportion to the requests.
     """
     size = requested(pods.sizes, container, resource)
     whole = sum(requested(pods.sizes, sized.name, resource) for sized in pods.sizes)

@@ -51,7 +51,7 @@ class LoadWindow:
 
     def mean(self, now: Instant) -> float | None:
         """The mean number of CPUs that were busy (>= 0); None if it is not known."""
-        # A count that is too old says nothing of the load now.
+        # A count that is too old does not show the load now.
         if not self.counts or now - self.counts[-1][0] > self.span:
             return None
         (began, first), (ended, last) = self.counts[0], self.counts[-1]

@@ -64,7 +64,7 @@ class HvpaError(ValueError):
 
 
 class Applied(StrEnum):
-    """How sizes reach running pods: through the template, in place, or not at all."""
+    """The way sizes reach running pods: through the template, in place, or not at all."""
 
     TEMPLATE = "Template"
     IN_PLACE = "InPlace"

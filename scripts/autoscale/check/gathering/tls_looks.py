@@ -78,7 +78,7 @@ async def _distrust(port: int, bundle: bytes, host: str) -> str:
     # The peer closed the connection: that says nothing about the authority.
     except ssl.SSLEOFError:
         raise
-    # A bundle that is no PEM, or a handshake that fails for another reason than trust.
+    # A bundle that is not PEM, or a handshake that fails for a reason other than trust.
     except (ssl.SSLError, ValueError) as error:
         return _told(error)
     return ""

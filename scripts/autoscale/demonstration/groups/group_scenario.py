@@ -108,7 +108,7 @@ class GroupScenario:
         return f"within {waited:.0f} s: {self.watcher.why or 'the group says nothing'}"
 
     def _goes_on(self) -> Callable[[], bool]:
-        """Whether the load is still needed: it is until two have served for a while, or for too long."""
+        """Return True while the load is needed: until two have served for a while, or for too long."""
         began, together = self.clock.now(), list[Instant]()
 
         def goes_on() -> bool:

@@ -110,7 +110,7 @@ class LaggingGroup:
 
     @property
     def difference(self) -> str:
-        """How the pods differ from the order; empty if they do not."""
+        """The difference of the pods from the order; empty if there is none."""
         if len(self.pods) != self.replicas:
             return f"there are {len(self.pods)} pods of {self.replicas}"
         unsized = sum(pod.size != self.size for pod in self.pods)
