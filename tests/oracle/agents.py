@@ -146,7 +146,7 @@ class Agents(Stage):
         if not agent.floor().within(permit):
             return
         self.granted += 1
-        agent.hold = permit if self.fleet.is_enabled(machine) else None
+        agent.hold, agent.is_unknown = permit if self.fleet.is_enabled(machine) else None, False
         agent.answered_version = 0 if agent.view is None else agent.view.version
         self.require(self.judge.added(machine, before))
 
