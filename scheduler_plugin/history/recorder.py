@@ -14,8 +14,7 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.history.core.accumulation import GAP_INTERVALS
-from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.chronicle import HistoryLog
+from scheduler_plugin.history.core.chronicle import Batch, HistoryLog
 from scheduler_plugin.history.core.looks import ClusterSample
 from scheduler_plugin.history.core.retention import RetentionBounds
 from scheduler_plugin.history.core.samples import SECOND, Millis

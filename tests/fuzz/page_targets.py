@@ -11,8 +11,7 @@ from protocol.kubernetes.pages import read_object
 from scheduler_plugin.dashboard.core.rows import group_row, move_row, node_rows, standing_row, vm_row
 from scheduler_plugin.dashboard.core.said import said_of, words
 from scheduler_plugin.dashboard.story import story
-from scheduler_plugin.history.core.batches import Batch
-from scheduler_plugin.history.core.chronicle import HistoryLog
+from scheduler_plugin.history.core.chronicle import Batch, HistoryLog
 from scheduler_plugin.history.core.looks import ClusterSample
 from scheduler_plugin.history.core.samples import SECOND
 from tests.fuzz import samples

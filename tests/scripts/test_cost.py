@@ -21,7 +21,7 @@ from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
-from scheduler_plugin.history.core.batches import Batch
+from scheduler_plugin.history.core.chronicle import Batch
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, DecisionRecord, NodeRecord, Size, VmRecord
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.consolidation import AdvisedMove, Emptied

@@ -10,8 +10,8 @@ import msgspec
 
 from protocol.kubernetes.objects import JsonObject, child, flag, items, text
 from protocol.messages import ObjectName
-from protocol.units import Bytes, QuantityError, Resources
-from scheduler_plugin.history.core.samples import Amount, DecisionRecord, Millis, Size
+from protocol.units import Bytes, QuantityError
+from scheduler_plugin.history.core.samples import Amount, DecisionRecord, Millis, Size, size_at
 
 _NUMBERS: Final = re.compile(r"[0-9.]+")
 _LONGEST: Final = 300
@@ -50,12 +50,12 @@ def read_account(at: Millis, found: JsonObject) -> Account:
     metrics = child(found, "metrics")
     return Account(
         at=at,
-        need=_size(child(found, "goal")),
+        need=size_at(found, "goal"),
         used_cpu=_cores(metrics.get("cores_busy")),
         used_mem=_kib(text(metrics, "mem_used")),
         said=_sentences(found),
-        size=_size(child(found, "size", "ordered")),
-        permit=_size(child(found, "permit")),
+        size=size_at(found, "size", "ordered"),
+        permit=size_at(found, "permit"),
         denied=bool(child(found, "denied")),
         migrating=flag(found, "migrating"),
     )
@@ -77,13 +77,6 @@ def _sentences(found: JsonObject) -> tuple[str, ...]:
     sentences = [headline, *parts, *([f"Policy: {guard}"] if guard else [])]
     # Texts of other programs are cut, never interpreted.
     return tuple(sentence[:_LONGEST] for sentence in sentences if sentence)[:_MOST_SENTENCES]
-
-
-def _size(amounts: JsonObject) -> Size | None:
-    try:
-        return Size.of(Resources.parse(text(amounts, "cpu"), text(amounts, "mem")))
-    except QuantityError:
-        return None
 
 
 def _cores(value: object) -> Amount | None:

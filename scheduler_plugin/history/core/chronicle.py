@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.kubernetes.objects import JsonObject, name_of, uid_of
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.accounts import Account, decision_of, read_account
 from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace, pace_for
-from scheduler_plugin.history.core.batches import Batch
 from scheduler_plugin.history.core.looks import ClusterSample, VmReader, VmStatus, node_samples
 from scheduler_plugin.history.core.moves import read_move
-from scheduler_plugin.history.core.rota import next_asked
 from scheduler_plugin.history.core.samples import (
     MINUTE,
     DecisionRecord,
@@ -23,9 +22,23 @@ from scheduler_plugin.history.core.samples import (
     VmRecord,
     VmSample,
 )
+from scheduler_plugin.history.core.spans import Span
 
 ACCOUNT_LASTS: Final[Millis] = 5 * MINUTE
 """An older account no longer tells what a guest needs and uses."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is written in one transaction: spans that were closed, new decisions, and migrations as they are now."""
+
+    vms: list[tuple[VmRecord, Span]] = field(default_factory=list)
+    nodes: list[tuple[NodeRecord, Span]] = field(default_factory=list)
+    decisions: list[DecisionRecord] = field(default_factory=list)
+    moves: list[MoveRecord] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.vms) + len(self.nodes) + len(self.decisions) + len(self.moves)
 
 
 class HistoryLog:
@@ -52,7 +65,8 @@ class HistoryLog:
     def asks(self, look: ClusterSample, most: int) -> list[JsonObject]:
         """The VMs whose agents are to be asked for their account, at most ``most``."""
         vms = {name_of(vm): vm for vm in look.vms}
-        chosen = next_asked(vms, self._news, self._asked, most)
+        # Those with news first, then those asked longest ago; by name last, so that equal ones take turns.
+        chosen = sorted(vms, key=lambda vm: (vm not in self._news, self._asked.get(vm, 0), vm))[:most]
         # Counted as asked even if it does not answer: a silent agent must not take the turns of others.
         self._asked = {vm: at for vm, at in self._asked.items() if vm in vms} | dict.fromkeys(chosen, look.at)
         return [vms[vm] for vm in chosen]
@@ -123,14 +137,12 @@ class HistoryLog:
 
 def _of_scheduler(sample: VmSample, before: VmStatus, standing: VmStatus) -> list[DecisionRecord]:
     """Decisions of the scheduler between two samples."""
-    sentences = []
+    sentences, is_denied = [], standing.denied != Size(0, 0)
     # The scheduler keeps no sentences: its decisions show in its permits and denials.
     if standing.permit is not None and standing.permit != before.permit:
         sentences.append(f"It permits {standing.permit.resources}.")
     if standing.denied != before.denied:
-        sentences.append(
-            f"It denies {standing.denied.resources}." if any_of(standing.denied) else "It denies nothing more."
-        )
+        sentences.append(f"It denies {standing.denied.resources}." if is_denied else "It denies nothing more.")
     if standing.migrating != before.migrating:
         sentences.append(
             "The VM is being migrated." if standing.migrating else "The VM is not being migrated any more."
@@ -140,13 +152,4 @@ def _of_scheduler(sample: VmSample, before: VmStatus, standing: VmStatus) -> lis
     # The columns begin with the size.
     cpu, mem = sample.amounts[:2]
     size = None if cpu is None or mem is None else Size(cpu, mem)
-    return [DecisionRecord(sample.at, sample.facts.vm, "scheduler", tuple(sentences), size, any_of(standing.denied))]
-
-
-def any_of(size: Size) -> bool:
-    """Return True if either amount is above zero.
-
-    >>> any_of(Size(0, 1)), any_of(Size(0, 0))
-    (True, False)
-    """
-    return bool(size.cpu or size.mem)
+    return [DecisionRecord(sample.at, sample.facts.vm, "scheduler", tuple(sentences), size, is_denied)]

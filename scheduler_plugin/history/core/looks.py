@@ -9,7 +9,6 @@ import msgspec
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
-    child,
     flag,
     items,
     labels_of,
@@ -22,10 +21,17 @@ from protocol.kubernetes.objects import (
 from protocol.messages import ObjectName
 from protocol.names import LABEL_GROUP
 from protocol.ranking.price_keys import price_keys
-from protocol.units import QuantityError, Resources
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.history.core.accounts import Account
-from scheduler_plugin.history.core.samples import Millis, NodeRecord, NodeSample, Size, VmRecord, VmSample
+from scheduler_plugin.history.core.samples import (
+    Millis,
+    NodeRecord,
+    NodeSample,
+    Size,
+    VmRecord,
+    VmSample,
+    size_at,
+)
 
 _LONGEST_LABEL = 256
 
@@ -89,19 +95,6 @@ def _together(one: VmStatus, other: VmStatus) -> VmStatus:
         Size(max(one.denied.cpu, other.denied.cpu), max(one.denied.mem, other.denied.mem)),
         migrating=True,
     )
-
-
-def size_at(source: JsonObject, *path: str) -> Size | None:
-    """The amounts ``{"cpu": …, "mem": …}`` at ``path``; None if there are none.
-
-    >>> size_at({"permit": {"cpu": "2", "mem": "4Mi"}}, "permit")
-    Size(cpu=2000, mem=4096)
-    """
-    amounts = child(source, *path)
-    try:
-        return Size.of(Resources.parse(text(amounts, "cpu"), text(amounts, "mem")))
-    except QuantityError:
-        return None
 
 
 class VmReader:

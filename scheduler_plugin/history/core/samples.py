@@ -12,8 +12,9 @@ from typing import Final
 
 import msgspec
 
+from protocol.kubernetes.objects import JsonObject, child, text
 from protocol.messages import ObjectName
-from protocol.units import Bytes, MilliCpu, Resources
+from protocol.units import Bytes, MilliCpu, QuantityError, Resources
 
 Millis = int
 """A moment in milliseconds since 1970, or a span of milliseconds."""
@@ -92,6 +93,19 @@ class Size(msgspec.Struct, frozen=True, gc=False):
     def resources(self) -> Resources:
         """The amounts as quantities."""
         return Resources(MilliCpu(self.cpu), Bytes(self.mem * 1024))
+
+
+def size_at(source: JsonObject, *path: str) -> Size | None:
+    """The amounts ``{"cpu": …, "mem": …}`` at ``path``; None if there are none.
+
+    >>> size_at({"permit": {"cpu": "2", "mem": "4Mi"}}, "permit")
+    Size(cpu=2000, mem=4096)
+    """
+    amounts = child(source, *path)
+    try:
+        return Size.of(Resources.parse(text(amounts, "cpu"), text(amounts, "mem")))
+    except QuantityError:
+        return None
 
 
 class VmRecord(msgspec.Struct, frozen=True, gc=False):

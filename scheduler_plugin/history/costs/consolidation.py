@@ -13,8 +13,7 @@ from fractions import Fraction
 from math import inf
 
 from protocol.kubernetes.objects import Json, JsonObject, flag, items, name_of, text
-from scheduler_plugin.history.core.looks import size_at
-from scheduler_plugin.history.core.samples import Size
+from scheduler_plugin.history.core.samples import Size, size_at
 from scheduler_plugin.history.costs.prices import Price
 
 _NO_SIZE = Size(0, 0)

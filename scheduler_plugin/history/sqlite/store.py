@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.batches import Batch
+from scheduler_plugin.history.core.chronicle import Batch
 from scheduler_plugin.history.core.retention import MOST_SAID, TIERS, Fold, RetentionBounds, folds, next_halvings
 from scheduler_plugin.history.core.samples import Millis, MoveRecord, NodeRecord, VmRecord
 from scheduler_plugin.history.core.spans import Span

@@ -18,8 +18,8 @@ from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.smoothing.policy import SmoothingPolicyError
-from scheduler_plugin.history.core.looks import keys_of_nodes, size_at
-from scheduler_plugin.history.core.samples import HOUR, MINUTE
+from scheduler_plugin.history.core.looks import keys_of_nodes
+from scheduler_plugin.history.core.samples import HOUR, MINUTE, size_at
 from scheduler_plugin.history.costs.bills import Bill, bill, line_of
 from scheduler_plugin.history.costs.consolidation import bound_pods, emptied, read_nodes
 from scheduler_plugin.history.costs.grouping import LABEL, NONE, key_of

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.batches import Batch
+from scheduler_plugin.history.core.chronicle import Batch
 from scheduler_plugin.history.core.retention import TIERS, folds
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, Millis, NodeRecord, Row, Size, VmRecord
 from scheduler_plugin.history.core.spans import Span, held

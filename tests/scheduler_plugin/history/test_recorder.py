@@ -12,7 +12,7 @@ import pytest
 
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.units import Seconds
-from scheduler_plugin.history.core.batches import Batch
+from scheduler_plugin.history.core.chronicle import Batch
 from scheduler_plugin.history.core.looks import ClusterSample
 from scheduler_plugin.history.core.samples import DAY, HOUR, SECOND, VM_COLUMNS, VmRecord
 from scheduler_plugin.history.core.spans import held

@@ -12,7 +12,7 @@ from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import story
 from scheduler_plugin.history.core.accounts import read_account
 from scheduler_plugin.history.core.chronicle import ACCOUNT_LASTS, HistoryLog
-from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes, node_samples, size_at, standings
+from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes, node_samples, standings
 from scheduler_plugin.history.core.samples import (
     DecisionRecord,
     MoveRecord,
@@ -20,6 +20,7 @@ from scheduler_plugin.history.core.samples import (
     NodeSample,
     Size,
     VmRecord,
+    size_at,
 )
 from scheduler_plugin.history.core.spans import held
 from tests.scheduler_plugin.history.fleet_pictures import BEGAN, DB, account, look, node, pod, vm
