@@ -25,14 +25,15 @@ from scheduler_plugin.auth.authenticator import CONCURRENCY
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.token_reviews import TokenReviews
-from scheduler_plugin.connections import ConnectionPool, DirectApi
+from scheduler_plugin.connections.direct_api import DirectApi
+from scheduler_plugin.connections.pool import ConnectionPool
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.lease import Leadership
 from scheduler_plugin.options import agents_tls, extender_tls, lease_terms, parser
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.replica import Replica
-from scheduler_plugin.service import ActiveService
 from scheduler_plugin.service.heap import set_aside
+from scheduler_plugin.service.service import ActiveService
 from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app, probes_app

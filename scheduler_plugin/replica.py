@@ -19,7 +19,7 @@ from scheduler_plugin.leader_endpoints import LeaderEndpoints
 from scheduler_plugin.lease import Leadership
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.order_queues import OrderQueues
-from scheduler_plugin.service import LeaderStatus, Service, StandingByError
+from scheduler_plugin.service.service import LeaderStatus, Service, StandingByError
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.term import Term, Writes
 from scheduler_plugin.workers.lease_watch import LeaseWatch

@@ -36,7 +36,7 @@ from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import Credentials, CredentialsError, encoded_headers, for_person, login_of
 from protocol.runtime.keep_alive import probed_transport
 from protocol.units import Seconds
-from scheduler_plugin.connections import ConnectionPool
+from scheduler_plugin.connections.pool import ConnectionPool
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"

@@ -26,7 +26,8 @@ from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.cluster.volumes import CLAIMS, NAMESPACES, VOLUMES
 from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.cluster.watches.kinds import FactChange, WatchReport
-from scheduler_plugin.constraints import ConstraintContext, Labels, NodeTerm
+from scheduler_plugin.constraints.model import Labels, NodeTerm
+from scheduler_plugin.constraints.surroundings import ConstraintContext
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.settings.document import SchedulerSettings

@@ -33,7 +33,7 @@ from scheduler_plugin.cluster.scheduling_shapes import (
     TaintShape,
     VolumeAffinity,
 )
-from scheduler_plugin.constraints import (
+from scheduler_plugin.constraints.model import (
     PLAIN_POD,
     UNCONSTRAINED,
     Asked,

@@ -28,7 +28,7 @@ from scheduler_plugin.cluster.pods.texts import watched_pod
 from scheduler_plugin.cluster.scheduling_fields import node_traits
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_at_most
 from scheduler_plugin.cluster.watches.kinds import Kind
-from scheduler_plugin.constraints import PLAIN_NODE, NodeTraits
+from scheduler_plugin.constraints.model import PLAIN_NODE, NodeTraits
 from scheduler_plugin.ledger import NodeFacts, NodePolicy
 
 

@@ -34,7 +34,7 @@ from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machine
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire, slot_count_from_wire
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints
-from scheduler_plugin.constraints import UNCONSTRAINED, PodConstraints
+from scheduler_plugin.constraints.model import UNCONSTRAINED, PodConstraints
 from scheduler_plugin.ledger import VmFacts
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST
 

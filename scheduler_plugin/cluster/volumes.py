@@ -10,7 +10,7 @@ from typing import Final
 from protocol.kubernetes.objects import JsonObject, child, text, texts
 from scheduler_plugin.cluster.scheduling_fields import volume_terms
 from scheduler_plugin.cluster.watches.kinds import Kind
-from scheduler_plugin.constraints import Labels, NodeTerm
+from scheduler_plugin.constraints.model import Labels, NodeTerm
 
 
 def read_namespace(obj: JsonObject) -> Labels:

@@ -19,7 +19,14 @@ from msgspec import structs
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.units import ZERO, Amount, Bytes, ComputeUnit, MilliCpu, QuantityError, Resources
-from scheduler_plugin.constraints import PLAIN_NODE, PLAIN_POD, UNCONSTRAINED, NodeTraits, PodConstraints, PodTraits
+from scheduler_plugin.constraints.model import (
+    PLAIN_NODE,
+    PLAIN_POD,
+    UNCONSTRAINED,
+    NodeTraits,
+    PodConstraints,
+    PodTraits,
+)
 
 A = TypeVar("A", bound=Amount)
 

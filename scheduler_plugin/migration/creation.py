@@ -17,7 +17,7 @@ from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.recent_writes import RecentWrites
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import CreateMigration, Creation, ReadMigration
-from scheduler_plugin.planner import RefusedOrders
+from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.telemetry import LOG
 
 READ_INTERVAL: Final = Seconds(1.0)

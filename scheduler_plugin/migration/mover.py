@@ -19,7 +19,9 @@ from scheduler_plugin.migration.creation import MigrationCreator
 from scheduler_plugin.migration.removal import MigrationRemover
 from scheduler_plugin.migration.reporter import MigrationReporter
 from scheduler_plugin.placement import Fits
-from scheduler_plugin.planner import Look, MovePlan, Now, Planner
+from scheduler_plugin.planner.plan import MovePlan
+from scheduler_plugin.planner.planner import Look, Planner
+from scheduler_plugin.planner.victims import Now
 from scheduler_plugin.telemetry import LOG
 
 PLAN_INTERVAL: Final = Seconds(1.0)

@@ -18,7 +18,7 @@ from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import MigrationPhase
 from scheduler_plugin.migration.waiting import WaitReporter
-from scheduler_plugin.planner import waiting_for_room
+from scheduler_plugin.planner.beneficiaries import waiting_for_room
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.event_recorder import SchedulerEvents
 

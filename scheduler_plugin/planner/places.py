@@ -7,16 +7,10 @@ from dataclasses import replace
 
 from protocol.messages import ObjectName
 from protocol.units import Instant
-from scheduler_plugin.constraints import (
-    UNCONSTRAINED,
-    Candidate,
-    ClusterView,
-    ConstraintContext,
-    Judge,
-    NodeConstraints,
-    PlacedPod,
-    Shape,
-)
+from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
+from scheduler_plugin.constraints.judge import Candidate, Judge, NodeConstraints, Shape
+from scheduler_plugin.constraints.model import UNCONSTRAINED
+from scheduler_plugin.constraints.surroundings import ConstraintContext
 from scheduler_plugin.ledger import ClaimState, Ledger
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.planner.refused_targets import RefusedTargets

@@ -11,7 +11,7 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.units import Instant
-from scheduler_plugin.constraints import NodeTraits, PodConstraints
+from scheduler_plugin.constraints.model import NodeTraits, PodConstraints
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.planner.victims import Rest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scheduler_plugin.planner import RefusedTargets
+from scheduler_plugin.planner.refused_targets import RefusedTargets
 
 
 @dataclass(slots=True, eq=False)

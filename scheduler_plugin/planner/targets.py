@@ -20,7 +20,7 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Resources
-from scheduler_plugin.constraints import Shape
+from scheduler_plugin.constraints.judge import Shape
 from scheduler_plugin.ledger import Ledger, Migration
 from scheduler_plugin.placement import Room, best_target, stays_below_watermark
 from scheduler_plugin.planner.places import Places

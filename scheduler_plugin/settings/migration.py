@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from protocol.units import Bytes, Seconds
-from scheduler_plugin.planner import MigrationPolicy, Rest
+from scheduler_plugin.planner.plan import MigrationPolicy
+from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.settings.fields import CountOrShare, MemUnit, Section
 
 Span = Annotated[float, Field(ge=0, le=86_400)]

@@ -30,8 +30,8 @@ from protocol.wire.wire_batches import (
     refused_entry,
 )
 from scheduler_plugin.auth.identity import CallerIdentity
-from scheduler_plugin.service import CallerRefusedError, Granted, Service
-from scheduler_plugin.service.permits import AT_ONCE
+from scheduler_plugin.service.permits import AT_ONCE, CallerRefusedError, Granted
+from scheduler_plugin.service.service import Service
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.web.bodies import BodyError
 from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from protocol.messages import ObjectName
 from protocol.wire.wire_batches import LONGEST_BATCH, PATH
 from protocol.wire.wire_messages import WireRequestBody, WireResponseBody
-from scheduler_plugin.service import ActiveService, Service, StandingByError
+from scheduler_plugin.service.service import ActiveService, Service, StandingByError
 from scheduler_plugin.web.agents import LONGEST_BODY as LONGEST_REQUEST
 from scheduler_plugin.web.agents import AgentRoutes
 from scheduler_plugin.web.documentation import Operation, answers, document

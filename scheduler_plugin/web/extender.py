@@ -16,7 +16,7 @@ from scheduler_plugin.cluster.translate import decode_node
 from scheduler_plugin.ledger import LedgerError, PodFacts
 from scheduler_plugin.ledger.preemption import PreemptionCandidate
 from scheduler_plugin.placement import Filtered
-from scheduler_plugin.service import Service
+from scheduler_plugin.service.service import Service
 from scheduler_plugin.web.bodies import BodyError, decoded
 from scheduler_plugin.web.extender_messages import (
     AskedNodes,

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from protocol.runtime.credentials import CredentialsError, FileToken
-from scheduler_plugin.service import ActiveService
+from scheduler_plugin.service.service import ActiveService
 from scheduler_plugin.web.http.hot_paths import Admission, HotResponse
 from scheduler_plugin.web.models import Problem
 

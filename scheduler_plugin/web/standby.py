@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from scheduler_plugin.service import ActiveService, Service, StandingByError
+from scheduler_plugin.service.service import ActiveService, Service, StandingByError
 from scheduler_plugin.web.http.hot_paths import Admission, Handler, HotRequest, HotResponse
 from scheduler_plugin.web.models import Problem
 

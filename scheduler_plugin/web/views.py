@@ -16,8 +16,9 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import ClaimExplanation, Migration, MigrationPhase, Pressure, VmFacts
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.planner import room_being_made, stays_because
-from scheduler_plugin.service import LeaderStatus
+from scheduler_plugin.planner.beneficiaries import room_being_made
+from scheduler_plugin.planner.victims import stays_because
+from scheduler_plugin.service.service import LeaderStatus
 from scheduler_plugin.web.models import (
     Amounts,
     ExplainedPod,

@@ -13,7 +13,7 @@ from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.lease import Leadership
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.replica import Replica
-from scheduler_plugin.service import Service, StandingByError
+from scheduler_plugin.service.service import Service, StandingByError
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.agents import AgentRoutes
 from tests.fake_clock import FakeClock, settle

@@ -30,7 +30,9 @@ from scheduler_plugin.ledger import (
     VmFacts,
 )
 from scheduler_plugin.placement import FITS
-from scheduler_plugin.planner import MigrationPolicy, Now, Planner, Rest, completed
+from scheduler_plugin.planner.plan import MigrationPolicy
+from scheduler_plugin.planner.planner import Planner, completed
+from scheduler_plugin.planner.victims import Now, Rest
 from tests.scenarios.agents import Agents, Message
 from tests.scenarios.cluster import Cluster, Event, Gone
 from tests.scenarios.migrations import Controller

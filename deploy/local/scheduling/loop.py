@@ -35,7 +35,7 @@ from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.constraints import PlacedPod
+from scheduler_plugin.constraints.cluster_view import PlacedPod
 
 _log = logging.getLogger(__name__)
 

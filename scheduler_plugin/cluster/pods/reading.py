@@ -20,7 +20,7 @@ from scheduler_plugin.cluster.pods.other_resources import other_requests
 from scheduler_plugin.cluster.pods.requests import counted, deferred, runner_requests
 from scheduler_plugin.cluster.pods.shapes import Metadata, Owner, Pod, PodMetadata, PodSpec, PodStatus
 from scheduler_plugin.cluster.scheduling_fields import pod_traits
-from scheduler_plugin.constraints import PLAIN_POD, PodTraits
+from scheduler_plugin.constraints.model import PLAIN_POD, PodTraits
 from scheduler_plugin.ledger import PodFacts
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})

@@ -14,19 +14,10 @@ from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move
 from scheduler_plugin.placement import FITS
-from scheduler_plugin.planner import (
-    Freedom,
-    HasPlace,
-    MigrationPolicy,
-    MovePlan,
-    Now,
-    Planner,
-    Selection,
-    Victim,
-    completed,
-    in_order,
-    least_cost,
-)
+from scheduler_plugin.planner.cost import Freedom, HasPlace, Selection, in_order, least_cost
+from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
+from scheduler_plugin.planner.planner import Planner, completed
+from scheduler_plugin.planner.victims import Now, Victim
 from scripts.autoscale.simulate.fleet import SimulationSettings
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import NAMESPACE, SimulatedVm

@@ -31,7 +31,8 @@ from protocol.runtime.credentials import (
 from protocol.runtime.tls_files import FollowingContext
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.connections import ConnectionPool, DirectApi
+from scheduler_plugin.connections.direct_api import DirectApi
+from scheduler_plugin.connections.pool import ConnectionPool
 from tests.fake_clock import BEGAN, FakeClock
 from tests.scheduler_plugin.certificates import files, pair
 

@@ -8,7 +8,7 @@ from protocol.kubernetes.objects import Json
 from scheduler_plugin.cluster.pods.reading import read_pod
 from scheduler_plugin.cluster.translate import read_node
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_facts
-from scheduler_plugin.constraints import NodeTraits, PodConstraints, PodTraits, Requirement, Taint
+from scheduler_plugin.constraints.model import NodeTraits, PodConstraints, PodTraits, Requirement, Taint
 from tests.scheduler_plugin.objects import owner_of, plain_pod, vm
 
 AUTO_MIGRATION = "autoscaling.neon.tech/auto-migration-enabled"

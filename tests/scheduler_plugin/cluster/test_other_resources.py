@@ -10,7 +10,7 @@ import pytest
 from scheduler_plugin.cluster.pods.reading import read_pod
 from scheduler_plugin.cluster.pods.texts import watched_pod
 from scheduler_plugin.cluster.translate import read_node
-from scheduler_plugin.constraints import PLAIN_POD
+from scheduler_plugin.constraints.model import PLAIN_POD
 from tests.scheduler_plugin.objects import Obj, node, plain_pod
 
 DEVICE, PAGES = "autoscaling.neon.tech/guest-devices", "hugepages-2Mi"

@@ -16,7 +16,9 @@ from protocol.runtime.credentials import Credentials
 from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
-from scheduler_plugin.connections import ConnectionPool, DirectApi, direct_api, pool
+from scheduler_plugin.connections import direct_api, pool
+from scheduler_plugin.connections.direct_api import DirectApi
+from scheduler_plugin.connections.pool import ConnectionPool
 from tests.nesting import DEEP_LIST
 
 CALL = ApiCall(

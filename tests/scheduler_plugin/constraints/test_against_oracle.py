@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scheduler_plugin.cluster.pods.other_resources import other_requests, other_resources
 from scheduler_plugin.cluster.pods.shapes import PodSpec
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits
-from scheduler_plugin.constraints import Candidate, ClusterView, Judge, PlacedPod
+from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
+from scheduler_plugin.constraints.judge import Candidate, Judge
 from tests.examples import examples
 from tests.scheduler_plugin.constraints.oracle import REQUIRED, Cluster, Json
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import pytest
 
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits, volume_terms
-from scheduler_plugin.constraints import (
+from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
+from scheduler_plugin.constraints.judge import Candidate, Judge
+from scheduler_plugin.constraints.model import (
     PLAIN_POD,
     PODS,
     UNCONSTRAINED,
-    Candidate,
-    ClusterView,
     HostPort,
-    Judge,
     NodeTerm,
     NodeTraits,
-    PlacedPod,
     PodConstraints,
     PodTerm,
     PodTraits,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import Resources
-from scheduler_plugin.constraints import NodeTraits, Taint
+from scheduler_plugin.constraints.model import NodeTraits, Taint
 from scheduler_plugin.ledger.assumed_pods import KEPT, AssumedPods
 from scheduler_plugin.placement import FITS
 from tests.scheduler_plugin.ledger.fleet import NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod

@@ -12,7 +12,9 @@ from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.migration.mover import FAILED, Mover
 from scheduler_plugin.migration.reporter import MigrationReporter
-from scheduler_plugin.planner import Freedom, HasPlace, Planner, Selection, Victim, least_cost
+from scheduler_plugin.planner.cost import Freedom, HasPlace, Selection, least_cost
+from scheduler_plugin.planner.planner import Planner
+from scheduler_plugin.planner.victims import Victim
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from tests.fake_clock import FakeClock, settle

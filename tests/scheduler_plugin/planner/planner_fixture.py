@@ -12,10 +12,13 @@ from msgspec import structs
 from protocol.messages import AgentRequest, Metrics
 from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, Instant, Resources
-from scheduler_plugin.constraints import ConstraintContext
+from scheduler_plugin.constraints.surroundings import ConstraintContext
 from scheduler_plugin.ledger import MigrationFacts, Move, PodFacts, VmFacts
 from scheduler_plugin.placement import FITS
-from scheduler_plugin.planner import MigrationPolicy, MovePlan, Now, Planner, Selection, completed, least_cost
+from scheduler_plugin.planner.cost import Selection, least_cost
+from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
+from scheduler_plugin.planner.planner import Planner, completed
+from scheduler_plugin.planner.victims import Now
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 

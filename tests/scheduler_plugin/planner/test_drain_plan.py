@@ -9,7 +9,9 @@ import pytest
 from protocol.units import Bytes, Instant, Resources
 from scheduler_plugin.ledger import MigrationPhase, Move, MoveCause
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN
-from scheduler_plugin.planner import MigrationPolicy, MovePlan, Stuck, Victim, in_order
+from scheduler_plugin.planner.cost import in_order
+from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, Stuck
+from scheduler_plugin.planner.victims import Victim
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod, vm_pod
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node, pressed

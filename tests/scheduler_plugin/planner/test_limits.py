@@ -10,8 +10,8 @@ import pytest
 
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move, MoveCause
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN
-from scheduler_plugin.planner import MigrationPolicy, MovePlan, Stuck
 from scheduler_plugin.planner import planner as planner_module
+from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan, Stuck
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node, pressed
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scheduler_plugin.planner import Look, Now, completed
+from scheduler_plugin.planner.planner import Look, completed
+from scheduler_plugin.planner.victims import Now
 from tests.scheduler_plugin.planner.planner_fixture import RANKING, WALL, PlannerFixture, node
 
 

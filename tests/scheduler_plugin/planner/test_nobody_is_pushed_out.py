@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.units import Resources
-from scheduler_plugin.planner import MovePlan
+from scheduler_plugin.planner.plan import MovePlan
 from tests.scheduler_plugin.ledger.fleet import amount
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
 

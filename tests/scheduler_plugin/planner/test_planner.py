@@ -9,7 +9,8 @@ import pytest
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, PodFacts
-from scheduler_plugin.planner import Cancel, MigrationPolicy, MovePlan, Rest
+from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, MovePlan
+from scheduler_plugin.planner.victims import Rest
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, name
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node

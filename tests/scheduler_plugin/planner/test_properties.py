@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from protocol.units import Resources
 from scheduler_plugin.ledger import ClaimState
 from scheduler_plugin.ledger.accounts.claims import Claim
-from scheduler_plugin.planner import MigrationPolicy, Victim
 from scheduler_plugin.planner.cost import enough, helps
+from scheduler_plugin.planner.plan import MigrationPolicy
+from scheduler_plugin.planner.victims import Victim
 from tests.examples import examples
 from tests.scheduler_plugin.ledger.fleet import amount, name, vm_pod
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node

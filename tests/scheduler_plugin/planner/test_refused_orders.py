@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from protocol.messages import ObjectName
 from protocol.units import Instant
-from scheduler_plugin.planner import RefusedOrders
-from scheduler_plugin.planner.refused_orders import OF_NAMESPACE, OF_VM
+from scheduler_plugin.planner.refused_orders import OF_NAMESPACE, OF_VM, RefusedOrders
 from scheduler_plugin.planner.victims import Rest
 
 REST = Rest()

@@ -9,8 +9,7 @@ import pytest
 from protocol.units import Instant
 from scheduler_plugin.ledger import Ledger, MigrationPhase
 from scheduler_plugin.ledger.moves import Migration
-from scheduler_plugin.planner import Now, Rest
-from scheduler_plugin.planner.victims import moved_lately
+from scheduler_plugin.planner.victims import Now, Rest, moved_lately
 from tests.scheduler_plugin.ledger.fleet import migration, name
 
 DAY = 86_400.0

@@ -8,7 +8,8 @@ import pytest
 
 from protocol.units import Resources
 from scheduler_plugin.ledger import MigrationPhase, MoveCause, PodFacts, violations
-from scheduler_plugin.planner import MigrationPolicy, MovePlan, room_being_made, waiting_for_room
+from scheduler_plugin.planner.beneficiaries import room_being_made, waiting_for_room
+from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, plain_pod, vm_pod
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
 

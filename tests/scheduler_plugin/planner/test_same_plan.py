@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.ranking.config import RankingConfig
-from scheduler_plugin.constraints import (
+from scheduler_plugin.constraints.model import (
     NodeTerm,
     NodeTraits,
     PodConstraints,
@@ -23,12 +23,13 @@ from scheduler_plugin.constraints import (
 )
 from scheduler_plugin.ledger import Ledger, Move
 from scheduler_plugin.placement import stays_below_watermark
-from scheduler_plugin.planner import MigrationPolicy, Now, RefusedTargets, Rest, Stuck, Victim
 from scheduler_plugin.planner.cost import costs, least_cost
 from scheduler_plugin.planner.drain import DrainPlan, LeftAlone
 from scheduler_plugin.planner.places import Places
-from scheduler_plugin.planner.plan import RoomNeed, seen_of
+from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck, seen_of
+from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
+from scheduler_plugin.planner.victims import Now, Rest, Victim
 from tests.examples import examples
 from tests.scheduler_plugin.ledger.fleet import LATER, name
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node

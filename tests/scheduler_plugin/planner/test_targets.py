@@ -10,8 +10,7 @@ import pytest
 from msgspec import structs
 
 from protocol.messages import ObjectName
-from scheduler_plugin.constraints import (
-    ConstraintContext,
+from scheduler_plugin.constraints.model import (
     NodeTerm,
     NodeTraits,
     PodConstraints,
@@ -22,8 +21,10 @@ from scheduler_plugin.constraints import (
     Toleration,
     Weighted,
 )
+from scheduler_plugin.constraints.surroundings import ConstraintContext
 from scheduler_plugin.ledger import MigrationPhase
-from scheduler_plugin.planner import Cancel, MigrationPolicy, MovePlan, Rest, Stuck
+from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, MovePlan, Stuck
+from scheduler_plugin.planner.victims import Rest
 from tests.scheduler_plugin.ledger.fleet import migration, name
 from tests.scheduler_plugin.ledger.moving import target_pod
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node

@@ -11,7 +11,8 @@ from protocol.ranking.config import RankingConfig, ScoreCurve
 from protocol.runtime.followed_file import SettingsError
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from scheduler_plugin.ledger import NodePolicy, ResourcePolicy
-from scheduler_plugin.planner import MigrationPolicy, Rest
+from scheduler_plugin.planner.plan import MigrationPolicy
+from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.settings.document import parse_settings
 
 DEPLOYED = Path(__file__).parents[3] / "deploy/scheduler-deploy.yaml"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import Instant, Seconds
-from scheduler_plugin.planner import MovePlan
+from scheduler_plugin.planner.plan import MovePlan
 from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings, SimulationSettingsError, make_fleet
 from scripts.autoscale.simulate.migration_model import LEAST_COST, NO_MIGRATION, ORDERS, Loads, SimulatedMigrations
