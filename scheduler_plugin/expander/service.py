@@ -11,10 +11,11 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.expander.choice import Judgement, choose
 from scheduler_plugin.expander.failures import Failures
-from scheduler_plugin.expander.messages import SERVICE
 from scheduler_plugin.expander.scaleup import ScaleUp, ScaleUpOption
 from scheduler_plugin.expander.telemetry import PriceExpanderTelemetry
 from scheduler_plugin.expander.wire import MalformedScaleUpError, decode_scale_up, encode_groups
+
+SERVICE: Final = "grpcplugin.Expander"
 
 LARGEST_MESSAGE: Final = 128 * 1024**2
 """What the autoscaler's client allows in either direction."""

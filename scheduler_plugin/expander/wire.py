@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
+from protocol.kubernetes.protobuf import KUBERNETES, Fields, message_classes, only
 from protocol.ranking.accelerators import is_accelerator
 from protocol.ranking.price_keys import price_keys
 from protocol.ranking.prices import Needs
 from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
-from scheduler_plugin.expander.messages import (
-    MESSAGES,
-    NodeMessage,
-    OptionMessage,
-    PodMessage,
-    PodSpecMessage,
-    QuantityMessage,
-    RequestMessage,
-    ResponseMessage,
-)
 from scheduler_plugin.expander.scaleup import NodeShape, PodNeeds, ScaleUp, ScaleUpOption
 
 LOCAL_STORAGE: Final = "ephemeral-storage"
 GB: Final = 1_000_000_000
 NOTHING: Final = Needs(ZERO)
+
+_OF_KUBERNETES: Final = ("Pod", "PodSpec", "Container", "Requirements", "Quantity", "Node", "NodeStatus")
+_MESSAGES: Final[dict[str, Fields]] = {
+    "BestOptionsRequest": (
+        ("options", 1, "many Option"),
+        # Older releases embed the messages here, newer ones have their bytes in 3. On the wire the two are alike.
+        ("nodeMap", 2, "map bytes"),
+        ("nodeBytesMap", 3, "map bytes"),
+    ),
+    "BestOptionsResponse": (("options", 1, "many Option"),),
+    "Option": (
+        ("nodeGroupId", 1, "string"),
+        ("nodeCount", 2, "int32"),
+        ("debug", 3, "string"),
+        # Likewise: embedded in older releases, bytes in 5 in newer ones.
+        ("pod", 4, "many bytes"),
+        ("podBytes", 5, "many bytes"),
+    ),
+    **{name: KUBERNETES[name] for name in _OF_KUBERNETES},
+    # Only the fields that a decision needs; protobuf skips the rest.
+    "ObjectMeta": only("ObjectMeta", "name", "namespace", "uid", "labels"),
+}
+MESSAGES: Final = message_classes("grpcplugin", _MESSAGES, "proto3")
+
+# The classes are made at run time, so a type checker cannot know their fields.
+_Message = Any
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,7 +55,7 @@ class MalformedScaleUpError(ValueError):
 def decode_scale_up(body: bytes) -> ScaleUp:
     """Reads a ``BestOptionsRequest`` of either generation. Raises ``MalformedScaleUpError``."""
     try:
-        request = cast("RequestMessage", _parse("BestOptionsRequest", body))
+        request = _parse("BestOptionsRequest", body)
     except DecodeError as error:
         raise MalformedScaleUpError(f"expected a BestOptionsRequest: {error}") from None
     reader = _Reader()
@@ -50,10 +67,11 @@ def decode_scale_up(body: bytes) -> ScaleUp:
 
 def encode_groups(groups: Iterable[tuple[str, int, str]]) -> bytes:
     """A ``BestOptionsResponse`` of (group, nodes, why); the autoscaler looks only at the group."""
-    response = cast("ResponseMessage", MESSAGES["BestOptionsResponse"]())
+    response: _Message = MESSAGES["BestOptionsResponse"]()
     for group, nodes, why in groups:
         response.options.add(nodeGroupId=group, nodeCount=nodes, debug=why)
-    return response.SerializeToString()
+    written: bytes = response.SerializeToString()
+    return written
 
 
 class _Known(dict[K, V]):
@@ -78,7 +96,7 @@ class _Reader:
         self._cpu: _Known[str, MilliCpu] = _Known(MilliCpu.parse)
         self._bytes: _Known[str, Bytes] = _Known(Bytes.parse)
 
-    def option(self, option: OptionMessage) -> ScaleUpOption:
+    def option(self, option: _Message) -> ScaleUpOption:
         pods: tuple[PodNeeds, ...] = ()
         try:
             pods = tuple(map(self._pods.__getitem__, option.podBytes or option.pod))
@@ -92,23 +110,23 @@ class _Reader:
         shapes = {}
         for group, body in nodes.items():
             try:
-                shapes[group] = self._shape(cast("NodeMessage", _parse("Node", body)))
+                shapes[group] = self._shape(_parse("Node", body))
             except (DecodeError, QuantityError) as error:
                 self.problems[group] = f"its node cannot be read: {error}"
         return shapes
 
-    def _shape(self, node: NodeMessage) -> NodeShape:
+    def _shape(self, node: _Message) -> NodeShape:
         return NodeShape(
             price_keys(node.metadata.labels), self._amounts(node.status.capacity or node.status.allocatable)
         )
 
     def _pod(self, body: bytes) -> PodNeeds:
-        pod = cast("PodMessage", _parse("Pod", body))
+        pod = _parse("Pod", body)
         meta = pod.metadata
         # A pod without a UID still needs a key by which it is recognized in a later question.
         return PodNeeds(meta.uid or f"{meta.namespace}/{meta.name}", self._needs(pod.spec))
 
-    def _needs(self, spec: PodSpecMessage) -> Needs:
+    def _needs(self, spec: _Message) -> Needs:
         """The requests that kube-scheduler counts: the pod's greatest need at any moment, and its overhead.
 
         A request on the pod itself replaces the sum of its containers.
@@ -126,7 +144,7 @@ class _Reader:
         counted = self._pod_level(spec.resources.requests, _greater(running, starting))
         return _plus(counted, self._amounts(spec.overhead))
 
-    def _pod_level(self, given: Mapping[str, QuantityMessage], counted: Needs) -> Needs:
+    def _pod_level(self, given: Mapping[str, _Message], counted: Needs) -> Needs:
         if not given:
             return counted
         pod_level, resources = self._amounts(given).resources, counted.resources
@@ -134,7 +152,7 @@ class _Reader:
         mem = pod_level.mem if "memory" in given else resources.mem
         return Needs(Resources(cpu, mem), counted.gpus, counted.storage_gb)
 
-    def _amounts(self, amounts: Mapping[str, QuantityMessage]) -> Needs:
+    def _amounts(self, amounts: Mapping[str, _Message]) -> Needs:
         # Looking up is much quicker than items(), which protobuf's maps inherit from an abstract class.
         cpu, mem, gpus, storage = ZERO.cpu, ZERO.mem, 0, ZERO.mem
         for name in amounts:
@@ -162,7 +180,7 @@ def _greater(left: Needs, right: Needs) -> Needs:
     )
 
 
-def _parse(kind: str, body: bytes) -> Message:
+def _parse(kind: str, body: bytes) -> _Message:
     message = MESSAGES[kind]()
     message.ParseFromString(body)
     return message

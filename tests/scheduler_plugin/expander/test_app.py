@@ -16,7 +16,7 @@ from protocol.runtime.followed_file import FileRefusedError, FollowedFile, Setti
 from protocol.units import Seconds
 from scheduler_plugin.expander.__main__ import main
 from scheduler_plugin.expander.app import run, serving
-from scheduler_plugin.expander.messages import METHOD
+from scheduler_plugin.expander.service import SERVICE
 from scheduler_plugin.expander.settings import ExpanderSettings, parse_settings
 from scheduler_plugin.expander.telemetry import PriceExpanderTelemetry
 from tests.fake_clock import FakeClock
@@ -50,7 +50,7 @@ def _read(file: Path) -> bytes:
 async def test_question_ranks_by_price_and_fit(settings: Path) -> None:
     async with serving(settings, FakeClock(), {}) as at:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{at.port}") as channel:
-            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/BestOptions")
             assert groups_of(await call(QUESTION)) == ["small"]
         async with plain_client(base_url=f"http://127.0.0.1:{at.metrics_port}") as web:
             assert (await web.get("/healthz")).text == "ok\n"
@@ -85,7 +85,7 @@ async def test_certificates_in_the_settings_are_used(settings: Path, tmp_path: P
         serving(settings, FakeClock(), {}) as at,
         grpc.aio.secure_channel(f"localhost:{at.port}", credentials) as channel,
     ):
-        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/BestOptions")
         assert groups_of(await call(QUESTION)) == ["small"]
 
 
@@ -139,7 +139,7 @@ async def test_reloaded_prices_change_answers(settings: Path) -> None:
     dear_dwarf = LOOPBACK[:-2] + ", ranking: {nodePrices: {m-2: 99, m-32: 1}}, failures: {grace: 9}}\n"
     clock = _Ticking()
     async with serving(settings, clock, {}) as at, grpc.aio.insecure_channel(f"127.0.0.1:{at.port}") as channel:
-        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/BestOptions")
         assert groups_of(await call(QUESTION)) == ["small"]
         _write(settings, dear_dwarf)
         clock.go.set()

@@ -17,9 +17,8 @@ from protocol.runtime.tls_files import TlsFilesError, TlsParts
 from scheduler_plugin.expander.choice import Judgement, Rank
 from scheduler_plugin.expander.failures import FailureRules, Failures
 from scheduler_plugin.expander.judge import judge
-from scheduler_plugin.expander.messages import METHOD
 from scheduler_plugin.expander.scaleup import ScaleUp
-from scheduler_plugin.expander.service import CHANNEL_OPTIONS, Expander, Judge
+from scheduler_plugin.expander.service import CHANNEL_OPTIONS, SERVICE, Expander, Judge
 from scheduler_plugin.expander.telemetry import PriceExpanderTelemetry
 from scheduler_plugin.expander.tls import credentials, followed
 from tests.fake_clock import FakeClock
@@ -69,7 +68,7 @@ async def serving(
 
 
 async def best_options(channel: grpc.aio.Channel, body: bytes) -> bytes:
-    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
+    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/BestOptions")
     return await call(body)
 
 
