@@ -13,20 +13,16 @@ from protocol.kubernetes.pages import Unreadable
 from protocol.runtime.build_info import describe_process
 
 
-class ProgramTelemetry:
-    """Metrics with a program's ``prefix``, and lines in its ``log``. ``unreadable`` is the help text of that gauge."""
+class SettingsTelemetry:
+    """Metrics with a program's ``prefix``, and lines in its ``log``, about its settings; ``reloads`` is a help text."""
 
-    def __init__(self, prefix: str, log: Logger, unreadable: str) -> None:
+    def __init__(self, prefix: str, log: Logger, reloads: str = "New settings, by outcome") -> None:
         self.registry = CollectorRegistry()
         # Metric names have underscores, the program's own name has hyphens.
         describe_process(self.registry, prefix.replace("_", "-"))
         self._prefix = prefix
         self._log = log
-        self.ready = self._gauge("ready", "1 once the cluster has been read")
-        self.watch_errors = self._counter("watch_failures", "Lists and watches that broke off", "kind")
-        self.unreadable = self._gauge("unreadable_objects", unreadable, "kind")
-        self.missing = self._gauge("watch_missing", "1 for a kind that the cluster lacks and may lack", "kind")
-        self.reloads = self._counter("settings_reloads", "Settings reloads, by outcome", "outcome")
+        self.reloads = self._counter("settings_reloads", reloads, "outcome")
         self.refused = self._gauge("settings_refused", "1 while the settings' file holds something that was refused")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -34,6 +30,29 @@ class ProgramTelemetry:
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"{self._prefix}_{name}", text, labels, registry=self.registry)
+
+    def settings_accepted(self, generation: int) -> None:
+        """New settings are in force; see ``SettingsReport``."""
+        self.reloads.labels("accepted").inc()
+        self.refused.set(0)
+        self._log.info("settings accepted", extra={"generation": generation})
+
+    def settings_refused(self, reason: str) -> None:
+        """A new content was refused, the old settings stay; see ``SettingsReport``."""
+        self.reloads.labels("refused").inc()
+        self.refused.set(1)
+        self._log.error("settings refused, the old ones stay", extra={"reason": reason})
+
+
+class ProgramTelemetry(SettingsTelemetry):
+    """The same of a program that watches the cluster. ``unreadable`` is the help text of that gauge."""
+
+    def __init__(self, prefix: str, log: Logger, unreadable: str) -> None:
+        super().__init__(prefix, log, "Settings reloads, by outcome")
+        self.ready = self._gauge("ready", "1 once the cluster has been read")
+        self.watch_errors = self._counter("watch_failures", "Lists and watches that broke off", "kind")
+        self.unreadable = self._gauge("unreadable_objects", unreadable, "kind")
+        self.missing = self._gauge("watch_missing", "1 for a kind that the cluster lacks and may lack", "kind")
 
     def watch_heard(self, kind: str) -> None:
         """See ``WatchReport``."""
@@ -66,15 +85,3 @@ class ProgramTelemetry:
     def unreadable_objects(self, kind: str, count: int) -> None:
         """See ``WatchReport``."""
         self.unreadable.labels(kind).set(count)
-
-    def settings_accepted(self, generation: int) -> None:
-        """New settings are in force; see ``SettingsReport``."""
-        self.reloads.labels("accepted").inc()
-        self.refused.set(0)
-        self._log.info("settings accepted", extra={"generation": generation})
-
-    def settings_refused(self, reason: str) -> None:
-        """A new content was refused, the old settings stay; see ``SettingsReport``."""
-        self.reloads.labels("refused").inc()
-        self.refused.set(1)
-        self._log.error("settings refused, the old ones stay", extra={"reason": reason})

@@ -4,5 +4,5 @@ Rules that hold in this package:
 
 - It never vetoes: whatever goes wrong here, every option that was offered is passed on, and the log says why.
 - ``scaleup``, ``failures`` and ``choice`` are pure; ``wire`` alone knows protobuf, ``service`` alone knows gRPC.
-- It is a program of its own and shares nothing with the scheduler but ``protocol``.
+- It is a program of its own and shares nothing with the scheduler but ``protocol`` and ``program_telemetry``.
 """

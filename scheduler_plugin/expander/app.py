@@ -21,13 +21,13 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.credentials import from_pod
 from protocol.runtime.explaining.probe_server import ProbeResponse, Route, listening
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
+from protocol.runtime.tls_metrics import watch_tls
+from scheduler_plugin.expander.choice import judge
 from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
 from scheduler_plugin.expander.failures import Failures
-from scheduler_plugin.expander.judge import judge
-from scheduler_plugin.expander.service import CHANNEL_OPTIONS, MOST_AT_ONCE, Expander
+from scheduler_plugin.expander.service import CHANNEL_OPTIONS, MOST_AT_ONCE, Expander, credentials, followed
 from scheduler_plugin.expander.settings import ExpanderSettings, host_and_port, parse_settings
 from scheduler_plugin.expander.telemetry import LOG, PriceExpanderTelemetry
-from scheduler_plugin.expander.tls import credentials, followed
 
 STOP_GRACE: Final = 1.0
 """Seconds for answers in flight when stopping."""
@@ -61,13 +61,13 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
         size = ClusterSize(settings.cluster_nodes, _api(environment, clock, stack))
         telemetry.watch_cluster_size(size.nodes)
         ranked = partial(judge, settings.ranking, size.nodes)
-        expander = Expander(ranked, Failures(settings.failures.rules()), telemetry, clock)
+        expander = Expander(ranked, Failures(settings.failures), telemetry, clock)
 
         def take(new: ExpanderSettings) -> None:
             # Prices and failure rules apply at once. Addresses and certificate paths need a restart.
             size.fixed = new.cluster_nodes
             expander.judge = partial(judge, new.ranking, size.nodes)
-            expander.failures.rules = new.failures.rules()
+            expander.failures.rules = new.failures
 
         addresses = await _serve(settings, expander, telemetry, stack)
         async with asyncio.TaskGroup() as group:
@@ -105,7 +105,7 @@ async def _serve(
         port = server.add_insecure_port(settings.listen)
     else:
         certificate = followed(settings.tls.files())
-        telemetry.watch_tls(certificate)
+        watch_tls(telemetry.registry, [certificate])
         port = server.add_secure_port(settings.listen, credentials(certificate))
     # Before the start, so that the server is stopped even if something below fails.
     stack.push_async_callback(server.stop, STOP_GRACE)

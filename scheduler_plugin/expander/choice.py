@@ -1,15 +1,21 @@
-"""Choice among the offered options: the lowest rank among sound groups, and never none (S2.5, S2.8a)."""
+"""Ranks of the offered options by the shared ranking library (S2.1-S2.7), and the choice among them.
+
+The lowest rank among sound groups is chosen, and never none (S2.5, S2.8a).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose
 from typing import Final, NamedTuple
 
+from protocol.ranking.config import RankingConfig
+from protocol.ranking.prices import is_estimated, node_price
+from protocol.ranking.rank import Option, rank_options
 from protocol.units import Instant
 from scheduler_plugin.expander.failures import Failures
-from scheduler_plugin.expander.scaleup import ScaleUp, ScaleUpOption
+from scheduler_plugin.expander.scaleup import NodeShape, ScaleUp, ScaleUpOption
 
 
 class Rank(NamedTuple):
@@ -24,6 +30,44 @@ LISTED: Final = Rank(False, 0.0)
 
 Judgement = Rank | str
 """An option's rank, or why it has none."""
+
+
+def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_up: ScaleUp) -> Mapping[str, Judgement]:
+    """The rank of each option's group, or why it has none.
+
+    A node costs what the table says of its group, its pool or its machine type. If the table has none of these, the
+    price of its parts only ranks it among others that the table lacks.
+    """
+    options: list[Option] = []
+    estimates: set[str] = set()
+    judged: dict[str, Judgement] = {}
+    for offered in scale_up.options:
+        shape = scale_up.shapes.get(offered.group)
+        why_not = scale_up.problems.get(offered.group) or _flaw(offered, shape)
+        if why_not or shape is None:
+            judged[offered.group] = why_not
+            continue
+        # Stands unless a rank replaces it below: the ranking leaves out ranks that are not finite.
+        judged[offered.group] = "its rank is no number"
+        # The most specific first: the table may name the group, its pool or its machine type.
+        names = (offered.group, *shape.price_keys)
+        if is_estimated(names, config):
+            estimates.add(offered.group)
+        pods = tuple([pod.needs for pod in offered.pods])
+        price = node_price(names, shape.offers, config)
+        options.append(Option(offered.group, offered.nodes, shape.offers, price, pods))
+    for ranked in rank_options(options, cluster_nodes(), config):
+        group = ranked.option.group
+        judged[group] = Rank(group in estimates, ranked.rank)
+    return judged
+
+
+def _flaw(offered: ScaleUpOption, shape: NodeShape | None) -> str:
+    if shape is None:
+        return "no node of this group was sent"
+    if not shape.offers.resources.cpu:
+        return "its node has no cpu"
+    return "" if offered.nodes else "it would add no nodes"
 
 
 @dataclass(frozen=True, slots=True)

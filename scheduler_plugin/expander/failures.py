@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
 
 from protocol.backoff import Backoff
 from protocol.units import Instant, Seconds
@@ -15,14 +18,16 @@ MOST_OPEN_CHOICES = 1000
 """Choices whose outcome is still open; beyond this the oldest is forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailureRules:
-    """Rules by which failures are recognised, and how long they count; all above zero."""
+_Span = Annotated[Seconds, msgspec.Meta(gt=0)]
 
-    grace: Seconds = Seconds(5)
-    remember: Seconds = Seconds(1800)
-    demote: Seconds = Seconds(300)
-    longest: Seconds = Seconds(3600)
+
+class FailureRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rules by which failures are recognised, and how long they count, as the settings give them."""
+
+    grace: _Span = Seconds(5)
+    remember: _Span = Seconds(1800)
+    demote: _Span = Seconds(300)
+    longest: _Span = Seconds(3600)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,25 +12,8 @@ from protocol.field_errors import field_message
 from protocol.ranking.config import RankingConfig
 from protocol.runtime.followed_file import SettingsError
 from protocol.runtime.tls_files import TlsParts
-from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.expander.failures import FailureRules
-
-Span = Annotated[float, msgspec.Meta(gt=0)]
-"""Seconds."""
-
-
-class FailureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """See ``FailureRules``."""
-
-    grace: Span = 5
-    remember: Span = 1800
-    demote: Span = 300
-    longest: Span = 3600
-
-    def rules(self) -> FailureRules:
-        """These settings as rules."""
-        return FailureRules(Seconds(self.grace), Seconds(self.remember), Seconds(self.demote), Seconds(self.longest))
 
 
 class TlsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -53,7 +36,7 @@ class ExpanderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     tls: TlsSettings | None = None
     insecure: bool = False
     cluster_nodes: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    failures: FailureSettings = FailureSettings()
+    failures: FailureRules = FailureRules()
     ranking: RankingConfig = RankingConfig()
 
 

@@ -6,14 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import Histogram, generate_latest
 
-from protocol.runtime.build_info import describe_process
-from protocol.runtime.tls_metrics import watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.expander.choice import Verdict
 from scheduler_plugin.expander.scaleup import ScaleUp
-from scheduler_plugin.expander.tls import Followed
+from scheduler_plugin.program_telemetry import SettingsTelemetry
 
 LOG: Final = logging.getLogger("autoscale.expander")
 
@@ -21,41 +19,25 @@ _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 _SHOWN: Final = 5
 
 
-class PriceExpanderTelemetry:
+class PriceExpanderTelemetry(SettingsTelemetry):
     """The metrics of one expander and its log."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        describe_process(self.registry, "autoscale-expander")
-        self._answers = Counter(
-            "autoscale_expander_answers",
+        super().__init__("autoscale_expander", LOG)
+        self._answers = self._counter(
+            "answers",
             "Questions of the Cluster Autoscaler, by what was answered: chosen, all (nothing could be told apart or we"
             " failed) or malformed",
-            ("outcome",),
-            registry=self.registry,
+            "outcome",
         )
         # Created at zero, so that the first of each outcome shows as an increase.
         for outcome in ("chosen", "all", "malformed"):
             self._answers.labels(outcome)
-        self._failures = Counter(
-            "autoscale_expander_failed_choices", "Answers whose nodes never came", registry=self.registry
-        )
+        self._failures = self._counter("failed_choices", "Answers whose nodes never came")
         self._seconds = Histogram(
             "autoscale_expander_answer_seconds", "Time to answer", registry=self.registry, buckets=_BUCKETS
         )
-        self._nodes = Gauge(
-            "autoscale_expander_cluster_nodes",
-            "Nodes counted in the cluster, NaN while unknown",
-            registry=self.registry,
-        )
-        self._reloads = Counter(
-            "autoscale_expander_settings_reloads", "New settings, by outcome", ("outcome",), registry=self.registry
-        )
-        self._refused = Gauge(
-            "autoscale_expander_settings_refused",
-            "1 while the settings' file holds something that was refused",
-            registry=self.registry,
-        )
+        self._nodes = self._gauge("cluster_nodes", "Nodes counted in the cluster, NaN while unknown")
 
     def page(self) -> bytes:
         """The metrics in Prometheus's text format."""
@@ -64,10 +46,6 @@ class PriceExpanderTelemetry:
     def watch_cluster_size(self, nodes: Callable[[], int | None]) -> None:
         """Shows the number of nodes in every scrape from now on."""
         self._nodes.set_function(lambda: float("nan") if (count := nodes()) is None else count)
-
-    def watch_tls(self, followed: Followed) -> None:
-        """Shows how long the certificate lasts."""
-        watch_tls(self.registry, [followed])
 
     def answered(self, scale_up: ScaleUp, verdict: Verdict, took: Seconds) -> None:
         """A question was answered."""
@@ -100,15 +78,3 @@ class PriceExpanderTelemetry:
         """We failed; called while the error is being handled."""
         self._answers.labels("all").inc()
         LOG.exception("cannot decide, passing on all options", extra={"offered": offered})
-
-    def settings_accepted(self, generation: int) -> None:
-        """New settings are in force."""
-        self._reloads.labels("accepted").inc()
-        self._refused.set(0)
-        LOG.info("settings accepted", extra={"generation": generation})
-
-    def settings_refused(self, reason: str) -> None:
-        """New settings were refused; the old ones stay."""
-        self._reloads.labels("refused").inc()
-        self._refused.set(1)
-        LOG.error("settings refused, the old ones stay", extra={"reason": reason})

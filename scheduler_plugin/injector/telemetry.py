@@ -8,39 +8,29 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import Counter, generate_latest
 
-from protocol.runtime.build_info import describe_process
+from scheduler_plugin.program_telemetry import SettingsTelemetry
 
 LOG: Final = logging.getLogger("autoscale.injector")
 
 
-class InjectorTelemetry:
+class InjectorTelemetry(SettingsTelemetry):
     """The metrics of one ``autoscale-injector`` process and its log."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        describe_process(self.registry, "autoscale-injector")
-        self._reviews = self._counter("injector_reviews", "New pods that it was asked about, by outcome", "outcome")
-        self._renewals = self._counter("certificate_renewals", "Certificates written, by outcome", "outcome")
-        self._turns = self._counter("injector_turns", "Looks at all certificates, by outcome", "outcome")
-        self._reloads = self._counter("injector_settings_reloads", "New settings, by outcome", "outcome")
-        self._leading = Gauge(
-            "autoscale_injector_leading", "1 while this process makes certificates", registry=self.registry
+        super().__init__("autoscale_injector", LOG)
+        self._reviews = self._counter("reviews", "New pods that it was asked about, by outcome", "outcome")
+        self._renewals = Counter(
+            "autoscale_certificate_renewals", "Certificates written, by outcome", ("outcome",), registry=self.registry
         )
-        self._ready = Gauge("autoscale_injector_ready", "1 while pods can get an agent", registry=self.registry)
-        self._refused = Gauge(
-            "autoscale_injector_settings_refused",
-            "1 while the settings' file holds something that was refused",
-            registry=self.registry,
-        )
+        self._turns = self._counter("turns", "Looks at all certificates, by outcome", "outcome")
+        self._leading = self._gauge("leading", "1 while this process makes certificates")
+        self._ready = self._gauge("ready", "1 while pods can get an agent")
         for outcome in ("done", "failed"):  # at zero, so that the first failure shows as an increase
             self._renewals.labels(outcome)
         self._trouble = ""
         self._problem = ""
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"autoscale_{name}", text, labels, registry=self.registry)
 
     def page(self) -> bytes:
         """The metrics in Prometheus's text format."""
@@ -76,15 +66,3 @@ class InjectorTelemetry:
     def is_ready(self, ready: bool) -> None:
         """Records whether pods can get an agent now."""
         self._ready.set(int(ready))
-
-    def settings_accepted(self, generation: int) -> None:
-        """New settings are in force."""
-        self._reloads.labels("accepted").inc()
-        self._refused.set(0)
-        LOG.info("settings accepted", extra={"generation": generation})
-
-    def settings_refused(self, reason: str) -> None:
-        """New settings were refused; the old ones stay."""
-        self._reloads.labels("refused").inc()
-        self._refused.set(1)
-        LOG.error("settings refused, the old ones stay", extra={"reason": reason})

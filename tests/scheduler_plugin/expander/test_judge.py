@@ -9,8 +9,7 @@ import pytest
 from protocol.ranking.config import Damper, RankingConfig
 from protocol.ranking.prices import Needs
 from protocol.units import Resources
-from scheduler_plugin.expander.choice import Rank
-from scheduler_plugin.expander.judge import judge
+from scheduler_plugin.expander.choice import Rank, judge
 from scheduler_plugin.expander.scaleup import NodeShape, PodNeeds, ScaleUp, ScaleUpOption
 
 POD = PodNeeds("p", Needs(Resources.parse("1500m", "1Gi")))

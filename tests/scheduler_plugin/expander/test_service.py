@@ -14,13 +14,11 @@ import pytest
 
 from protocol.ranking.config import RankingConfig
 from protocol.runtime.tls_files import TlsFilesError, TlsParts
-from scheduler_plugin.expander.choice import Judgement, Rank
+from scheduler_plugin.expander.choice import Judgement, Rank, judge
 from scheduler_plugin.expander.failures import FailureRules, Failures
-from scheduler_plugin.expander.judge import judge
 from scheduler_plugin.expander.scaleup import ScaleUp
-from scheduler_plugin.expander.service import CHANNEL_OPTIONS, SERVICE, Expander, Judge
+from scheduler_plugin.expander.service import CHANNEL_OPTIONS, SERVICE, Expander, Judge, credentials, followed
 from scheduler_plugin.expander.telemetry import PriceExpanderTelemetry
-from scheduler_plugin.expander.tls import credentials, followed
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.expander.certificates import make
 from tests.scheduler_plugin.expander.questions import container, fields_of, groups_of, machine, option, pod, question

@@ -21,7 +21,7 @@ from scheduler_plugin.expander.settings import (
 
 def test_nothing_said_means_the_defaults_on_loopback() -> None:
     assert parse_settings("") == ExpanderSettings()
-    assert parse_settings("").failures.rules() == FailureRules()
+    assert parse_settings("").failures == FailureRules()
     assert parse_settings("").listen == "127.0.0.1:10296"
 
 
@@ -36,7 +36,7 @@ def test_everything_may_be_said() -> None:
         """
     )
     assert (settings.listen, settings.metrics_listen, settings.cluster_nodes) == ("0.0.0.0:9000", "[::1]:9001", 7)
-    assert settings.failures.rules() == FailureRules(Seconds(1), Seconds(2), Seconds(3), Seconds(4))
+    assert settings.failures == FailureRules(Seconds(1), Seconds(2), Seconds(3), Seconds(4))
     assert settings.tls is not None
     assert settings.tls.files() == TlsParts(Path("/tls/tls.crt"), Path("/tls/tls.key"), Path("/tls/ca.crt"))
     assert TlsSettings("c", "k").files() == TlsParts(Path("c"), Path("k"), None)
@@ -46,7 +46,7 @@ def test_the_documented_settings_are_valid() -> None:
     document = (Path(__file__).parents[3] / "docs" / "expander.md").read_text()
     (example,) = re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)
     settings = parse_settings(example)
-    assert (settings.listen, settings.failures.rules()) == ("0.0.0.0:10296", FailureRules())
+    assert (settings.listen, settings.failures) == ("0.0.0.0:10296", FailureRules())
 
 
 @pytest.mark.parametrize(
