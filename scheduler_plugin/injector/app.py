@@ -13,8 +13,8 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.tls_files import FollowedTls, server_tls
 from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
+from scheduler_plugin.injector.admission.injection import no_native_sidecars
 from scheduler_plugin.injector.admission.injector import Injector
-from scheduler_plugin.injector.admission.sidecars import why_not
 from scheduler_plugin.injector.certificates.gathered_bundle import GatheredBundle
 from scheduler_plugin.injector.certificates.keeper import CertificateKeeper, MissingSecretError
 from scheduler_plugin.injector.certificates.own_files import OwnCertificate
@@ -127,7 +127,7 @@ class InjectorProgram:
         # Clusters are not downgraded, so one that is new enough is not asked again.
         while self.injector.problem:
             try:
-                self.injector.problem = why_not(await self.api.call(ApiCall("GET", VERSION_PATH, TIMEOUT)))
+                self.injector.problem = no_native_sidecars(await self.api.call(ApiCall("GET", VERSION_PATH, TIMEOUT)))
             except ApiError as error:
                 self.injector.problem = f"the version of Kubernetes cannot be read: {error}"
             self.telemetry.cannot_inject(self.injector.problem)

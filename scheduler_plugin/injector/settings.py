@@ -5,7 +5,7 @@ A text is taken whole or refused whole, with the path of the bad field.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -15,12 +15,10 @@ from protocol.messages import ObjectName
 from protocol.runtime.followed_file import SettingsError
 from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
-from scheduler_plugin.injector.admission.injection import SECURITY, AgentTemplate
+from scheduler_plugin.injector.admission.injection import AgentTemplate, InjectedAgentSettings, Name
 from scheduler_plugin.injector.certificates.issuing import Purpose
 from scheduler_plugin.injector.certificates.keeper import Lives, WantedCertificate
 from scheduler_plugin.lease import LeaseTerms
-
-Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 
 OWN_SERVICE: Final = "autoscaling-injector"
 SERVERS: Final = {
@@ -32,29 +30,6 @@ SERVERS: Final = {
 
 KUBE_SCHEDULER: Final = "kube-scheduler"
 """It calls the extender with a client certificate."""
-
-
-def _resources() -> dict[str, Any]:
-    return {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "96Mi"}}
-
-
-class PullSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A Secret for a registry, as a pod names it."""
-
-    name: Name
-
-
-class InjectedAgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Settings of injected agents; see ``AgentTemplate``. ``env`` holds settings of the agent by their names."""
-
-    image: str
-    scheduler_url: str
-    service_account: Name = "vm-agent"
-    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
-    resources: dict[str, Any] = msgspec.field(default_factory=_resources)
-    env: dict[str, str] = {}
-    security_context: dict[str, Any] = msgspec.field(default_factory=lambda: dict(SECURITY))
-    image_pull_secrets: list[PullSecret] = []
 
 
 class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -102,18 +77,7 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
     def template(self) -> AgentTemplate:
         """Settings that all agents share."""
-        agent = self.agent
-        return AgentTemplate(
-            agent.image,
-            agent.scheduler_url,
-            agent.service_account,
-            self.config_map,
-            agent.image_pull_policy,
-            agent.resources,
-            agent.env,
-            agent.security_context,
-            [pull_secret.name for pull_secret in agent.image_pull_secrets],
-        )
+        return AgentTemplate(self.agent, self.config_map)
 
     def terms(self) -> LeaseTerms:
         """The terms of the Lease. Raises ``SettingsError`` if a holder would lose it between two renewals.

@@ -26,8 +26,7 @@ from scheduler_plugin.injector.certificates.keeper import (
     MissingSecretError,
     WantedCertificate,
 )
-from scheduler_plugin.injector.certificates.secret_reading import read_secret
-from scheduler_plugin.injector.certificates.stored import certificate_in, content
+from scheduler_plugin.injector.certificates.stored import certificate_in, content, read_secret
 from scheduler_plugin.lease import Leadership, NotLeadingError
 
 LOG: Final = logging.getLogger("neonvm.authority")

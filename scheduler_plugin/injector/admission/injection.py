@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from protocol.kubernetes.objects import Json, child, items, labels_of, text
+import msgspec
+
+from protocol.kubernetes.objects import Json, JsonObject, child, items, labels_of, text
 from protocol.names import (
     AGENT_CONTAINER,
     LABEL_ENABLED,
@@ -37,22 +40,49 @@ DAEMON_PORTS: Final = {IN_OUR_POD: 25184, IN_NEONVMS_POD: 25183}
 DEFAULT_ACCOUNTS: Final = frozenset({"", "default"})
 
 
-@dataclass(frozen=True, slots=True)
-class AgentTemplate:
-    """Settings that all agents share. ``account`` is the service account of pods that have none of their own;
-    ``authorities`` the ConfigMap in each namespace whose ``ca.crt`` they trust; ``env`` adds to the variables;
-    ``pull_secrets`` are the names of Secrets in the pods' namespaces with which the image is pulled.
+SECURITY: Final[Json] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+
+
+def _resources() -> dict[str, Any]:
+    return {"requests": {"cpu": "10m", "memory": "48Mi"}, "limits": {"memory": "96Mi"}}
+
+
+class PullSecret(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A Secret for a registry, as a pod names it."""
+
+    name: Name
+
+
+class InjectedAgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Settings of injected agents. ``service_account`` is that of pods that have none of their own; ``env`` adds to the
+    variables, by the names of the agent's settings.
     """
 
     image: str
     scheduler_url: str
-    account: str
+    service_account: Name = "vm-agent"
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    resources: dict[str, Any] = msgspec.field(default_factory=_resources)
+    env: dict[str, str] = {}
+    security_context: dict[str, Any] = msgspec.field(default_factory=lambda: dict(SECURITY))
+    image_pull_secrets: list[PullSecret] = []
+
+
+class AgentTemplate(NamedTuple):
+    """What all agents share; ``authorities`` is the ConfigMap in each namespace whose ``ca.crt`` they trust."""
+
+    agent: InjectedAgentSettings
     authorities: str
-    pull_policy: str
-    resources: Json
-    env: Mapping[str, str]
-    security: Json
-    pull_secrets: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +126,24 @@ def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | Injection:
     # The volumes hold tokens, and other containers that mount these names could read them.
     if taken := _reserved_names(spec):
         return RefusedPod(f"volumes of the agent are mentioned by the pod: {', '.join(taken)}")
-    account = text(spec, "serviceAccountName")
+    account, own = text(spec, "serviceAccountName"), template.agent.service_account
     # The agent would get tokens of the pod's own account, which anybody who may create VMs could choose.
-    if account not in {*DEFAULT_ACCOUNTS, template.account}:
-        return Left("own_account", f"its pod has the service account {account}, and agents use {template.account}")
+    if account not in {*DEFAULT_ACCOUNTS, own}:
+        return Left("own_account", f"its pod has the service account {account}, and agents use {own}")
     # No label or annotation is set: NeonVM's controller removes those that the VM lacks.
     patch: list[Json] = [
-        *_appended(spec, "initContainers", [_agent(labels[LABEL_VM_NAME], runners[0], template)]),
+        *_appended(spec, "initContainers", [_agent(labels[LABEL_VM_NAME], runners[0], template.agent)]),
         *_appended(spec, "volumes", _volumes(template)),
         *_appended(spec, "imagePullSecrets", _missing_secrets(spec, template)),
-        {"op": "add", "path": "/spec/serviceAccountName", "value": template.account},
+        {"op": "add", "path": "/spec/serviceAccountName", "value": own},
     ]
-    return Injection(patch, template.account)
+    return Injection(patch, own)
 
 
 def _missing_secrets(spec: Json, template: AgentTemplate) -> list[Json]:
     """The Secrets for the agent's image that the pod does not name itself."""
     named = {text(reference, "name") for reference in items(spec, "imagePullSecrets")}
-    return [{"name": name} for name in template.pull_secrets if name not in named]
+    return [{"name": secret.name} for secret in template.agent.image_pull_secrets if secret.name not in named]
 
 
 def _unwanted(spec: Json, labels: Mapping[str, str]) -> Left | None:
@@ -153,7 +183,7 @@ def _appended(spec: Json, name: str, added: list[Json]) -> list[Json]:
     return [{"op": "add", "path": f"/spec/{name}/-", "value": element} for element in added]
 
 
-def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
+def _agent(vm: str, runner: Json, settings: InjectedAgentSettings) -> Json:
     # The two kinds of pods have their guests at different addresses.
     guest = IN_OUR_POD if runner.get("command") == [RUNNER_COMMAND] else IN_NEONVMS_POD
     values = {
@@ -162,44 +192,33 @@ def _agent(vm: str, runner: Json, template: AgentTemplate) -> Json:
         "METRICS_URL": f"http://{guest}:{METRICS_PORT}/metrics",
         "DATABASE_URL": f"http://{guest}:{DAEMON_PORTS[guest]}/database",
         "MONITOR_URL": f"ws://{guest}:{MONITOR_PORT}/monitor",
-        "SCHEDULER_URL": template.scheduler_url,
+        "SCHEDULER_URL": settings.scheduler_url,
         "SCHEDULER_TOKEN_FILE": f"{IDENTITY_FOLDER}/token",
         "SCHEDULER_CA_FILE": f"{IDENTITY_FOLDER}/ca.crt",
         # Last, so that the settings win over the values above.
-        **template.env,
+        **settings.env,
     }
     fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace"}
     variables: list[Json] = [{"name": name, "value": value} for name, value in values.items()]
     variables += [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
     return {
         "name": AGENT_CONTAINER,
-        "image": template.image,
-        "imagePullPolicy": template.pull_policy,
+        "image": settings.image,
+        "imagePullPolicy": settings.image_pull_policy,
         # A native sidecar: the pod ends with its guest, and an agent that ends is started again.
         "restartPolicy": "Always",
         "env": variables,
         "ports": [{"name": "agent-metrics", "containerPort": AGENT_PORT, "protocol": "TCP"}],
         # No startup probe, or the guest would wait for its agent.
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": AGENT_PORT}, "initialDelaySeconds": 10},
-        "resources": template.resources,
-        "securityContext": template.security,
+        "resources": settings.resources,
+        "securityContext": settings.security_context,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": IDENTITY, "mountPath": IDENTITY_FOLDER, "readOnly": True},
             {"name": API_ACCESS, "mountPath": ACCOUNT_FOLDER, "readOnly": True},
         ],
     }
-
-
-SECURITY: Final[Json] = {
-    "runAsNonRoot": True,
-    "runAsUser": USER,
-    "runAsGroup": USER,
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 
 
 def _volumes(template: AgentTemplate) -> list[Json]:
@@ -220,3 +239,25 @@ _API_SOURCES: Final[list[Json]] = [
     {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
     {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
 ]
+
+
+LEAST_KUBERNETES: Final = (1, 29)
+_DIGITS: Final = re.compile(r"\d+")
+
+
+def no_native_sidecars(version: JsonObject) -> str:
+    """The reason why no agent can be injected, by the API server's ``/version``; empty if one can.
+
+    A Kubernetes before 1.29 has no init containers with ``restartPolicy: Always``. It would take the agent for an
+    ordinary init container and wait for its end before it starts the guest.
+    """
+    # Managed clusters have minor versions such as ``29+``.
+    matches = [_DIGITS.match(text(version, part)) for part in ("major", "minor")]
+    numbers = tuple(int(match[0]) for match in matches if match is not None)
+    if len(numbers) == len(matches) and numbers >= LEAST_KUBERNETES:
+        return ""
+    version_text = text(version, "gitVersion") or "of an unknown version"
+    return (
+        f"native sidecars need Kubernetes {'.'.join(map(str, LEAST_KUBERNETES))} or later, "
+        f"this is {version_text}: no agent is injected"
+    )

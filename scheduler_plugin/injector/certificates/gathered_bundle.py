@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.injector.certificates.secret_reading import read_secret
-from scheduler_plugin.injector.certificates.stored import BUNDLE, content
+from scheduler_plugin.injector.certificates.stored import BUNDLE, content, read_secret
 
 OVERLAP: Final = Seconds(600.0)
 """A kubelet updates the files in a pod within two minutes; the rest is for kubelets that are out of contact."""

@@ -14,7 +14,6 @@ from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.injector.certificates.issuing import Issued, Purpose, issue, new_authority
 from scheduler_plugin.injector.certificates.rotation import is_due, needs_authority, signer
-from scheduler_plugin.injector.certificates.secret_reading import read_secret
 from scheduler_plugin.injector.certificates.stored import (
     BUNDLE,
     CERTIFICATE,
@@ -25,6 +24,7 @@ from scheduler_plugin.injector.certificates.stored import (
     certificate_in,
     content,
     encoded,
+    read_secret,
 )
 from scheduler_plugin.lease import MERGE_PATCH, Leadership
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.injector.certificates.secret_reading import read_secret
-from scheduler_plugin.injector.certificates.stored import certificate_in, content
+from scheduler_plugin.injector.certificates.stored import certificate_in, content, read_secret
 
 
 @dataclass(frozen=True, slots=True)

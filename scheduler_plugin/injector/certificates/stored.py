@@ -13,11 +13,17 @@ from collections.abc import Iterable
 from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, texts
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import SECRETS
+from protocol.units import Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, KubernetesApi
 from scheduler_plugin.injector.certificates.issuing import Issued, Pair, UnusablePairError, read_pair
 
 CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
 BUNDLE: Final = "ca.crt"
+
+_TIMEOUT: Final = Seconds(3.0)
 
 
 def content(secret: JsonObject) -> dict[str, bytes]:
@@ -74,3 +80,14 @@ def decoded(value: str) -> bytes:
         return base64.b64decode(value, validate=True)
     except (Error, ValueError):
         return b""
+
+
+async def read_secret(api: KubernetesApi, namespace: str, name: str) -> JsonObject | None:
+    """The Secret; None if there is none. Raises ``ApiError``."""
+    try:
+        return await api.call(ApiCall("GET", SECRETS.path(namespace, name), _TIMEOUT))
+    except ApiRefusedError as error:
+        # Programs that are not installed have no Secret.
+        if error.kind is RefusalKind.NOT_FOUND:
+            return None
+        raise

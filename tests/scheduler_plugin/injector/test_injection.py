@@ -21,8 +21,8 @@ from scheduler_plugin.injector.admission.injection import (
     Left,
     RefusedPod,
     judge,
+    no_native_sidecars,
 )
-from scheduler_plugin.injector.admission.sidecars import why_not
 from scheduler_plugin.injector.settings import parse_settings
 from tests import plain_yaml
 from tests.deploy.manifests import SIDECAR, one
@@ -239,4 +239,4 @@ def test_settings_of_the_agent_are_the_operators() -> None:
     ids=str,
 )
 def test_native_sidecars_need_a_kubernetes_that_has_them(version: dict[str, object], may: bool) -> None:
-    assert (why_not(version) == "") is may
+    assert (no_native_sidecars(version) == "") is may
