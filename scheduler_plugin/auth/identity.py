@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from scheduler_plugin.ledger import PodFacts
+from scheduler_plugin.settings.document import Tokenless
 
 _USER: Final = "system:serviceaccount:"
 
@@ -75,6 +76,17 @@ def identity_in(review: Mapping[str, object], audience: str) -> CallerIdentity |
 def _only(values: list[str]) -> str | None:
     # The API server never sends several values; with several it would be unclear which one counts.
     return values[0] if len(values) == 1 else None
+
+
+def identity_of(pod: PodFacts | None, admitted: Tokenless | None) -> CallerIdentity | None:
+    """Identity of ``pod``, from whose address a request comes; None if it is not admitted."""
+    # A VM's pod is never admitted: programs in a guest must not speak for other VMs. The address of a terminating pod
+    # may soon be another's.
+    if pod is None or admitted is None or pod.vm is not None or pod.traits.is_leaving or not admitted.admits(pod):
+        return None
+    account = f"{pod.name.namespace}:{pod.name.name}"
+    # With the pod's node: like any per-node agent it speaks only for VMs on its own node.
+    return CallerIdentity(account, pod.name.namespace, pod.name.name, pod.uid, pod.node, by_address=True)
 
 
 def may_speak_for(who: CallerIdentity, pod: PodFacts, node: str | None, node_agents: frozenset[str]) -> bool:

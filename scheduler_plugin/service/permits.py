@@ -12,8 +12,7 @@ from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Bytes, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
-from scheduler_plugin.auth.by_address import identity_of
-from scheduler_plugin.auth.identity import CallerIdentity, may_speak_for
+from scheduler_plugin.auth.identity import CallerIdentity, identity_of, may_speak_for
 from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import (

@@ -20,12 +20,11 @@ from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ran
 from protocol.runtime.followed_file import SettingsError
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Seconds
 from protocol.yaml_text import YamlError, read_documents, read_yaml
-from scheduler_plugin.ledger import NodePolicy, ResourcePolicy
+from scheduler_plugin.ledger import NodePolicy, PodFacts, ResourcePolicy
 from scheduler_plugin.ledger.sampled_pods import PERCENT
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.settings.fields import Candidates, Cpu, CpuUnit, Mem, MemUnit, Section, Watermark
 from scheduler_plugin.settings.migration import MigrationSection
-from scheduler_plugin.settings.tokenless import Tokenless
 
 CONFIG_KEY: Final = "config.yaml"
 
@@ -150,19 +149,23 @@ def _over(base: M, part: BaseModel) -> M:
     return base.model_copy(update=overrides)
 
 
-class _WithoutTokens(Section):
-    namespaces: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+class Tokenless(Section):
+    """The pods whose agents are accepted without a token, as the original autoscaler's have none (B.11): those of
+    ``namespaces`` that have all of ``labels``.
+    """
+
+    namespaces: Annotated[frozenset[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
     labels: Annotated[dict[str, str], Field(min_length=1)]
+
+    def admits(self, pod: PodFacts) -> bool:
+        """Return True if ``pod`` is one of them."""
+        return pod.name.namespace in self.namespaces and self.labels.items() <= pod.traits.labels.items()
 
 
 class _Agents(Section):
     node_agents: list[Annotated[str, Field(pattern=r"^[a-z0-9.-]+:[a-z0-9.-]+$")]] = Field(default_factory=list)
     audience: Annotated[str, Field(min_length=1)] = TOKEN_AUDIENCE
-    without_tokens: _WithoutTokens | None = None
-
-    def tokenless(self) -> Tokenless | None:
-        pods = self.without_tokens
-        return None if pods is None else Tokenless(frozenset(pods.namespaces), pods.labels)
+    without_tokens: Tokenless | None = None
 
 
 class _Extender(Section):
@@ -271,7 +274,7 @@ def _settings(found: _Settings, folder: PurePath) -> SchedulerSettings:
         defaults=found.node_defaults.policy(),
         overrides={name: node.policy() for name, node in overridden.items()},
         node_agents=frozenset(found.agents.node_agents),
-        tokenless=found.agents.tokenless(),
+        tokenless=found.agents.without_tokens,
         audience=found.agents.audience,
         extender_token_file=str(folder / found.extender.token_file) if found.extender.token_file else None,
         candidates=found.extender.candidates,
