@@ -21,9 +21,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.metrics.leader_gauges import LeaderGauges
-from scheduler_plugin.metrics.migration_metrics import MigrationMetrics
-from scheduler_plugin.metrics.request_metrics import RequestMetrics
+from scheduler_plugin.metrics import LeaderGauges, MigrationMetrics, RequestMetrics
 from scheduler_plugin.program_telemetry import ProgramTelemetry
 
 LOG: Final = logging.getLogger("autoscale.scheduler")

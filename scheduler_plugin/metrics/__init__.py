@@ -1,1 +1,0 @@
-"""The scheduler's metrics, one file for each of its jobs."""
