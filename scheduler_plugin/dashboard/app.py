@@ -17,8 +17,7 @@ from scheduler_plugin.dashboard.doorman import SignIn
 from scheduler_plugin.dashboard.fleet import Fleet
 from scheduler_plugin.dashboard.readers import Readers
 from scheduler_plugin.dashboard.reviews import AccessReviewer
-from scheduler_plugin.dashboard.sources.http_sources import Sources
-from scheduler_plugin.dashboard.sources.overheard import Overheard
+from scheduler_plugin.dashboard.sources.http_sources import Overheard, Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 from scheduler_plugin.dashboard.web import page_app
 from scheduler_plugin.history.ports import History

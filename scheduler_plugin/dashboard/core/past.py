@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from protocol.kubernetes.objects import Json
 from scheduler_plugin.history.core.samples import SECOND, VM_COLUMNS, DecisionRecord, MoveRecord
 from scheduler_plugin.history.core.spans import Span
-
-_COLUMNS: Final = tuple(VM_COLUMNS)
 
 
 def past(spans: Sequence[Span], decisions: Sequence[DecisionRecord], moves: Sequence[MoveRecord] = ()) -> Json:
@@ -18,14 +15,14 @@ def past(spans: Sequence[Span], decisions: Sequence[DecisionRecord], moves: Sequ
     milliseconds; null if it is not known).
     """
     rows = _with_gaps(spans)
-    means = [[None if span is None else span.mean(column) for _, span in rows] for column in _COLUMNS]
+    means = [[None if span is None else span.mean(column) for _, span in rows] for column in VM_COLUMNS]
     decision_rows = [
         {"at": decision.at / SECOND, "by": decision.by, "said": list(decision.said), "denied": decision.denied}
         for decision in decisions
     ]
     return {
         "at": [at / SECOND for at, _ in rows],
-        "columns": dict(zip(_COLUMNS, means, strict=True)),
+        "columns": dict(zip(VM_COLUMNS, means, strict=True)),
         "decisions": decision_rows,
         "moves": [_moved(move) for move in moves],
     }

@@ -1,4 +1,4 @@
-"""HTTP clients of the page: for the scheduler, and for the agents of VMs.
+"""HTTP clients of the page: for the scheduler, and for the agents of VMs, whose answers reach the page as well.
 
 An answer that cannot be had is None, and the page shows the rest.
 """
@@ -6,6 +6,7 @@ An answer that cannot be had is None, and the page shows the rest.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import httpx2 as httpx
@@ -107,3 +108,28 @@ async def _body(answer: httpx.Response, longest: int) -> bytes | None:
         if len(body) > longest:
             return None
     return bytes(body)
+
+
+Hears = Callable[[ObjectName, Json | None], None]
+"""Receiver of the answer of a VM's agent; None if it did not answer."""
+
+
+class Overheard:
+    """See ``Sources``. Every answer of an agent goes to ``hears``, too."""
+
+    def __init__(self, sources: Sources, hears: Hears) -> None:
+        self._sources, self._hears = sources, hears
+
+    async def of_scheduler(self, path: str) -> Json | None:
+        """See ``Sources``."""
+        return await self._sources.of_scheduler(path)
+
+    async def of_groups(self, path: str) -> Json | None:
+        """See ``Sources``."""
+        return await self._sources.of_groups(path)
+
+    async def of_vm(self, vm: JsonObject) -> Json | None:
+        """See ``Sources``."""
+        account = await self._sources.of_vm(vm)
+        self._hears(name_of(vm), account)
+        return account

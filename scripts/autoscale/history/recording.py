@@ -12,7 +12,7 @@ from rich.console import Console
 
 from protocol.runtime.clock import SystemClock
 from protocol.units import Seconds
-from scheduler_plugin.dashboard.sources.overheard import Hears
+from scheduler_plugin.dashboard.sources.http_sources import Hears
 from scheduler_plugin.history.recorder import LOG, Recorder
 from scripts.autoscale.history.site_source import site_source, unheard
 from scripts.autoscale.site import Site

@@ -13,7 +13,7 @@ from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from scheduler_plugin.dashboard.sources.overheard import Hears
+from scheduler_plugin.dashboard.sources.http_sources import Hears
 from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes
 from scheduler_plugin.history.recorder import LookError
 from scripts.autoscale.site import Site, SitePods, explanation

@@ -6,7 +6,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.units import Bytes, Instant, QuantityError
-from scheduler_plugin.dashboard.core.rows import PENDING
+from scheduler_plugin.dashboard.core.rows import PENDING, wait_of
 from scheduler_plugin.dashboard.core.rows import vm_row as page_row
 from scheduler_plugin.dashboard.core.states import (
     CLOSED,
@@ -22,7 +22,6 @@ from scheduler_plugin.dashboard.core.states import (
     WAITING,
     worst,
 )
-from scheduler_plugin.dashboard.core.waits import wait_of
 from scripts.autoscale.demonstration.fleet import node_row
 from scripts.autoscale.demonstration.moves import seen as seen_move
 from scripts.autoscale.top.columns import UNKNOWN, Column, TableRow, printable
