@@ -10,7 +10,7 @@ from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.ledger import Effect, Ledger
 from scheduler_plugin.order_queues import OrderQueues
-from scheduler_plugin.planner.status import MigrationStatus
+from scheduler_plugin.planner.plan import MigrationStatus
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.term import Term
 

@@ -8,7 +8,7 @@ from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import ClaimState, Migration
 from scheduler_plugin.ledger.facts import MigrationFacts
-from scheduler_plugin.planner.nearest import no_room
+from scheduler_plugin.planner.beneficiaries import no_room
 from scheduler_plugin.workers.event_recorder import SchedulerEvents
 
 

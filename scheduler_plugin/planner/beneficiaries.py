@@ -1,11 +1,14 @@
-"""VMs and pods that room is being made for, and the moves that make it (B.14). Pure."""
+"""VMs and pods that wait for room, the moves that make it (B.14), and the node that comes nearest. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from protocol.units import Resources
 from scheduler_plugin.ledger import Ledger, Migration
 from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.placement import Room
+from scheduler_plugin.planner.wording import some
 
 
 def waiting_for_room(ledger: Ledger, node: str) -> list[Claim]:
@@ -31,3 +34,22 @@ def sentence(migration: Migration) -> str:
     """Sentence on who moves where, and why."""
     why = f": {migration.reason}" if migration.reason else ""
     return f"VM {migration.vm} moves from {migration.source} to {migration.goal or 'a node still to be chosen'}{why}"
+
+
+def no_room(rooms: Iterable[Room], need: Resources) -> str:
+    """The sentence about ``rooms``, for people; empty if one of them has room for ``need``."""
+    candidates = [room for room in rooms if room.is_open]
+    if any(need.within(room.free) for room in candidates):
+        return ""
+    if not candidates:
+        return "no other node takes pods"
+    # The name decides between equals, so that the sentence does not change from look to look.
+    nearest = min(candidates, key=lambda room: (_lacking_share(room, need), room.node))
+    lacking = some(need.minus_or_zero(nearest.free))
+    return f"no node has room for {some(need)}; {nearest.node} comes nearest, it lacks {lacking}"
+
+
+def _lacking_share(room: Room, need: Resources) -> float:
+    """The greater share of CPU or memory that the node lacks of ``need``."""
+    lacking = need.minus_or_zero(room.free)
+    return max(lacking.cpu.value / max(1, need.cpu.value), lacking.mem.value / max(1, need.mem.value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
@@ -14,6 +15,7 @@ from scheduler_plugin.ledger.accounts.deferred import DeferredResizes
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.placement import Room
 from scheduler_plugin.planner.cost import Freedom
+from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.planner.wording import some
 
@@ -75,6 +77,18 @@ class MovePlan:
     stuck: tuple[Stuck, ...] = ()
     cancels: tuple[Cancel, ...] = ()
     forget: tuple[ObjectName, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class MigrationStatus:
+    """``idle`` says why no VM is moved at all (None: the mover is at work).
+
+    ``stuck`` says by node why VMs that should leave it cannot, ``refused`` where VMs were not placed lately.
+    """
+
+    idle: str | None = "no planning round has run yet"
+    stuck: Mapping[str, str] = field(default_factory=dict)
+    refused: RefusedTargets = field(default_factory=RefusedTargets)
 
 
 SAID_OF: Final = {

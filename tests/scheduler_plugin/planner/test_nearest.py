@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from protocol.units import Resources
 from scheduler_plugin.placement import Room
-from scheduler_plugin.planner.nearest import no_room
+from scheduler_plugin.planner.beneficiaries import no_room
 
 NEED = Resources.parse("3", "4Gi")
 
