@@ -8,15 +8,26 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
-from scheduler_plugin.constraints.host_ports import port_taken
-from scheduler_plugin.constraints.model import UNCONSTRAINED, Asked, NodeTerm, NodeTraits, PodConstraints, PodTraits
+from scheduler_plugin.constraints.model import (
+    UNCONSTRAINED,
+    Asked,
+    HostPort,
+    NodeTerm,
+    NodeTraits,
+    PodConstraints,
+    PodTraits,
+)
 from scheduler_plugin.constraints.node_affinity import any_matches, node_matches, preferred_weight
 from scheduler_plugin.constraints.pod_affinity import PodAffinity, pod_affinity
 from scheduler_plugin.constraints.taints import discouragements, untolerated
 from scheduler_plugin.constraints.topology_spread import SpreadLimit, spread_limits
+
+EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::", ""})
 
 VolumeTerms = tuple[tuple[NodeTerm, ...], ...]
 """For each bound volume the alternatives of its node affinity."""
@@ -141,3 +152,17 @@ class Judge:
     def place(self, candidate: Candidate, node: str) -> None:
         """Takes note that the pod will be on the node: later judgements see it there."""
         self._view.add(PlacedPod(node, candidate.namespace, candidate.traits))
+
+
+def port_taken(wanted: Iterable[HostPort], taken: Iterable[HostPort]) -> HostPort | None:
+    """The first wanted port that a pod has already; None if all are free."""
+    # An iterator would be used up by the first wanted port.
+    in_use = list(taken)
+    return next((port for port in wanted if any(_clash(port, other) for other in in_use)), None)
+
+
+def _clash(one: HostPort, other: HostPort) -> bool:
+    if (one.port, one.protocol) != (other.port, other.protocol):
+        return False
+    # A port on every address clashes with that port on any single one.
+    return one.address == other.address or bool({one.address, other.address} & EVERY_ADDRESS)

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from protocol.kubernetes.objects import Json, child, is_leaving, items, labels_of, name_of, node_of
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
-from scheduler_plugin.constraints.host_ports import port_taken
-from scheduler_plugin.constraints.judge import Candidate, Judge
+from scheduler_plugin.constraints.judge import Candidate, Judge, port_taken
 
 AFFINITY = "node(s) didn't match pod affinity rules"
 ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
