@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from scheduler_plugin.history.core.samples import NODE_PLACE, PLACE, Amount, Millis, Row
+from scheduler_plugin.history.core.samples import PLACE, Amount, Millis, Row
 
 _NONE: Final = 0
 MOST: Final[Amount] = 2**40
@@ -37,11 +37,8 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         >>> held(0, 10, (4, None)).mean("size_cpu"), held(0, 10, (4, None)).mean("size_mem")
         (4.0, None)
         """
-        return self._mean(PLACE[column])
-
-    def node_mean(self, column: str) -> float | None:
-        """The same for a column of ``NODE_COLUMNS``."""
-        return self._mean(NODE_PLACE[column])
+        place = PLACE[column]
+        return self.sums[place] / self.known[place] if self.known[place] else None
 
     def peak(self, column: str) -> Amount | None:
         """The greatest amount of a column of ``VM_COLUMNS``; None if it was not known.
@@ -51,9 +48,6 @@ class Span(msgspec.Struct, frozen=True, gc=False):
         """
         place = PLACE[column]
         return self.peaks[place] if self.known[place] else None
-
-    def _mean(self, place: int) -> float | None:
-        return self.sums[place] / self.known[place] if self.known[place] else None
 
 
 def held(since: Millis, until: Millis, amounts: Row) -> Span:

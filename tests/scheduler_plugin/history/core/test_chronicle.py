@@ -14,6 +14,7 @@ from scheduler_plugin.history.core.accounts import read_account
 from scheduler_plugin.history.core.chronicle import ACCOUNT_LASTS, HistoryLog
 from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes, node_samples, standings
 from scheduler_plugin.history.core.samples import (
+    NODE_PLACE,
     DecisionRecord,
     MoveRecord,
     NodeRecord,
@@ -140,7 +141,8 @@ def test_node_sample_sums_its_vms() -> None:
     chronicle = HistoryLog(10_000)
     chronicle.take(look(0, nodes=[node()]), {})
     batch = chronicle.take(look(10, nodes=[node(reserved="3")]), {})
-    assert [(facts.node, span.node_mean("reserved_cpu")) for facts, span in batch.nodes] == [("n1", 2000.0)]
+    at = NODE_PLACE["reserved_cpu"]
+    assert [(facts.node, span.sums[at] / span.known[at]) for facts, span in batch.nodes] == [("n1", 2000.0)]
     assert keys_of_nodes([{"metadata": {"name": "n2"}}]) == {}
 
 
