@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Final, Never
+from weakref import WeakValueDictionary
 
+from protocol.kubernetes.objects import items, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
+from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Effect, LedgerError, PodFacts, ResizePod
 from scheduler_plugin.telemetry import LOG
-from scheduler_plugin.workers.api_discovery import offers_pod_resize
 from scheduler_plugin.workers.for_each import AT_ONCE, for_each
 
 PATIENCE: Final = Seconds(2.0)
@@ -30,6 +30,8 @@ ROUND: Final = Seconds(2.0)
 
 LOOK_AGAIN: Final = Seconds(300.0)
 """An API server without ``pods/resize`` is asked again after this time, because it may have been upgraded."""
+
+DISCOVERY_TIMEOUT: Final = Seconds(3.0)
 
 LOOKS_AT_ONCE: Final = 256
 """How many pods are checked before other tasks get their turn."""
@@ -46,20 +48,13 @@ VERDICTS: Final = frozenset({"Deferred", "Infeasible"})
 Found = tuple[ResizePod | None, tuple[Effect, ...]]
 
 
-@dataclass(slots=True)
-class _Turn:
-    """Turn to write for one pod; kept only while a task writes or waits."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0
-
-
 class RequestWriter:
     """The only writer of the requests of VMs' pods."""
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
-        self._turns: dict[str, _Turn] = {}
+        # Weak: a lock goes once no task writes to its pod or waits for that.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._offered: bool | None = None
         self._looked_at = Instant(0.0)
 
@@ -251,14 +246,12 @@ class RequestWriter:
                 if events.get(uid) is news:
                     del events[uid]
 
-    @asynccontextmanager
-    async def _turn(self, uid: str) -> AsyncIterator[None]:
-        turn = self._turns.setdefault(uid, _Turn())
-        turn.users += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.users -= 1
-            if not turn.users:
-                del self._turns[uid]
+    def _turn(self, uid: str) -> asyncio.Lock:
+        return self._turns.setdefault(uid, asyncio.Lock())
+
+
+async def offers_pod_resize(api: KubernetesApi) -> bool:
+    """Return True if requests of running pods can be changed (``pods/resize``, KEP-1287). Raises ``ApiError``."""
+    resources = await api.call(ApiCall("GET", "/api/v1", DISCOVERY_TIMEOUT))
+    # By the resource, not by the API server's version: a feature gate may switch it on or off.
+    return any(text(resource, "name") == "pods/resize" for resource in items(resources, "resources"))
