@@ -104,21 +104,11 @@ class UnknownMessage(msgspec.Struct, frozen=True):
     type: str
 
 
-FromMonitor = (
-    UpscaleRequest
-    | UpscaleConfirmation
-    | DownscaleResult
-    | HealthCheck
-    | InvalidMessage
-    | InternalError
-    | LoadReport
-    | UnknownMessage
-)
-
 # The union that msgspec decodes by tag; ``UnknownMessage`` has no tag and is read on its own.
 _KNOWN = (
     UpscaleRequest | UpscaleConfirmation | DownscaleResult | HealthCheck | InvalidMessage | InternalError | LoadReport
 )
+FromMonitor = _KNOWN | UnknownMessage
 _TYPES: Final = frozenset(message.__struct_config__.tag for message in _KNOWN.__args__)
 _SPELLED: Final = {"ok": "Ok", "status": "Status"}
 _READ_ANY: Final = msgspec.json.Decoder(UnknownMessage)

@@ -33,8 +33,6 @@ class Ranked:
     option: Option
     rank: float
     unfitness: float
-    paid: float
-    perfect: float
 
 
 def preferred_vcpus(cluster_nodes: int, config: RankingConfig) -> float:
@@ -116,8 +114,7 @@ def _rank_one(
     # Nodes with GPUs are reserved for pods that need them.
     if option.node.gpus and not any(pod.gpus for pod in option.pods):
         unfit = config.unwanted_gpu_unfitness
-    paid = option.price * option.count
-    base = rank(paid, perfect, damper, unfit)
+    base = rank(option.price * option.count, perfect, damper, unfit)
     if base is None:
         return None
-    return Ranked(option, base if option.exists else base * config.new_group_factor, unfit, paid, perfect)
+    return Ranked(option, base if option.exists else base * config.new_group_factor, unfit)

@@ -34,14 +34,6 @@ class SmoothingPolicyError(ValueError):
         self.path = path
 
 
-@dataclass(frozen=True, slots=True)
-class SmoothingDecision:
-    """Target of a resource, in vCPUs or bytes, and the effect of each stage."""
-
-    target: float
-    explanation: tuple[StageExplanation, ...]
-
-
 class Pipeline:
     """A policy at work on one resource of one VM."""
 
@@ -55,17 +47,13 @@ class Pipeline:
         self._last: Sample | None = None
 
     def target(self, now: Instant, sample: Sample) -> float:
-        """The target of the resource; ``now`` never goes back. The fast form of ``update``."""
+        """The target of the resource, in vCPUs or bytes; ``now`` never goes back."""
         value, values = min(LARGEST, sample.value), self._values
         for index, step in enumerate(self._steps):
             values[index] = value = min(LARGEST, step(now, value, sample))
         self._last = sample
         # For memory, a need is met at once, whatever the stages say.
         return max(value, sample.value) if self._at_once else value
-
-    def update(self, now: Instant, sample: Sample) -> SmoothingDecision:
-        """The target of the resource, and the effect of each stage."""
-        return SmoothingDecision(self.target(now, sample), self.explain())
 
     def explain(self) -> tuple[StageExplanation, ...]:
         """The effect of each stage on the last sample; empty before the first."""

@@ -12,7 +12,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -68,6 +68,3 @@ class Curve(Stage):
     def step(self, now: Instant, value: float, sample: Sample) -> float:  # noqa: ARG002 - a curve knows no time
         """The function of the value that reaches the stage."""
         return self.at(value)
-
-
-T = TypeVar("T")

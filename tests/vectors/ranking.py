@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, Final
 
-from protocol.ranking.accelerators import is_accelerator
 from protocol.ranking.config import Damper, PreferredSize, Prices, RankingConfig
 from protocol.ranking.price_keys import price_keys
-from protocol.ranking.prices import MIB, Needs, damper_price, perfect_price
+from protocol.ranking.prices import MIB, Needs, damper_price, is_accelerator, perfect_price
 from protocol.ranking.rank import (
     Option,
     preferred_vcpus,

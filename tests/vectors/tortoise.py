@@ -15,8 +15,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from protocol.kubernetes.timestamps import parse_timestamp
-from protocol.smoothing.confidence import confidence_factor
-from protocol.smoothing.histogram import GROWTH, DecayingHistogram
+from protocol.smoothing.histogram import GROWTH, DecayingHistogram, confidence_factor
 from protocol.units import Amount, MilliCpu, Seconds
 from scheduler_plugin.groups.core.tortoise import configuration as constants
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget

@@ -12,9 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from protocol.smoothing.confidence import confidence_factor
 from protocol.smoothing.default import DEFAULT_CPU
-from protocol.smoothing.histogram import DecayingHistogram
+from protocol.smoothing.histogram import DecayingHistogram, confidence_factor
 from protocol.smoothing.policy import SmoothingPolicy, parse_policy
 from protocol.smoothing.stage import Sample
 from protocol.smoothing.window import WindowMax

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.smoothing.confidence import confidence_factor
-from protocol.smoothing.histogram import GROWTH, DecayingHistogram
+from protocol.smoothing.histogram import GROWTH, DecayingHistogram, confidence_factor
 from protocol.units import Seconds
 
 

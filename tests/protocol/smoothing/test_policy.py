@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.smoothing.default import DEFAULT_MEMORY
-from protocol.smoothing.policy import SmoothingDecision, SmoothingPolicyError, parse_policy
+from protocol.smoothing.policy import SmoothingPolicyError, parse_policy
 from protocol.smoothing.spec import SPECS, StageSpec
 from protocol.smoothing.stage import Sample, StageExplanation
 from protocol.units import Instant
@@ -169,12 +169,10 @@ def test_a_spec_that_builds_nothing_says_so() -> None:
 def test_an_update_tells_what_every_stage_did() -> None:
     pipeline = parse_policy([{"hold": {"window": 60}}, {"quantize": {"base": "250m"}}]).start()
     assert pipeline.explain() == ()
-    assert pipeline.update(Instant(0.0), Sample(1.1, 2.0)) == SmoothingDecision(
-        2.0,
-        (
-            StageExplanation("hold", 1.1, 2.0, "no whole window seen yet (60 s)"),
-            StageExplanation("quantize", 2.0, 2.0, "rounded up to 0.25, then every 0.25"),
-        ),
+    assert pipeline.target(Instant(0.0), Sample(1.1, 2.0)) == 2.0
+    assert pipeline.explain() == (
+        StageExplanation("hold", 1.1, 2.0, "no whole window seen yet (60 s)"),
+        StageExplanation("quantize", 2.0, 2.0, "rounded up to 0.25, then every 0.25"),
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Final
 
-from protocol.smoothing.confidence import confidence_factor
+from protocol.smoothing.histogram import confidence_factor
 from protocol.units import Bytes, MilliCpu, Seconds
 from scheduler_plugin.groups.core.out_of_memory import after_kill
 from scheduler_plugin.groups.core.recommender.usage_histogram import UsageHistogram
