@@ -15,7 +15,7 @@ from scheduler_plugin.dashboard.core.own_costs import HIGH, NOT_KEPT, SPANS, Mat
 from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.history.core.samples import SECOND
-from scheduler_plugin.history.costs.grouping import KEYS, LABEL
+from scheduler_plugin.history.costs.bills import KEYS, LABEL
 from scheduler_plugin.history.ports import History, HistoryError, Period
 from scheduler_plugin.history.priced_usage import priced_usage
 

@@ -14,8 +14,7 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, Size
-from scheduler_plugin.history.costs.bills import bill
-from scheduler_plugin.history.costs.grouping import key_of
+from scheduler_plugin.history.costs.bills import bill, key_of
 from scheduler_plugin.history.costs.prices import PriceList
 from scheduler_plugin.history.costs.rendering import document
 from scheduler_plugin.history.ports import Period, Usage

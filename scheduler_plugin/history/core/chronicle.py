@@ -10,8 +10,7 @@ from protocol.kubernetes.objects import JsonObject, name_of, uid_of
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.accounts import Account, decision_of, read_account
 from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace, pace_for
-from scheduler_plugin.history.core.looks import ClusterSample, VmReader, VmStatus, node_samples
-from scheduler_plugin.history.core.moves import read_move
+from scheduler_plugin.history.core.looks import ClusterSample, VmReader, VmStatus, node_samples, read_move
 from scheduler_plugin.history.core.samples import (
     MINUTE,
     DecisionRecord,

@@ -1,14 +1,17 @@
-"""Looks at a cluster as samples: objects of the API, the scheduler's ``/nodes``, accounts of agents."""
+"""Looks at a cluster as samples and migrations: objects of the API, the scheduler's ``/nodes``, accounts of agents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
+    annotations_of,
+    child,
     flag,
     items,
     labels_of,
@@ -17,14 +20,18 @@ from protocol.kubernetes.objects import (
     text,
     uid_of,
     version_of,
+    whole,
 )
+from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.messages import ObjectName
-from protocol.names import LABEL_GROUP
+from protocol.names import ANNOTATION_REASON, ANNOTATION_TARGET_NODE, LABEL_GROUP
 from protocol.ranking.price_keys import price_keys
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.history.core.accounts import Account
 from scheduler_plugin.history.core.samples import (
+    SECOND,
     Millis,
+    MoveRecord,
     NodeRecord,
     NodeSample,
     Size,
@@ -90,7 +97,7 @@ def _standing(pod: Json) -> VmStatus | None:
 def _together(one: VmStatus, other: VmStatus) -> VmStatus:
     return VmStatus(
         # Both nodes reserve for it, but permits and denials are of the VM as a whole.
-        Size(one.reserved.cpu + other.reserved.cpu, one.reserved.mem + other.reserved.mem),
+        one.reserved + other.reserved,
         one.permit or other.permit,
         Size(max(one.denied.cpu, other.denied.cpu), max(one.denied.mem, other.denied.mem)),
         migrating=True,
@@ -158,8 +165,57 @@ def node_samples(look: ClusterSample) -> Iterator[NodeSample]:
         if not name or total is None or reserved is None:
             continue
         uses = [size for size in (size_at(pod, "use") for pod in items(node, "pods")) if size is not None]
-        used = Size(sum(size.cpu for size in uses), sum(size.mem for size in uses))
+        used = sum(uses, Size(0, 0))
         mark = size_at(node, "watermark")
         marks = (None, None) if mark is None else (mark.cpu, mark.mem)
         facts = NodeRecord.of(name, look.price_keys.get(name, ()))
         yield NodeSample(look.at, facts, (total.cpu, total.mem, reserved.cpu, reserved.mem, used.cpu, used.mem, *marks))
+
+
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+
+def read_move(at: Millis, migration: JsonObject, before: MoveRecord | None) -> MoveRecord:
+    """A migration as it was seen at ``at``, after it was seen as ``before``; one that has ended keeps its end.
+
+    >>> seen = {"metadata": {"namespace": "d", "name": "m"}, "spec": {"vmName": "db"}, "status": {"phase": "Running"}}
+    >>> move = read_move(5, seen, None)
+    >>> str(move.vm), move.phase, move.since, read_move(9, seen, move).until
+    ('d/db', 'Running', 5, 9)
+    """
+    name, phase = name_of(migration), _said(migration, "status", "phase") or "Pending"
+    # The end does not change any more, and by the same object the caller knows that nothing is new.
+    if before is not None and before.phase in _ENDED and before.phase == phase:
+        return before
+    # The creation is the best start, unless the API server's clock is ahead of ours.
+    began = min([at, *_times([text(migration, "metadata", "creationTimestamp")])])
+    annotations, downtime = annotations_of(migration), whole(migration, "status", "info", "downtimeMs")
+    since = began if before is None else before.since
+    return MoveRecord(
+        name=name,
+        vm=ObjectName(name.namespace, _said(migration, "spec", "vmName")),
+        source=_said(migration, "status", "sourceNode"),
+        # The status names the target only once the target pod exists; the order has it from the start.
+        target=_said(migration, "status", "targetNode") or shortened(annotations.get(ANNOTATION_TARGET_NODE, "")),
+        phase=phase,
+        since=since,
+        until=_ended(migration, since, at) if phase in _ENDED else at,
+        reason=shortened(annotations.get(ANNOTATION_REASON, "")),
+        # Zero is a valid downtime, and differs from a missing one.
+        downtime=downtime if "downtimeMs" in child(migration, "status", "info") else None,
+    )
+
+
+def _said(migration: JsonObject, *path: str) -> str:
+    return shortened(text(migration, *path))
+
+
+def _ended(migration: JsonObject, since: Millis, seen: Millis) -> Millis:
+    """The time when its conditions last changed, if they have one: a recorder may see the end much later."""
+    changed = _times(text(condition, "lastTransitionTime") for condition in items(migration, "status", "conditions"))
+    # Clocks differ: an end must not come before the start, nor after the moment at which it was seen.
+    return min(seen, max([since, *changed])) if changed else seen
+
+
+def _times(texts: Iterable[str]) -> list[Millis]:
+    return [int(moment * SECOND) for moment in map(parse_timestamp, texts) if moment is not None]

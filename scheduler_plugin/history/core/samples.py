@@ -89,6 +89,9 @@ class Size(msgspec.Struct, frozen=True, gc=False):
         # Otherwise a VM with memory could seem to have none.
         return cls(resources.cpu.value, -(-resources.mem.value // 1024))
 
+    def __add__(self, other: Size) -> Size:
+        return Size(self.cpu + other.cpu, self.mem + other.mem)
+
     @property
     def resources(self) -> Resources:
         """The amounts as quantities."""

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Final
 
 from protocol.messages import ObjectName
@@ -89,7 +90,37 @@ class Line:
 
 
 KeyOf = Callable[[VmRecord], str]
-"""The name of the line that a VM belongs to."""
+"""The name of the line that a VM belongs to: its name, namespace, group, node, or the value of a label."""
+
+NONE: Final = "(none)"
+LABEL: Final = "label="
+
+KEYS: Final[Mapping[str, KeyOf]] = MappingProxyType(
+    {
+        "vm": lambda facts: str(facts.vm),
+        "namespace": lambda facts: facts.vm.namespace,
+        "group": lambda facts: f"{facts.vm.namespace}/{facts.group}" if facts.group else NONE,
+        "node": lambda facts: facts.node or NONE,
+    }
+)
+
+
+def key_of(by: str) -> KeyOf:
+    """The way to group by ``by``: one of ``KEYS``, or ``label=KEY``. Raises ``ValueError``.
+
+    >>> from protocol.messages import ObjectName
+    >>> from scheduler_plugin.history.core.samples import VmRecord
+    >>> facts = VmRecord(ObjectName("default", "db"), labels=(("team", "a"),))
+    >>> key_of("vm")(facts), key_of("label=team")(facts), key_of("label=tier")(facts)
+    ('default/db', 'a', '(none)')
+    """
+    # ``label=`` alone names no label.
+    label = by.removeprefix(LABEL)
+    if by.startswith(LABEL) and label:
+        return lambda facts: dict(facts.labels).get(label, NONE)
+    if by not in KEYS:
+        raise ValueError(f"expected one of {', '.join(KEYS)} or label=KEY, got {by!r}")
+    return KEYS[by]
 
 
 @dataclass(frozen=True, slots=True)

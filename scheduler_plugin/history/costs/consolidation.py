@@ -167,7 +167,7 @@ def _targets(vms: Sequence[PlacedVm], others: Sequence[PlacedNode]) -> list[str]
         if place is None:
             return None
         _, name, reserved, watermark = rooms.pop(place)
-        insort(rooms, _room(name, _sum(reserved, vm.reserved), watermark))
+        insort(rooms, _room(name, reserved + vm.reserved, watermark))
         targets.append(name)
     return targets
 
@@ -187,12 +187,8 @@ def _fits(room: _Room, vm: PlacedVm) -> bool:
 
 
 def _with(node: PlacedNode, vm: PlacedVm) -> PlacedNode:
-    reserved = _sum(node.reserved, vm.reserved)
+    reserved = node.reserved + vm.reserved
     # Kept separately: a pod without a VM may have to move again with the next node.
     if vm.name == _OTHER:
         return replace(node, reserved=reserved, others=(*node.others, vm.reserved))
     return replace(node, reserved=reserved, vms=(*node.vms, vm))
-
-
-def _sum(one: Size, other: Size) -> Size:
-    return Size(one.cpu + other.cpu, one.mem + other.mem)

@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from scheduler_plugin.history.core.samples import HOUR, Millis
-from scheduler_plugin.history.costs.bills import Bill, Line
-from scheduler_plugin.history.costs.grouping import LABEL, NONE
+from scheduler_plugin.history.costs.bills import LABEL, NONE, Bill, Line
 from scheduler_plugin.history.costs.rendering import ranked, rounded
 
 _GIB: Final = 1024**3

@@ -6,7 +6,7 @@ Every method may take long: call it off the event loop, from one thread at a tim
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypeVar
@@ -166,7 +166,10 @@ class SqliteStore:
                     # A migration is written again each time it changes.
                     "INSERT OR REPLACE INTO moves (namespace, name, subject, since, until, json) "
                     "VALUES (?, ?, ?, ?, ?, ?)",
-                    [(*_key(move), self._vm(move.vm), move.since, move.until, _json(move)) for move in batch.moves],
+                    [
+                        (*_key(move), self._vm(move.vm), move.since, move.until, msgspec.json.encode(move))
+                        for move in batch.moves
+                    ],
                 )
         except sqlite3.Error:
             if cached != (len(self._subjects), len(self._facts)):  # their numbers were rolled back
@@ -288,18 +291,11 @@ class SqliteStore:
             self._connection.execute(f"PRAGMA {pragma}").fetchone()[0]
             for pragma in ("page_count", "freelist_count", "page_size")
         )
+        counts = (self._connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in COUNTED)  # noqa: S608
         # Free pages stay in the file until the vacuum has given them back.
-        return (pages - unused) * page_size, sum(self._count(table) for table in COUNTED)
-
-    def _count(self, table: str) -> int:
-        row: Sequence[int] = self._connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()  # noqa: S608
-        return row[0]
+        return (pages - unused) * page_size, sum(counts)
 
 
 def _key(move: MoveRecord) -> tuple[str, str]:
     """A name may be used again once its migration is deleted, so the start is part of the key."""
     return move.name.namespace, f"{move.name.name}@{move.since}"
-
-
-def _json(value: msgspec.Struct) -> bytes:
-    return msgspec.json.encode(value)

@@ -20,9 +20,8 @@ from protocol.ranking.config import RankingConfig
 from protocol.smoothing.policy import SmoothingPolicyError
 from scheduler_plugin.history.core.looks import keys_of_nodes
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, size_at
-from scheduler_plugin.history.costs.bills import Bill, bill, line_of
+from scheduler_plugin.history.costs.bills import LABEL, NONE, Bill, bill, key_of, line_of
 from scheduler_plugin.history.costs.consolidation import bound_pods, emptied, read_nodes
-from scheduler_plugin.history.costs.grouping import LABEL, NONE, key_of
 from scheduler_plugin.history.costs.prices import Price, PriceList, priced, reference_price
 from scheduler_plugin.history.costs.rendering import More
 from scheduler_plugin.history.ports import Extent, History, HistoryError, Period, Usage

@@ -29,8 +29,7 @@ from scheduler_plugin.history.core.samples import (
     VmRecord,
 )
 from scheduler_plugin.history.core.spans import held
-from scheduler_plugin.history.costs.bills import bill
-from scheduler_plugin.history.costs.grouping import key_of
+from scheduler_plugin.history.costs.bills import bill, key_of
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.priced_usage import priced_usage
 from scheduler_plugin.history.prometheus import portions

@@ -14,8 +14,7 @@ from scheduler_plugin.history import priced_usage as module
 from scheduler_plugin.history.core.chronicle import Batch
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, NodeRecord, VmRecord
 from scheduler_plugin.history.core.spans import held
-from scheduler_plugin.history.costs.bills import Bill, bill
-from scheduler_plugin.history.costs.grouping import key_of
+from scheduler_plugin.history.costs.bills import Bill, bill, key_of
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.priced_usage import priced_usage
 from scheduler_plugin.history.sqlite.questions import SqliteHistory

@@ -14,7 +14,7 @@ from scheduler_plugin.dashboard.core.own_costs import OWN, PUBLISHED, Material, 
 from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
 from scheduler_plugin.history.core.samples import HOUR, VmRecord
 from scheduler_plugin.history.core.spans import held
-from scheduler_plugin.history.costs.grouping import KEYS
+from scheduler_plugin.history.costs.bills import KEYS
 from scheduler_plugin.history.costs.prices import Price, PriceList
 from scheduler_plugin.history.ports import Period, Usage
 from tests.scheduler_plugin.dashboard.made_up_history import HAS, MOST

@@ -22,8 +22,7 @@ from scheduler_plugin.history import costs
 from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace
 from scheduler_plugin.history.core.samples import HOUR, SECOND, NodeRecord, Row, Size, VmRecord
 from scheduler_plugin.history.core.spans import held, joined
-from scheduler_plugin.history.costs.bills import Bill, BilledCost, Line, bill
-from scheduler_plugin.history.costs.grouping import key_of
+from scheduler_plugin.history.costs.bills import Bill, BilledCost, Line, bill, key_of
 from scheduler_plugin.history.costs.opencost import UNALLOCATED, allocations
 from scheduler_plugin.history.costs.prices import Price, PriceList, price_list, reference_price
 from scheduler_plugin.history.costs.rendering import as_csv, document, figures, rounded

@@ -20,8 +20,7 @@ from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace
 from scheduler_plugin.history.core.chronicle import Batch
 from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, VmRecord
 from scheduler_plugin.history.core.spans import held
-from scheduler_plugin.history.costs.bills import bill
-from scheduler_plugin.history.costs.grouping import key_of
+from scheduler_plugin.history.costs.bills import bill, key_of
 from scheduler_plugin.history.costs.prices import Price, PriceList
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
