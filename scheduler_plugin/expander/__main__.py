@@ -16,7 +16,7 @@ from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.followed_file import FileRefusedError
 from protocol.runtime.json_log import log_as_json
-from scheduler_plugin.expander.app import run
+from scheduler_plugin.expander.app import serving
 
 _EPILOG: Final = """\
 Point the autoscaler at it with  --expander=grpc,least-waste --grpc-expander-url=HOST:10296
@@ -51,7 +51,8 @@ async def _until_signalled(config: Path | None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await run(config, SystemClock(), os.environ, stop)
+    async with serving(config, SystemClock(), os.environ):
+        await stop.wait()
 
 
 if __name__ == "__main__":

@@ -41,12 +41,6 @@ class Addresses:
     metrics_port: int
 
 
-async def run(path: Path | None, clock: Clock, environment: Mapping[str, str], stop: asyncio.Event) -> None:
-    """Serves until ``stop`` is set. Raises what ``serving`` does."""
-    async with serving(path, clock, environment):
-        await stop.wait()
-
-
 @asynccontextmanager
 async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str]) -> AsyncIterator[Addresses]:
     """An expander with the settings of the file at ``path``, or the defaults without one.

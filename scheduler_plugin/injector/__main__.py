@@ -8,6 +8,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import httpx2 as httpx
@@ -18,17 +19,51 @@ from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.injector.app import InjectorProgram, assemble
-from scheduler_plugin.injector.options import parser
 from scheduler_plugin.injector.settings import parse_settings
-from scheduler_plugin.injector.web import injector_app, webhook_app
+from scheduler_plugin.injector.web import webhook_app
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
+from scheduler_plugin.program_options import add_kubeconfig, add_log_level
 from scheduler_plugin.web.limits import Limits
+from scheduler_plugin.web.probes import probes_app
 from scheduler_plugin.web.serving import Listener, serve
 
 NAME: Final = "autoscale-injector"
 CONNECTIONS: Final = httpx.Limits(max_connections=32, max_keepalive_connections=8)
 WEBHOOK_LIMITS: Final = Limits(connections=512, per_peer=256, request=Seconds(5.0))
 METRICS_LIMITS: Final = Limits(connections=128, per_peer=64)
+
+DESCRIPTION: Final = (
+    "Puts the agent into the pods of VMs when they are made (a mutating webhook), and makes and renews the "
+    "certificates of the scheduler, of itself and of what else is installed."
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All flags, with their defaults."""
+    flags = argparse.ArgumentParser(prog="autoscale-injector", description=DESCRIPTION)
+    flags.add_argument(
+        "--settings", type=Path, required=True, metavar="FILE", help="settings; read again when the file changes"
+    )
+    flags.add_argument(
+        "--tls-folder",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="where its own certificate is kept; with certificates.provider files, where it is mounted",
+    )
+    add_kubeconfig(flags)
+    for name, port, what in (
+        ("webhook", 10293, "the API server asks /mutate, with TLS"),
+        ("metrics", 10292, "/metrics /healthz /readyz"),
+    ):
+        flags.add_argument(
+            f"--listen-{name}",
+            default=f"0.0.0.0:{port}",
+            metavar="HOST:PORT",
+            help=f"where {what} (default: %(default)s)",
+        )
+    add_log_level(flags)
+    return flags
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +100,9 @@ async def _serve_webhook(address: str, program: InjectorProgram, stop: asyncio.E
 
 
 def _probes(address: str, program: InjectorProgram) -> Listener:
-    return Listener("metrics", injector_app(program), address, limits=METRICS_LIMITS)
+    description = "Puts the agent into the pods of VMs, and keeps certificates."
+    app = probes_app(NAME, description, program.standing, program.telemetry.page)
+    return Listener("metrics", app, address, limits=METRICS_LIMITS)
 
 
 if __name__ == "__main__":

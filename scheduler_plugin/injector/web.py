@@ -1,21 +1,18 @@
-"""The injector over HTTP: ``POST /mutate`` for the API server, and probes with metrics on a port of their own."""
+"""The injector over HTTP: ``POST /mutate`` for the API server."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import msgspec
-from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.admission.reviews import MalformedReviewError
-from scheduler_plugin.injector.app import InjectorProgram
 from scheduler_plugin.web.bodies import BodyError
 from scheduler_plugin.web.http.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import Problem
-from scheduler_plugin.web.probes import probes_app
 
 MUTATE: Final = "/mutate"
 LONGEST_REVIEW: Final = 8 * 1024 * 1024
@@ -44,9 +41,3 @@ def _problem(text: str, status: int) -> HotResponse:
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
     await PlainTextResponse(f"POST {MUTATE}\n", 404)(scope, receive, send)
-
-
-def injector_app(program: InjectorProgram) -> FastAPI:
-    """Probes and metrics; nothing here changes anything."""
-    description = "Puts the agent into the pods of VMs, and keeps certificates."
-    return probes_app("autoscale-injector", description, program.standing, program.telemetry.page)

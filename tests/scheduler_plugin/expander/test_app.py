@@ -15,7 +15,7 @@ from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.followed_file import FileRefusedError, FollowedFile, SettingsFollower
 from protocol.units import Seconds
 from scheduler_plugin.expander.__main__ import main
-from scheduler_plugin.expander.app import run, serving
+from scheduler_plugin.expander.app import serving
 from scheduler_plugin.expander.service import SERVICE
 from scheduler_plugin.expander.settings import ExpanderSettings, parse_settings
 from scheduler_plugin.expander.telemetry import PriceExpanderTelemetry
@@ -74,7 +74,8 @@ async def test_an_address_in_use_stops_the_start(settings: Path) -> None:
     async with serving(settings, FakeClock(), {}) as at:
         _write(settings, f"{{listen: '127.0.0.1:{at.port}', metricsListen: '127.0.0.1:0'}}")
         with pytest.raises(RuntimeError):
-            await run(settings, FakeClock(), {}, asyncio.Event())
+            async with serving(settings, FakeClock(), {}):
+                pass
 
 
 async def test_certificates_in_the_settings_are_used(settings: Path, tmp_path: Path) -> None:
@@ -91,13 +92,13 @@ async def test_certificates_in_the_settings_are_used(settings: Path, tmp_path: P
 
 async def test_in_a_cluster_the_service_account_is_needed(settings: Path) -> None:
     with pytest.raises(CredentialsError):
-        await run(settings, FakeClock(), {"KUBERNETES_SERVICE_HOST": "::1"}, asyncio.Event())
+        async with serving(settings, FakeClock(), {"KUBERNETES_SERVICE_HOST": "::1"}):
+            pass
 
 
 async def test_it_runs_until_it_is_told_to_stop(settings: Path) -> None:
-    stop = asyncio.Event()
-    stop.set()
-    await run(settings, FakeClock(), {}, stop)
+    async with serving(settings, FakeClock(), {}):
+        pass
 
 
 class _Story(FakeClock):
