@@ -82,9 +82,6 @@ class _Verdicts:
         verdict = self._known.get(key)
         return verdict[0] if verdict is not None and now < verdict[1] else None
 
-    def __getitem__(self, key: bytes) -> CallerIdentity | None:
-        return self._known[key][0]
-
 
 class TokenAuthenticator:
     """Authenticates tokens by ``review``. ``run`` must be running: it sends the reviews."""
@@ -138,7 +135,7 @@ class TokenAuthenticator:
         key, now = _key(token, audience), self._clock.now()
         for verdicts in (self._accepted, self._refused):
             if verdicts.has(key, now):
-                return verdicts[key]
+                return verdicts.find(key, now)
         # One review per token, however many requests show it meanwhile.
         question = self._open.get(key)
         if question is None:

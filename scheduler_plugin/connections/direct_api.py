@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -14,7 +14,7 @@ import msgspec
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError, ResponseHead
+from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError
 from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, PageTooLargeError, complaint, unknown
 from scheduler_plugin.connections.pool import ConnectionPool
 
@@ -66,12 +66,9 @@ class DirectApi:
             raise complaint(answer.status, body, answer.retry_after)
         return body
 
-    def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """See ``KubernetesApi.stream``."""
-        return self._stream(call)
-
     @asynccontextmanager
-    async def _stream(self, call: ApiCall) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(self, call: ApiCall) -> AsyncIterator[AsyncIterator[bytes]]:
+        """See ``KubernetesApi.stream``."""
         try:
             async with self._pool.connection() as connection:
                 await self._opened(call, connection)
@@ -79,14 +76,13 @@ class DirectApi:
         except _FAILURES as error:
             raise unknown(call, error) from error
 
-    async def _opened(self, call: ApiCall, connection: HttpConnection) -> ResponseHead:
+    async def _opened(self, call: ApiCall, connection: HttpConnection) -> None:
         deadline = asyncio.get_running_loop().time() + call.timeout
         # Only the head of the answer has a deadline: a watch then lasts for as long as lines arrive.
         async with asyncio.timeout_at(deadline):
             answer = await connection.ask(self._request(call), deadline)
             if not answer.is_success:
                 raise complaint(answer.status, await _body(call, connection), answer.retry_after)
-        return answer
 
     def _request(self, call: ApiCall) -> bytes:
         body = b"" if call.body is None else msgspec.json.encode(call.body)

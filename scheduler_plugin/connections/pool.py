@@ -68,10 +68,9 @@ class ConnectionPool:
         """
         if not self._places.locked():
             await self._places.acquire()  # returns at once: a timeout around it would cost more than the rest
-            connection = self._kept()
-            return connection or await self._opened(deadline)
-        async with asyncio.timeout_at(deadline):
-            await self._places.acquire()
+        else:
+            async with asyncio.timeout_at(deadline):
+                await self._places.acquire()
         return self._kept() or await self._opened(deadline)
 
     def take_back(self, connection: HttpConnection) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Final, NamedTuple, Never
+from weakref import WeakValueDictionary
 
 from protocol.kubernetes.objects import number, version_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -42,28 +43,22 @@ class PermitWriter:
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
-        self._turns: dict[ObjectName, _Turn] = {}
+        # Weak: a turn goes once no task writes or waits.
+        self._turns: WeakValueDictionary[ObjectName, _Turn] = WeakValueDictionary()
 
     async def store(self, order: PersistPermit) -> str:
         """Write a permit and report to the ledger. Returns an empty text if it is known to be stored, else why not."""
         self._drop_older(order)
         began = self._context.clock.now()
         turn = self._turns.setdefault(order.vm, _Turn())
-        # Counted before the lock is awaited: the last user removes the turn.
-        turn.users += 1
-        try:
-            async with turn.lock:
-                # A newer order overtook this one while it waited for the lock.
-                if order.revision <= turn.newest:
-                    return turn.why if order.revision == turn.newest else "a newer permit was written instead"
-                # Set before the call: it holds if this task is cancelled.
-                turn.newest, turn.why = order.revision, "the write was given up"
-                result = await self._write(order, turn)
-                turn.why = result.why
-        finally:
-            turn.users -= 1
-            if not turn.users:
-                del self._turns[order.vm]
+        async with turn.lock:
+            # A newer order overtook this one while it waited for the lock.
+            if order.revision <= turn.newest:
+                return turn.why if order.revision == turn.newest else "a newer permit was written instead"
+            # Set before the call: it holds if this task is cancelled.
+            turn.newest, turn.why = order.revision, "the write was given up"
+            result = await self._write(order, turn)
+            turn.why = result.why
         waited = Seconds(self._context.clock.now() - began) if order.before_answer else None
         self._context.telemetry.permit_written(result.outcome, waited)
         return result.why
@@ -193,7 +188,6 @@ class _Turn:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.users = 0
         self.newest = 0
         self.version = 0
         self.why = ""
