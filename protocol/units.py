@@ -80,7 +80,8 @@ def parse_quantity(text: str | int | float) -> Fraction:
     size = len(str(digits)) - 1 + power
     if digits and abs(size) > _LARGEST_POWER:
         raise QuantityError(f"expected a quantity of reasonable size, got {shown(raw)}")
-    number = _scaled(digits, power) if digits else Fraction(0)
+    # A zero may have any exponent.
+    number = digits * Fraction(10) ** power if digits else Fraction(0)
     return (-number if match["sign"] == "-" else number) * _SUFFIXES[match["suffix"] or ""]
 
 
@@ -89,10 +90,6 @@ def _number(found: re.Match[str]) -> tuple[int, int]:
     # Trailing zeros would only make the integer larger.
     part = (found["part"] or found["only"] or "").rstrip("0")
     return int((found["whole"] or "") + part or "0"), int(found["exponent"] or "0") - len(part)
-
-
-def _scaled(digits: int, power: int) -> Fraction:
-    return Fraction(digits * 10**power) if power >= 0 else Fraction(digits, 10**-power)
 
 
 class Amount(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -157,11 +154,6 @@ class Amount(msgspec.Struct, frozen=True, order=True, gc=False):
     def ratio(self, other: Self) -> float:
         """This amount as a fraction of ``other`` (> 0)."""
         return self.value / self._same(other)
-
-    @classmethod
-    def sum(cls, amounts: Iterable[Self]) -> Self:
-        """The total of ``amounts``; zero of this kind if there are none."""
-        return cls(sum(amount.value for amount in amounts))
 
 
 class MilliCpu(Amount, frozen=True, order=True, gc=False):
