@@ -13,7 +13,7 @@ import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -136,7 +136,8 @@ def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> 
     """
     dialect = DIALECTS[version]
     try:
-        wire = _decoded(_RESPONSE, body)
+        wire = _RESPONSE.decode(body)
+        _require_no_key_twice(body)
         # The seed says ``resourceUnit``, later versions ``computeUnit``.
         unit = (wire.computeUnit or wire.resourceUnit) if dialect.response_units else None
         if dialect.response_units and unit is None:
@@ -216,19 +217,11 @@ def _wire_metrics(metrics: Metrics, dialect: Dialect) -> WireMetrics:
     return WireMetrics(metrics.load1, metrics.load5, None if used is None else used.value)
 
 
-T = TypeVar("T")
-
 _HEAD: Final = msgspec.json.Decoder(WireHead)
 _REQUEST: Final = msgspec.json.Decoder(WireRequestBody)
 _RESPONSE: Final = msgspec.json.Decoder(WireResponseBody)
 _ANY_OBJECT: Final = msgspec.json.Decoder(dict[str, object])
 _ENCODER: Final = msgspec.json.Encoder()
-
-
-def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    decoded = decoder.decode(body)
-    _require_no_key_twice(body)
-    return decoded
 
 
 def _require_no_key_twice(body: bytes) -> None:

@@ -66,3 +66,14 @@ def field_message(error: Exception) -> str:
     # msgspec describes a quantity by its Python types, which mean nothing to the author of a document.
     what = what.replace(*_QUANTITY).replace("`", "").removeprefix("JSON is ")
     return f"{path or 'document'}: {what[:1].lower()}{what[1:]}"
+
+
+def check(holds: bool, expected: str) -> None:
+    """Raises ``ValueError`` that says what was expected.
+
+    >>> check(1 < 0, "a number above one")
+    Traceback (most recent call last):
+    ValueError: expected a number above one
+    """
+    if not holds:
+        raise ValueError(f"expected {expected}")

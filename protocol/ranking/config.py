@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from protocol.field_errors import field_message
+from protocol.field_errors import check, field_message
 
 DEAREST: Final = 1e12
 """More per hour than any currency needs; sums of it over months stay numbers."""
@@ -26,11 +26,6 @@ class RankingSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     """A part of the configuration."""
 
 
-def _check(holds: bool, expected: str) -> None:
-    if not holds:
-        raise ValueError(f"expected {expected}")
-
-
 class Prices(RankingSection, frozen=True):
     """The price per hour of one vCPU, GiB of memory, GPU, and 50 GB of local storage (S2.1)."""
 
@@ -42,7 +37,7 @@ class Prices(RankingSection, frozen=True):
     def __post_init__(self) -> None:
         prices = (self.cpu, self.mem_gib, self.gpu, self.storage_50gb)
         # Comparisons with NaN are false, so this also refuses it.
-        _check(all(0 <= price <= DEAREST for price in prices), "prices from 0 to 1e12")
+        check(all(0 <= price <= DEAREST for price in prices), "prices from 0 to 1e12")
 
 
 class Damper(RankingSection, frozen=True):
@@ -52,7 +47,7 @@ class Damper(RankingSection, frozen=True):
     mem_mib: float = 500
 
     def __post_init__(self) -> None:
-        _check(isfinite(self.cpu) and isfinite(self.mem_mib) and min(self.cpu, self.mem_mib) >= 0, "zero or more")
+        check(isfinite(self.cpu) and isfinite(self.mem_mib) and min(self.cpu, self.mem_mib) >= 0, "zero or more")
 
 
 class PreferredSize(RankingSection, frozen=True):
@@ -62,7 +57,7 @@ class PreferredSize(RankingSection, frozen=True):
     nodes: int | None = None
 
     def __post_init__(self) -> None:
-        _check(0 < self.vcpus < inf and (self.nodes is None or self.nodes > 0), "vCPUs and nodes above zero")
+        check(0 < self.vcpus < inf and (self.nodes is None or self.nodes > 0), "vCPUs and nodes above zero")
 
 
 PREFERRED_SIZES: Final = (
@@ -83,7 +78,7 @@ class ScoreCurve(RankingSection, frozen=True):
     peak: float = 0.8
 
     def __post_init__(self) -> None:
-        _check(all(0 <= part <= 1 for part in (self.empty, self.full, self.peak)), "empty, full and peak of 0 to 1")
+        check(all(0 <= part <= 1 for part in (self.empty, self.full, self.peak)), "empty, full and peak of 0 to 1")
 
 
 class RankingConfig(RankingSection, frozen=True):
@@ -100,15 +95,15 @@ class RankingConfig(RankingSection, frozen=True):
     score: ScoreCurve = ScoreCurve()
 
     def __post_init__(self) -> None:
-        _check(0 < self.suppress_over < inf, "suppressOver above zero")
-        _check(self.unwanted_gpu_unfitness >= 1, "unwantedGPUUnfitness of at least 1")
-        _check(self.new_group_factor >= 1, "newGroupFactor of at least 1")
+        check(0 < self.suppress_over < inf, "suppressOver above zero")
+        check(self.unwanted_gpu_unfitness >= 1, "unwantedGPUUnfitness of at least 1")
+        check(self.new_group_factor >= 1, "newGroupFactor of at least 1")
         # Also refuses NaN and infinity, which would make ranks meaningless.
-        _check(all(0 <= price <= DEAREST for price in self.node_prices.values()), "nodePrices from 0 to 1e12")
+        check(all(0 <= price <= DEAREST for price in self.node_prices.values()), "nodePrices from 0 to 1e12")
         bounds = [inf if size.nodes is None else size.nodes for size in self.preferred_sizes]
         rising = all(left < right for left, right in pairwise(bounds))
         # The last size must be open-ended, so that every cluster has a preferred size.
-        _check(bool(bounds) and rising and bounds[-1] == inf, "preferredSizes with rising nodes, the last without")
+        check(bool(bounds) and rising and bounds[-1] == inf, "preferredSizes with rising nodes, the last without")
 
 
 def parse_ranking(document: object) -> RankingConfig:

@@ -52,10 +52,7 @@ def price_keys(labels: Mapping[str, str]) -> tuple[str, ...]:
     groups = [group for label in NODE_GROUP_LABELS if (group := labels.get(label))]
     machine = labels.get(LABEL_MACHINE) or labels.get(LABEL_MACHINE_OLD)
     # Without a price as a spot instance, the ordinary one is better than none.
-    types = [] if not machine else [f"{machine}{SPOT_SUFFIX}", machine] if _is_spot(labels) else [machine]
+    is_spot = any((labels.get(label) or "").lower() == value for label, value in SPOT_LABELS.items())
+    types = [] if not machine else [f"{machine}{SPOT_SUFFIX}", machine] if is_spot else [machine]
     # A group may be named like an instance type, and a node may have several labels of one group.
     return tuple(dict.fromkeys((*groups, *types)))
-
-
-def _is_spot(labels: Mapping[str, str]) -> bool:
-    return any((labels.get(label) or "").lower() == value for label, value in SPOT_LABELS.items())

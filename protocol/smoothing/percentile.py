@@ -12,8 +12,6 @@ from bisect import bisect_left, insort
 from collections import deque
 from typing import ClassVar, Final
 
-import msgspec
-
 from protocol.smoothing.stage import Sample, Stage
 from protocol.units import Instant, Seconds
 
@@ -34,28 +32,25 @@ def percentile_index(count: int, fraction: float) -> int:
     return max(0, min(count - 1, int(count * fraction + 1e-9)))
 
 
-class Thresholds(msgspec.Struct, frozen=True):
-    """The percentile aimed at and the range of percentiles in which nothing moves, as fractions."""
-
-    target: float = 0.80
-    low: float = 0.60
-    high: float = 0.95
-
-
 class Percentile(Stage):
-    """Keeps the present size between two percentiles of the last ``span`` seconds, and moves it to a third."""
+    """Keeps the present size between P(``low``) and P(``high``) of the last ``span`` seconds, else moves it to
+    P(``target``).
+    """
 
-    __slots__ = ("_ascending", "_enough", "_grain", "_reason", "_samples", "_span", "_thresholds")
+    __slots__ = ("_ascending", "_enough", "_grain", "_high", "_low", "_reason", "_samples", "_span", "_target")
     name: ClassVar[str] = "percentile"
     delays_growth: ClassVar[bool] = True
 
     def __init__(
         self,
         span: Seconds,
-        thresholds: Thresholds = Thresholds(),  # noqa: B008 - it is frozen
+        target: float = 0.80,
+        low: float = 0.60,
+        high: float = 0.95,
         enough: int = ENOUGH,
     ) -> None:
-        self._span, self._thresholds, self._enough = span, thresholds, enough
+        self._span, self._enough = span, enough
+        self._target, self._low, self._high = target, low, high
         self._grain = span / MAX_SAMPLES
         self._samples: deque[tuple[float, float]] = deque()
         self._ascending: list[float] = []
@@ -69,12 +64,12 @@ class Percentile(Stage):
             self._reason = f"{len(self._ascending)} samples are too few"
             # Without a present size there is nothing to hold.
             return value if current is None else current
-        low, high = self._value_at(self._thresholds.low), self._value_at(self._thresholds.high)
+        low, high = self._value_at(self._low), self._value_at(self._high)
         if current is not None and low <= current <= high:
             self._reason = f"between {low:.6g} and {high:.6g}"
             return current
-        self._reason = f"outside {low:.6g} to {high:.6g}, so to P{self._thresholds.target:.0%}".replace("%", "")
-        return self._value_at(self._thresholds.target)
+        self._reason = f"outside {low:.6g} to {high:.6g}, so to P{self._target:.0%}".replace("%", "")
+        return self._value_at(self._target)
 
     def _value_at(self, fraction: float) -> float:
         return self._ascending[percentile_index(len(self._ascending), fraction)]

@@ -17,13 +17,13 @@ import msgspec
 from msgspec import structs
 
 from protocol.durations import parse_duration
-from protocol.field_errors import shown
+from protocol.field_errors import check, shown
 from protocol.smoothing.curves import CurveModel, Segments
 from protocol.smoothing.growth import Surge, Sustain
 from protocol.smoothing.histogram import HistogramStage
 from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
-from protocol.smoothing.percentile import ENOUGH, MAX_SAMPLES, Percentile, Thresholds
+from protocol.smoothing.percentile import ENOUGH, MAX_SAMPLES, Percentile
 from protocol.smoothing.quantize import OutputSegments, Quantize
 from protocol.smoothing.stage import LARGEST, Curve, Stage
 from protocol.units import QuantityError, Seconds, parse_quantity
@@ -80,17 +80,6 @@ class StageSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     def build(self, before: Sequence[Stage]) -> Stage:
         """A fresh stage. Raises ``ValueError`` if it cannot stand at this place."""
         raise TypeError(f"{type(self).__name__} builds nothing, not even after {before}")
-
-
-def check(holds: bool, expected: str) -> None:
-    """Raises ``ValueError`` that says what was expected.
-
-    >>> check(1 < 0, "a number above one")
-    Traceback (most recent call last):
-    ValueError: expected a number above one
-    """
-    if not holds:
-        raise ValueError(f"expected {expected}")
 
 
 class ModelSpec(StageSpec, frozen=True):
@@ -195,8 +184,8 @@ class PercentileSpec(StageSpec, frozen=True):
 
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
         """The percentile."""
-        thresholds = Thresholds(self.target, self.low_threshold, self.high_threshold)
-        return Percentile(Seconds(self.window), thresholds, self.min_samples)
+        thresholds = self.target, self.low_threshold, self.high_threshold
+        return Percentile(Seconds(self.window), *thresholds, self.min_samples)
 
 
 class HistogramSpec(StageSpec, frozen=True):

@@ -13,7 +13,7 @@ from typing import Any, Final
 from protocol.smoothing.curves import INPUT_SLACK, CurveModel, Segments
 from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
-from protocol.smoothing.percentile import Percentile, Thresholds, percentile_index
+from protocol.smoothing.percentile import Percentile, percentile_index
 from protocol.smoothing.quantize import OutputSegments, Quantize
 from protocol.smoothing.stage import Sample
 from protocol.units import Instant, Seconds
@@ -102,13 +102,10 @@ def delay_scale_down_window(case: Case) -> list[Any]:
 
 def percentile_smoothing(case: Case) -> list[Any]:
     given, current, observations = case.input, case.input["current"], list(case.input["observations"])
-    defaults, least = Thresholds(), given.get("min_observations", 3)
-    thresholds = Thresholds(
-        given.get("target", defaults.target),
-        given.get("lowThreshold", defaults.low),
-        given.get("highThreshold", defaults.high),
-    )
-    stage, new = Percentile(Seconds(max(300.0, len(observations))), thresholds, least), current
+    least = given.get("min_observations", 3)
+    names = {"target": "target", "low": "lowThreshold", "high": "highThreshold"}
+    thresholds = {name: given[key] for name, key in names.items() if key in given}
+    stage, new = Percentile(Seconds(max(300.0, len(observations))), enough=least, **thresholds), current
     for at, value in enumerate(observations):
         new = stage.step(Instant(float(at)), value, Sample(value, current))
     if not observations or (len(observations) < least and current is not None):

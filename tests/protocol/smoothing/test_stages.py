@@ -13,7 +13,7 @@ from protocol.smoothing.growth import Surge, Sustain
 from protocol.smoothing.histogram import GROWTH, DecayingHistogram, HistogramStage
 from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
-from protocol.smoothing.percentile import MAX_SAMPLES, Percentile, Thresholds, percentile_index
+from protocol.smoothing.percentile import MAX_SAMPLES, Percentile, percentile_index
 from protocol.smoothing.stage import Sample, Stage
 from protocol.units import Instant, Seconds
 
@@ -78,7 +78,7 @@ def test_percentile_threshold_example() -> None:
 
 
 def test_few_samples_hold_current() -> None:
-    stage = Percentile(Seconds(300.0), Thresholds())
+    stage = Percentile(Seconds(300.0))
     assert play(stage, [(0, 5, 1), (1, 6, None)]) == [1, 6]
     assert stage.explain() == "2 samples are too few over 300 s"
     assert play(stage, [(2, 7, None)]) == [7]
@@ -91,7 +91,7 @@ def test_percentile_window_is_by_time() -> None:
 
 
 def test_percentile_window_keeps_burst_peak() -> None:
-    stage = Percentile(Seconds(10.0), Thresholds(target=1.0, low=1.0, high=1.0))
+    stage = Percentile(Seconds(10.0), target=1.0, low=1.0, high=1.0)
     outcomes = play(stage, [(index / 1000, float(index == 5), None) for index in range(12_000)])
     assert len(stage._ascending) <= 2 * MAX_SAMPLES + 2
     assert (outcomes[9_999], outcomes[-1]) == (1.0, 0.0)
