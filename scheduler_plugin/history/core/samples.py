@@ -6,7 +6,6 @@ A sample is a row of amounts in the order of its columns; None is an amount that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
@@ -31,40 +30,18 @@ Row = tuple[Amount | None, ...]
 """The amounts of one sample, in the order of its columns."""
 
 
-class VmKind(StrEnum):
-    """Amounts of a VM, each for CPU and memory.
-
-    ``size``: what it has been given (``spec.guest``'s ``use``); ``need``: what it asks for, by its agent's account;
-    ``permit`` and ``reserved``: as the scheduler has them; ``used``: what the guest uses.
-    """
-
-    SIZE = "size"
-    NEED = "need"
-    PERMIT = "permit"
-    RESERVED = "reserved"
-    USED = "used"
+def _columns(*kinds: str) -> tuple[str, ...]:
+    return tuple(f"{kind}_{resource}" for kind in kinds for resource in ("cpu", "mem"))
 
 
-class NodeKind(StrEnum):
-    """Amounts of a node, each for CPU and memory; ``total`` is what pods may reserve, ``used`` the sizes of its VMs."""
+VM_COLUMNS: Final = _columns("size", "need", "permit", "reserved", "used")
+"""``size``: what a VM has been given (``spec.guest``'s ``use``); ``need``: what it asks for, by its agent's account;
+``permit`` and ``reserved``: as the scheduler has them; ``used``: what the guest uses.
+"""
 
-    TOTAL = "total"
-    RESERVED = "reserved"
-    USED = "used"
-    WATERMARK = "watermark"
+NODE_COLUMNS: Final = _columns("total", "reserved", "used", "watermark")
+"""``total`` is what pods may reserve, ``used`` the sizes of the node's VMs."""
 
-
-def columns(kinds: type[StrEnum]) -> tuple[str, ...]:
-    """The columns of a row: the CPU and then the memory of each kind.
-
-    >>> columns(VmKind)[:3]
-    ('size_cpu', 'size_mem', 'need_cpu')
-    """
-    return tuple(f"{kind.value}_{resource}" for kind in kinds for resource in ("cpu", "mem"))
-
-
-VM_COLUMNS: Final = columns(VmKind)
-NODE_COLUMNS: Final = columns(NodeKind)
 PLACE: Final[Mapping[str, int]] = MappingProxyType({name: place for place, name in enumerate(VM_COLUMNS)})
 NODE_PLACE: Final[Mapping[str, int]] = MappingProxyType({name: place for place, name in enumerate(NODE_COLUMNS)})
 

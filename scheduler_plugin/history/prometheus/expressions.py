@@ -79,19 +79,18 @@ class Expressions(msgspec.Struct, frozen=True):
         kind, _, resource = column.partition("_")
         return f"max by ({by}) ({self._last(_METRICS[resource], f'kind=~{quoted(_KINDS[kind])}{matchers}')})"
 
-    def node(self, column: str, node: str | None = None) -> str:
-        """A column of ``NODE_COLUMNS``, of one node or of all; ``used`` adds up the sizes that agents report.
+    def node(self, column: str) -> str:
+        """A column of ``NODE_COLUMNS`` of all nodes; ``used`` adds up the sizes that agents report.
 
-        >>> Expressions(10).node("total_cpu", "n")
-        'max by (node) (last_over_time(autoscale_scheduler_node_reservable{resource="cpu",node="n"}[9ms]) >= 0 < 1e+30)'
+        >>> Expressions(10).node("total_cpu")
+        'max by (node) (last_over_time(autoscale_scheduler_node_reservable{resource="cpu"}[9ms]) >= 0 < 1e+30)'
         """
         kind, _, resource = column.partition("_")
-        of_node = "" if node is None else f",node={quoted(node)}"
         if kind == "used":
-            ordered = self._last(_METRICS[resource], f"kind={quoted(_ORDERED)}{of_node}")
+            ordered = self._last(_METRICS[resource], f"kind={quoted(_ORDERED)}")
             return f"sum by (node) (max by (namespace, vm, node) ({ordered}))"  # a VM that is scraped twice is one
         metric = f"autoscale_scheduler_node_{_NODE_METRICS[kind]}"
-        return f"max by (node) ({self._last(metric, f'resource={quoted(_NODE_RESOURCES[resource])}{of_node}')})"
+        return f"max by (node) ({self._last(metric, f'resource={quoted(_NODE_RESOURCES[resource])}')})"
 
     def _last(self, metric: str, matchers: str) -> str:
         # One millisecond less than the interval, so that the range never has two samples. The comparison drops NaN,
