@@ -13,7 +13,7 @@ from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from protocol.units import Instant, Seconds
+from protocol.units import Seconds
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.cluster.watches.kinds import FactChange, Kind
@@ -154,7 +154,8 @@ class Fleet:
             begun = self._clock.now()
             await self.look()
             # One look serves all readers: nothing is asked more often because more people look.
-            await self._clock.sleep(_pause(begun, self._clock.now()))
+            pause = Seconds((self._clock.now() - begun) * _FEW)
+            await self._clock.sleep(min(LONGEST_PAUSE, max(LOOK, pause)))
 
     def _notice_silence(self) -> None:
         if all(self._informers[kind].is_answered for kind in WATCHED):
@@ -196,8 +197,3 @@ class Fleet:
             news = self.journal.put(rows, row)
         if news:
             self.on_news()
-
-
-def _pause(begun: Instant, now: Instant) -> Seconds:
-    """A look that took 500 ms is followed by 2 s without one."""
-    return min(LONGEST_PAUSE, max(LOOK, Seconds((now - begun) * _FEW)))

@@ -4,7 +4,7 @@ Rules that hold here:
 
 - All but the files and the sign-in need a session. For objects that a session may not see, the answer is the same as
   for objects that do not exist.
-- Nothing here changes anything in the cluster.
+- Nothing here changes anything in the cluster, and no path of a request is looked up in the file system.
 - The page may be below a path that a proxy strips, which is not known here. So the page uses relative addresses only,
   and the cookie has no path: a browser then sends it only to addresses beside the one that set it, and below
   (``…/api/``).
@@ -12,11 +12,15 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import FastAPI, Path, Query
+from fastapi import FastAPI, Query
+from fastapi import Path as PathPart
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp
@@ -28,13 +32,23 @@ from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.core.frames import LONGEST_ID
 from scheduler_plugin.dashboard.core.sessions import LASTS, Session
 from scheduler_plugin.dashboard.core.sight import VisibilityFilter
+from scheduler_plugin.dashboard.core.states import script
 from scheduler_plugin.dashboard.doorman import LONGEST_TOKEN, SignIn, cookie_at
-from scheduler_plugin.dashboard.files import PageFile, page_files
 from scheduler_plugin.dashboard.headers import LOOPBACK, SafeHeaders
 from scheduler_plugin.dashboard.readers import Readers
 from scheduler_plugin.web.http.bounded_protocol import authenticate
 
-Name = Annotated[str, Path(max_length=253)]
+STATIC: Final = Path(__file__).parent / "static"
+STATES: Final = "states.js"
+"""Generated from ``core/states.py``; there is no such file on disk."""
+TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+Name = Annotated[str, PathPart(max_length=253)]
 Key = Annotated[str, Query(max_length=2 * 253 + 1)]
 Id = Annotated[str, Query(max_length=LONGEST_ID)]
 Span = Annotated[int, Query(ge=60, le=400 * 86_400)]
@@ -44,6 +58,29 @@ _ICON: Final = "max-age=86400"
 _AWAY: Final = {"error": "the API server does not answer: try again"}
 _NOT_HERE: Final = {"error": "there is no such object"}
 _SIGN_IN: Final = {"error": "sign in first"}
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """One file as it is sent."""
+
+    body: bytes
+    media_type: str
+    etag: str
+
+
+def page_files() -> dict[str, PageFile]:
+    """The page's own files by their path below ``STATIC``, and the tables of states."""
+    files = {STATES: _file(script(), ".js")}
+    for path in sorted(STATIC.rglob("*")):
+        # A type that is not listed is not served, such as an editor's backup.
+        if path.suffix in TYPES:
+            files[path.relative_to(STATIC).as_posix()] = _file(path.read_bytes(), path.suffix)
+    return files
+
+
+def _file(body: bytes, suffix: str) -> PageFile:
+    return PageFile(body, TYPES[suffix], f'"{hashlib.sha256(body).hexdigest()[:16]}"')
 
 
 class _SignIn(msgspec.Struct, frozen=True):
@@ -165,16 +202,13 @@ def _add_accounts(app: FastAPI, doorman: SignIn, accounts: Accounts) -> None:
         return await answer(request, accounts.of_settings)
 
 
-def _is_https(request: Request) -> bool:
-    """Return True if the browser came by HTTPS, itself or by a proxy that says so; a lie makes a cookie stricter."""
-    return "https" in {request.url.scheme, request.headers.get("x-forwarded-proto", "")}
-
-
 def _set_cookie(response: Response, request: Request, secret: str, age: int) -> None:
-    https = _is_https(request)
-    name = _cookie(request)
+    # By HTTPS, itself or by a proxy that says so; a lie makes the cookie stricter.
+    https = "https" in {request.url.scheme, request.headers.get("x-forwarded-proto", "")}
     # No path: the browser then derives it from the address that it sees, in front of any proxy.
-    response.set_cookie(name, secret, max_age=age, path=None, httponly=True, samesite="strict", secure=https)
+    response.set_cookie(
+        _cookie(request), secret, max_age=age, path=None, httponly=True, samesite="strict", secure=https
+    )
 
 
 def _cookie(request: Request) -> str:

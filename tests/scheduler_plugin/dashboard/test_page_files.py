@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from scheduler_plugin.dashboard.files import page_files
 from scheduler_plugin.dashboard.headers import HEADERS
+from scheduler_plugin.dashboard.web import page_files
 from scripts.vendor_page import ACCESSIBILITY, CHARTS, ROOT, Library, vendored
 from tests.scheduler_plugin.dashboard.page_cluster import page
 

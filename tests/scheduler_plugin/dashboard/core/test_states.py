@@ -12,7 +12,7 @@ from scheduler_plugin.dashboard.core import states
 from scheduler_plugin.dashboard.core.rows import NodeRow, VmRow, node_stated, vm_stated
 from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
 from scheduler_plugin.dashboard.core.states import CALM, NODE_STATES, VM_STATES, script
-from scheduler_plugin.dashboard.files import STATES, page_files
+from scheduler_plugin.dashboard.web import STATES, page_files
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "page.md"
 
