@@ -141,13 +141,14 @@ def assemble(
     """Puts one program together; nothing runs yet."""
     telemetry = InjectorTelemetry()
     leadership = Leadership(api, clock, settings.terms(), identity)
+    wanted = settings.wanted()
     keeper = CertificateKeeper(
         api,
         leadership,
         clock,
         settings.namespace,
         settings.secrets,
-        settings.wanted(),
+        wanted,
         settings.certificates.lives(),
         telemetry.renewed,
     )
@@ -163,7 +164,9 @@ def assemble(
         leadership,
         Injector(api, settings.template(), telemetry.reviewed),
         keeper,
-        GatheredBundle(api, clock, settings.namespace, settings.all_secrets()),
+        GatheredBundle(
+            api, clock, settings.namespace, [settings.secrets, *(certificate.secret for certificate in wanted)]
+        ),
         BundlePublisher(api, leadership, settings.config_map, settings.webhook),
         OwnCertificate(api, settings.namespace, settings.secret(OWN), files[0]),
         server_tls(OWN, *files),

@@ -98,10 +98,6 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         ]
         return [*servers, WantedCertificate(self.secret(KUBE_SCHEDULER), Purpose(f"autoscaling-{KUBE_SCHEDULER}"))]
 
-    def all_secrets(self) -> list[str]:
-        """Every Secret that may name an authority."""
-        return [self.secrets, *(wanted_certificate.secret for wanted_certificate in self.wanted())]
-
     def secret(self, name: str) -> str:
         """The Secret of one certificate."""
         return f"{self.secrets}-{name}"

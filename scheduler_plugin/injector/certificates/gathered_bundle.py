@@ -42,7 +42,8 @@ class GatheredBundle:
             # by the old authority and some by the new one, and both are trusted.
             named |= authorities(content(secret or {}).get(BUNDLE, b""))
         # The published bundle is read from the cluster each time: a new leader continues where the last one ended.
-        return in_pem(self._valid(named | self._lingering(authorities(published) - named)))
+        trusted, now = named | self._lingering(authorities(published) - named), self.clock.wall()
+        return in_pem({authority for authority in trusted if now < authority.not_valid_after_utc.timestamp()})
 
     def _lingering(self, missed: set[x509.Certificate]) -> set[x509.Certificate]:
         now = self.clock.now()
@@ -50,10 +51,6 @@ class GatheredBundle:
         # Long enough for kubelets to bring pods their new certificates, and no longer: the old authority's key may be
         # compromised.
         return {certificate for certificate, since in self._missed.items() if now - since < OVERLAP}
-
-    def _valid(self, found: set[x509.Certificate]) -> set[x509.Certificate]:
-        now = self.clock.wall()
-        return {certificate for certificate in found if now < certificate.not_valid_after_utc.timestamp()}
 
 
 def authorities(pem: bytes) -> set[x509.Certificate]:
