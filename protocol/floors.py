@@ -13,7 +13,8 @@ import msgspec
 from protocol.field_errors import field_message, shown
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from protocol.units import Resources
-from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
+from protocol.wire.wire_messages import WireResources
+from protocol.wire.wire_quantities import cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,7 @@ class Floor:
     until: float
 
 
-class _Floor(msgspec.Struct, frozen=True):
-    vCPUs: WireQuantity  # noqa: N815 - as in the permit
-    mem: WireQuantity
+class _Floor(WireResources, frozen=True):
     until: str
 
 

@@ -15,18 +15,13 @@ import msgspec
 from protocol.field_errors import field_message
 from protocol.units import Resources
 from protocol.wire.wire_dialects import REMEMBERED
-from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
-
-
-class _Permit(msgspec.Struct, frozen=True):
-    vCPUs: WireQuantity  # noqa: N815 - the name on the wire
-    mem: WireQuantity
-
+from protocol.wire.wire_messages import WireResources
+from protocol.wire.wire_quantities import cpu_from_wire, cpu_to_wire, mem_from_wire, mem_to_wire
 
 MOST_HOLDERS: Final = 5
 """The VM's pod and its agents: one, and two while the form of agents is changed."""
 
-_DECODER: Final = msgspec.json.Decoder(_Permit)
+_DECODER: Final = msgspec.json.Decoder(WireResources)
 
 
 @lru_cache(REMEMBERED)
@@ -36,7 +31,7 @@ def encode_permit(permit: Resources) -> str:
     >>> encode_permit(Resources.parse("750m", "3Gi"))
     '{"vCPUs":"750m","mem":"3Gi"}'
     """
-    return msgspec.json.encode(_Permit(cpu_to_wire(permit.cpu), mem_to_wire(permit.mem))).decode()
+    return msgspec.json.encode(WireResources(cpu_to_wire(permit.cpu), mem_to_wire(permit.mem))).decode()
 
 
 def decode_permit(text: str) -> Resources:

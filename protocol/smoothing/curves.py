@@ -15,9 +15,21 @@ from typing import ClassVar, Final
 
 from protocol.smoothing.stage import Curve
 
-# Summing the sizes of many nodes leaves noise in an input; outputs get no such slack, see ``quantize``.
+NOISE: Final = 1e-12
+"""The relative error of sums of floats: a value this little above a multiple counts as that multiple."""
+
+# Summing the sizes of many nodes leaves noise in an input.
 INPUT_SLACK: Final = 1e-3
 """The part of a segment's step by which an input may exceed a multiple and still count as that multiple."""
+
+
+def without_noise(value: float) -> float:
+    """``value`` less what may be float noise, at most half a unit.
+
+    >>> without_noise(2.0**40 + 1) > 2.0**40
+    True
+    """
+    return value - min(value * NOISE, 0.5)
 
 
 class CurveModel(Curve):
@@ -43,20 +55,18 @@ class Segments(Curve):
     """Rounds the input up to a multiple of ``every`` of the segment with the greatest ``at`` not above it (S0.2).
 
     ``steps`` are pairs ``(at, every)``; inputs below the first segment pass unchanged. A coarse segment never rounds
-    past the start of the next, so that a finer one cannot make the result fall.
+    past the start of the next, so that a finer one cannot make the result fall. Those of an output (``is_output``) have
+    none of the slack of inputs.
     """
 
-    __slots__ = ("_starts", "_steps")
+    __slots__ = ("_is_output", "_starts", "_steps")
     name: ClassVar[str] = "segments"
 
-    def __init__(self, steps: Sequence[tuple[float, float]]) -> None:
+    def __init__(self, steps: Sequence[tuple[float, float]], *, is_output: bool = False) -> None:
+        self._is_output = is_output
         ordered = sorted(steps)
         self._starts = [at for at, _ in ordered]
         self._steps = [every for _, every in ordered]
-
-    def noise(self, value: float, every: float) -> float:  # noqa: ARG002 - that of an output depends on the value
-        """By how much ``value`` may exceed a multiple of ``every`` and still count as that multiple."""
-        return INPUT_SLACK * every
 
     def at(self, value: float) -> float:
         """The input rounded up as its segment says."""
@@ -64,7 +74,8 @@ class Segments(Curve):
         if index < 0:
             return value
         every = self._steps[index]
-        rounded = ceil((value - self.noise(value, every)) / every) * every
+        exact = without_noise(value) if self._is_output else value - INPUT_SLACK * every
+        rounded = ceil(exact / every) * every
         following = self._starts[index + 1] if index + 1 < len(self._starts) else inf
         return min(rounded, max(following, value))
 

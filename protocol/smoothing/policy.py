@@ -134,15 +134,13 @@ def _parse_stage(raw: object, path: str) -> tuple[str, StageSpec]:
     if name == "segments" and _is_list(fields):
         fields = {"steps": fields}
     try:
-        return name, msgspec.convert({} if fields is None else fields, spec, dec_hook=_read)
+        return name, msgspec.convert(
+            {} if fields is None else fields, spec, dec_hook=lambda kind, raw: READERS[kind](raw)
+        )
     except msgspec.ValidationError as error:
         # msgspec appends the path within the stage.
         problem, _, place = str(error).partition(" - at `$")
         raise SmoothingPolicyError(f"{path}.{name}{place.rstrip('`')}", problem) from None
-
-
-def _read(kind: type, raw: object) -> object:
-    return READERS[kind](raw)
 
 
 def _build(path: str, specs: Sequence[tuple[str, StageSpec]]) -> list[Stage]:

@@ -11,24 +11,11 @@ from bisect import bisect_left
 from math import ceil, floor, inf
 from typing import ClassVar, Final
 
-from protocol.smoothing.curves import Segments
+from protocol.smoothing.curves import NOISE, without_noise
 from protocol.smoothing.stage import Curve
 
 MAX_RUNGS: Final = 512
 """How many growing steps a ladder lists; from there on its last step repeats."""
-
-NOISE: Final = 1e-12
-"""The relative error of sums of floats: a value this little above a rung counts as that rung."""
-
-
-def without_noise(value: float) -> float:
-    """``value`` less what may be float noise, at most half a unit.
-
-    >>> without_noise(2.0**40 + 1) > 2.0**40
-    True
-    """
-    return value - min(value * NOISE, 0.5)
-
 
 MILLI: Final = 0.001
 """The unit of an amount in vCPUs."""
@@ -77,16 +64,6 @@ class Quantize(Curve):
         rungs = [f"{rung:g}" for rung in self._rungs[:4]]
         more = f", then every {self._last_step:g}" if len(self._rungs) <= len(rungs) else ", ..."
         return f"rounded up to {', '.join(rungs)}{more}"
-
-
-class OutputSegments(Segments):
-    """Segments of an output: rounded up without the slack of inputs."""
-
-    __slots__ = ()
-
-    def noise(self, value: float, every: float) -> float:  # noqa: ARG002 - that of an input depends on the step
-        """The last digits of ``value``."""
-        return value - without_noise(value)
 
 
 def _ladder(base: float, step: float, ratio: float, largest: float, unit: float) -> tuple[list[float], float]:

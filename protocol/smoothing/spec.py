@@ -24,7 +24,7 @@ from protocol.smoothing.histogram import HistogramStage
 from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
 from protocol.smoothing.percentile import ENOUGH, MAX_SAMPLES, Percentile
-from protocol.smoothing.quantize import OutputSegments, Quantize
+from protocol.smoothing.quantize import Quantize
 from protocol.smoothing.stage import LARGEST, Curve, Stage
 from protocol.units import QuantityError, Seconds, parse_quantity
 
@@ -232,7 +232,7 @@ class QuantizeSpec(StageSpec, frozen=True):
     def build(self, before: Sequence[Stage]) -> Stage:  # noqa: ARG002 - it may stand anywhere
         """The ladder or the segments."""
         if self.segments:
-            return OutputSegments([(step.at, step.every) for step in self.segments])
+            return Segments([(step.at, step.every) for step in self.segments], is_output=True)
         return Quantize(self.base, self.step, self.ratio, self.max_step)
 
 

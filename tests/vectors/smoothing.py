@@ -14,7 +14,7 @@ from protocol.smoothing.curves import INPUT_SLACK, CurveModel, Segments
 from protocol.smoothing.hold import Hold
 from protocol.smoothing.hysteresis import Hysteresis
 from protocol.smoothing.percentile import Percentile, percentile_index
-from protocol.smoothing.quantize import OutputSegments, Quantize
+from protocol.smoothing.quantize import Quantize
 from protocol.smoothing.stage import Sample
 from protocol.units import Instant, Seconds
 from tests.vectors.case import Case
@@ -116,7 +116,7 @@ def percentile_smoothing(case: Case) -> list[Any]:
 def quantize_up(case: Case) -> float:
     given = case.input
     if "segments" in given:
-        return OutputSegments([(step["at"], step["every"]) for step in given["segments"]]).at(given["value"])
+        return Segments([(step["at"], step["every"]) for step in given["segments"]], is_output=True).at(given["value"])
     base, step, most = given.get("base"), given.get("step"), given.get("maxstep", inf)
     unit = 1.0 if all(each is None or float(each).is_integer() for each in (base, step, given["value"])) else None
     ladder = Quantize(base, step, given.get("ratio", 1.0), most, unit=unit)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.smoothing.curves import INPUT_SLACK, CurveModel, Segments
+from protocol.smoothing.curves import INPUT_SLACK, NOISE, CurveModel, Segments
 from protocol.smoothing.hysteresis import Hysteresis
 from protocol.smoothing.policy import parse_policy
-from protocol.smoothing.quantize import MAX_RUNGS, NOISE, OutputSegments, Quantize
+from protocol.smoothing.quantize import MAX_RUNGS, Quantize
 from protocol.smoothing.stage import Sample
 from protocol.units import Instant, Seconds
 
@@ -104,7 +104,7 @@ def test_outputs_round_up_without_slack(steps: list[tuple[float, float]], value:
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 30)), min_size=1, max_size=5), levels, levels)
 def test_output_segments_never_fall(steps: list[tuple[int, int]], left: float, right: float) -> None:
-    segments, low, high = OutputSegments(steps), min(left, right), max(left, right)
+    segments, low, high = Segments(steps, is_output=True), min(left, right), max(left, right)
     assert low * (1 - 2 * NOISE) <= segments.at(low) <= segments.at(high)
 
 
