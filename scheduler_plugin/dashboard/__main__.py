@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ssl
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from typing import Final
 import httpx2 as httpx
 
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.tls_files import FollowedTls, server_tls
+from protocol.runtime.tls_files import server_tls
 from protocol.units import Seconds
 from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.dashboard.app import Dashboard, assemble
@@ -90,16 +89,12 @@ async def _history(options: argparse.Namespace) -> AsyncIterator[History | None]
 
 def _listeners(options: argparse.Namespace, dashboard: Dashboard) -> list[Listener]:
     probes = probes_app(NAME, "The page's program.", dashboard.readiness, dashboard.telemetry.page)
+    # Both or neither: ``parsed`` has checked that.
+    tls = server_tls("page", options.certificate, options.key) if options.certificate is not None else None
     return [
-        Listener("page", dashboard.app, options.listen, tls=_tls(options), limits=PAGE_LIMITS),
+        Listener("page", dashboard.app, options.listen, tls=tls, limits=PAGE_LIMITS),
         Listener("metrics", probes, options.metrics_listen, limits=METRICS_LIMITS),
     ]
-
-
-def _tls(options: argparse.Namespace) -> FollowedTls[ssl.SSLContext] | None:
-    if options.certificate is None or options.key is None:
-        return None
-    return server_tls("page", options.certificate, options.key)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from scheduler_plugin.injector.certificates.stored import (
     KEY,
     authorities_as,
     authorities_in,
-    bundle_of,
     certificate_in,
     content,
     encoded,
@@ -75,7 +74,7 @@ class CertificateKeeper:
         Raises ``ApiError``, ``NotLeadingError`` and ``MissingSecretError``.
         """
         trusted, trouble = await self._trusted(), ""
-        bundle = bundle_of(trusted)
+        bundle = b"".join(authority.pair.certificate for authority in trusted)
         for certificate in self.wanted:
             try:
                 await self._keep(certificate, trusted, bundle)

@@ -61,11 +61,6 @@ def certificate_in(data: dict[str, bytes]) -> Issued | None:
     return usable(Pair(data.get(CERTIFICATE, b""), data.get(KEY, b"")))
 
 
-def bundle_of(authorities: Iterable[Issued]) -> bytes:
-    """The certificates of the authorities, which clients trust."""
-    return b"".join(authority.pair.certificate for authority in authorities)
-
-
 def usable(pair: Pair) -> Issued | None:
     """The pair, decoded; None if it cannot be used."""
     try:

@@ -18,7 +18,7 @@ from scheduler_plugin.injector.certificates.issuing import (
     read_pair,
 )
 from scheduler_plugin.injector.certificates.rotation import Life
-from scheduler_plugin.injector.certificates.stored import authorities_as, authorities_in, bundle_of, content, encoded
+from scheduler_plugin.injector.certificates.stored import authorities_as, authorities_in, content, encoded
 from tests.scheduler_plugin.certificates import pair
 
 NOW = 1_800_000_000.0
@@ -56,7 +56,7 @@ def context(folder: Path, found: Pair, trusted: bytes, *, serves: bool) -> ssl.S
 def test_both_ends_prove_who_they_are(tmp_path: Path) -> None:
     now = time.time()
     old, new = new_authority(DAY, now - 60), new_authority(DAY, now)
-    trusted = bundle_of([new, old])
+    trusted = new.pair.certificate + old.pair.certificate
     server = context(tmp_path, issue(old, SERVER, DAY, now).pair, trusted, serves=True)
     client = context(tmp_path, issue(new, CLIENT, DAY, now).pair, trusted, serves=False)
     for name in ("server.kube-system.svc", "127.0.0.1"):
