@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from logging import Logger
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from protocol.kubernetes.pages import Unreadable
 from protocol.runtime.build_info import describe_process
@@ -30,6 +30,10 @@ class SettingsTelemetry:
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"{self._prefix}_{name}", text, labels, registry=self.registry)
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus's text format."""
+        return generate_latest(self.registry)
 
     def settings_accepted(self, generation: int) -> None:
         """New settings are in force; see ``SettingsReport``."""

@@ -86,7 +86,7 @@ class Telemetry(ProgramTelemetry):
         self.registry.register(self._sums)
         self.generation = self._gauge("settings_generation", "How many settings have been accepted")
 
-    async def page(self, ledger: Ledger) -> bytes:
+    async def page_of(self, ledger: Ledger) -> bytes:
         """The metrics in Prometheus's text format, written in a thread: with thousands of nodes that takes long."""
         # Copied on the event loop: the thread below must not read a ledger that changes.
         self._sums.take(ledger, self._watch_ages())

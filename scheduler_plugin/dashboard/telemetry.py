@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from prometheus_client import generate_latest
-
 from scheduler_plugin.program_telemetry import ProgramTelemetry
 
 LOG: Final = logging.getLogger("autoscale.dashboard")
@@ -20,7 +18,3 @@ class DashboardTelemetry(ProgramTelemetry):
         self.readers = self._gauge("readers", "Pages that are open")
         self.sent = self._counter("sent_bytes", "Bytes of events sent to pages")
         self.sign_ins = self._counter("sign_ins", "Attempts to sign in, by outcome", "outcome")
-
-    def page(self) -> bytes:
-        """The metrics in Prometheus's text format."""
-        return generate_latest(self.registry)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from prometheus_client import Histogram, generate_latest
+from prometheus_client import Histogram
 
 from protocol.units import Seconds
 from scheduler_plugin.expander.choice import Verdict
@@ -38,10 +38,6 @@ class PriceExpanderTelemetry(SettingsTelemetry):
             "autoscale_expander_answer_seconds", "Time to answer", registry=self.registry, buckets=_BUCKETS
         )
         self._nodes = self._gauge("cluster_nodes", "Nodes counted in the cluster, NaN while unknown")
-
-    def page(self) -> bytes:
-        """The metrics in Prometheus's text format."""
-        return generate_latest(self.registry)
 
     def watch_cluster_size(self, nodes: Callable[[], int | None]) -> None:
         """Shows the number of nodes in every scrape from now on."""

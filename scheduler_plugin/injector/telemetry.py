@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from prometheus_client import Counter, generate_latest
+from prometheus_client import Counter
 
 from scheduler_plugin.program_telemetry import SettingsTelemetry
 
@@ -31,10 +31,6 @@ class InjectorTelemetry(SettingsTelemetry):
             self._renewals.labels(outcome)
         self._trouble = ""
         self._problem = ""
-
-    def page(self) -> bytes:
-        """The metrics in Prometheus's text format."""
-        return generate_latest(self.registry)
 
     def reviewed(self, outcome: str) -> None:
         """A pod was asked about."""

@@ -142,7 +142,7 @@ def _add_probes(app: FastAPI, desk: ActiveService) -> None:
     @app.get("/metrics", summary="Metrics for Prometheus.", response_class=PlainTextResponse)
     async def metrics() -> Response:
         context = desk.context
-        return Response(await context.telemetry.page(context.ledger), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(await context.telemetry.page_of(context.ledger), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @app.get("/healthz", summary="Whether the process works.", response_class=PlainTextResponse)
     async def healthz() -> Response:
