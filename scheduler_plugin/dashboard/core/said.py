@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -29,7 +29,7 @@ def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
                 report = SchedulerReport(
                     pair_at(pod, "reserved"), pair_at(pod, "denied"), flag(pod, "migrating"), flag(pod, "agentSilent")
                 )
-                reports[vm] = _together((reports[vm], report)) if vm in reports else report
+                reports[vm] = _together(reports[vm], report) if vm in reports else report
     return reports
 
 
@@ -60,18 +60,17 @@ def differing(before: Mapping[str, SchedulerReport], now: Mapping[str, Scheduler
     return [vm for vm in before.keys() | now.keys() if before.get(vm) != now.get(vm)]
 
 
-def _together(said: Sequence[SchedulerReport]) -> SchedulerReport:
-    reserved, denied = ([getattr(report, name) for report in said] for name in ("reserved", "denied"))
+def _together(one: SchedulerReport, other: SchedulerReport) -> SchedulerReport:
     return SchedulerReport(
-        _larger(reserved),
-        _larger(denied),
-        any(report.migrating for report in said),
-        any(report.silent for report in said),
+        _larger(one.reserved, other.reserved),
+        _larger(one.denied, other.denied),
+        one.migrating or other.migrating,
+        one.silent or other.silent,
     )
 
 
-def _larger(pairs: Sequence[Pair]) -> Pair:
-    return max(amounts[0] for amounts in pairs), max(amounts[1] for amounts in pairs)
+def _larger(*pairs: Pair) -> Pair:
+    return max(cpu for cpu, _ in pairs), max(mem for _, mem in pairs)
 
 
 def said_of(row: VmRow, word: SchedulerReport | None) -> VmRow:
@@ -81,5 +80,5 @@ def said_of(row: VmRow, word: SchedulerReport | None) -> VmRow:
         return msgspec.structs.replace(row, reserved=NOTHING, denied=ZERO, migrating=False)
     # Permits arrive sooner than the scheduler's next report. Whatever is permitted or used is reserved, so no smaller
     # reservation is shown.
-    reserved = _larger((word.reserved, row.permit, row.use))
+    reserved = _larger(word.reserved, row.permit, row.use)
     return msgspec.structs.replace(row, reserved=reserved, denied=word.denied, migrating=word.migrating)
