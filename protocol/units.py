@@ -299,10 +299,6 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
         """The least number of compute units that covers both amounts."""
         return max(self.cpu.units_up(unit.cpu), self.mem.units_up(unit.mem))
 
-    def units_down(self, unit: ComputeUnit) -> int:
-        """The number of whole compute units that fit into both amounts."""
-        return min(self.cpu.units_down(unit.cpu), self.mem.units_down(unit.mem))
-
     @property
     def any(self) -> bool:
         """True if either amount is above zero."""

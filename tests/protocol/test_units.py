@@ -140,7 +140,7 @@ def test_resources_treat_cpu_and_memory_independently(left: Resources, right: Re
 
 @given(resources, units)
 def test_units_cover_larger_fit_smaller(amount: Resources, unit: ComputeUnit) -> None:
-    up, down = amount.units_up(unit), amount.units_down(unit)
+    up, down = amount.units_up(unit), min(amount.cpu.units_down(unit.cpu), amount.mem.units_down(unit.mem))
     assert amount.within(unit * up)
     assert (unit * down).within(amount)
     assert not amount.within(unit * (up - 1)) if up else amount == ZERO
