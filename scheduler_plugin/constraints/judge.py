@@ -22,8 +22,8 @@ from scheduler_plugin.constraints.model import (
     PodConstraints,
     PodTraits,
 )
-from scheduler_plugin.constraints.node_affinity import any_matches, node_matches, preferred_weight
 from scheduler_plugin.constraints.pod_affinity import PodAffinity, pod_affinity
+from scheduler_plugin.constraints.selectors import any_matches, node_matches, preferred_weight
 from scheduler_plugin.constraints.taints import discouragements, untolerated
 from scheduler_plugin.constraints.topology_spread import SpreadLimit, spread_limits
 
