@@ -17,10 +17,9 @@ from scheduler_plugin.injector.admission.injection import no_native_sidecars
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.certificates.gathered_bundle import GatheredBundle
 from scheduler_plugin.injector.certificates.keeper import CertificateKeeper, MissingSecretError
-from scheduler_plugin.injector.certificates.own_files import OwnCertificate
 from scheduler_plugin.injector.certificates.publishing import BundlePublisher
 from scheduler_plugin.injector.certificates.rotation import longest_pause
-from scheduler_plugin.injector.certificates.stored import BUNDLE, CERTIFICATE, KEY
+from scheduler_plugin.injector.certificates.stored import BUNDLE, CERTIFICATE, KEY, OwnCertificate
 from scheduler_plugin.injector.settings import InjectorSettings
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from scheduler_plugin.lease import Leadership, NotLeadingError
