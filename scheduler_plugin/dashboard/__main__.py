@@ -19,8 +19,7 @@ from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.dashboard.options import parsed
 from scheduler_plugin.dashboard.reviews import ApiJudge
 from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
-from scheduler_plugin.dashboard.sources.http_sources import HttpSources
-from scheduler_plugin.dashboard.sources.node_agents import NodeAgentAddresses
+from scheduler_plugin.dashboard.sources.http_sources import HttpSources, NodeAgentAddresses
 from scheduler_plugin.history.core.retention import RetentionBounds
 from scheduler_plugin.history.ports import History
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory

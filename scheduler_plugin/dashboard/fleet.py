@@ -19,7 +19,6 @@ from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.cluster.watches.kinds import FactChange, Kind
 from scheduler_plugin.dashboard.core.frames import GROUP, MOVE, NODE, STANDING, VM
 from scheduler_plugin.dashboard.core.journal import Journal
-from scheduler_plugin.dashboard.core.lasting import Lasting
 from scheduler_plugin.dashboard.core.rows import (
     PENDING,
     Row,
@@ -33,6 +32,7 @@ from scheduler_plugin.dashboard.core.rows import (
     vm_stated,
 )
 from scheduler_plugin.dashboard.core.said import SchedulerReport, differing, said_of, trouble_in, words
+from scheduler_plugin.dashboard.core.states import Lasting
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_plugin.dashboard.core import lasting
+from scheduler_plugin.dashboard.core import states
 from tests.scheduler_plugin.fake_cluster import VMS
 
 pytest.importorskip("playwright")
@@ -31,7 +31,7 @@ async def with_tables(seen: Visit) -> None:
 
 
 async def test_a_vm_that_waits_for_a_node_stands_out_and_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lasting, "LONG", Seconds(1.0))
+    monkeypatch.setattr(states, "LONG", Seconds(1.0))
     cluster, told = fleet(2, 2)
     stuck = running_vm("stuck", "default", "", 2)
     cluster.put(VMS, {**stuck, "status": {"phase": "Pending"}})

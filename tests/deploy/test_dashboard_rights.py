@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks
-from scheduler_plugin.dashboard.sources.node_agents import NodeAgentAddresses
+from scheduler_plugin.dashboard.sources.http_sources import NodeAgentAddresses
 from tests.deploy.test_rights import granted, right
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.dashboard.page_cluster import page, put_vm

@@ -12,8 +12,7 @@ import pytest
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.runtime.explaining.explain_access import AUDIENCE
 from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError
-from scheduler_plugin.dashboard.sources.http_sources import HttpSources
-from scheduler_plugin.dashboard.sources.node_agents import NodeAgentAddresses
+from scheduler_plugin.dashboard.sources.http_sources import HttpSources, NodeAgentAddresses
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.own_tokens import LASTS, TRIED_AGAIN_AFTER, USED_FOR, no_tokens, tokens_of
 from tests.fake_clock import FakeClock

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import httpx2 as httpx
 import msgspec
 
-from protocol.kubernetes.objects import Json, JsonObject, name_of, text
-from protocol.kubernetes.resources import escaped
+from protocol.kubernetes.objects import Json, JsonObject, items, name_of, text
+from protocol.kubernetes.resources import PODS, escaped
 from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import AUDIENCE, audience_of_agents
 from protocol.runtime.url_hosts import url_host
-from scheduler_plugin.dashboard.sources.node_agents import NodeAgentAddresses
+from protocol.units import Instant, Seconds
+from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 
 PATIENCE: Final = 5.0
@@ -25,6 +28,43 @@ PATIENCE: Final = 5.0
 LONGEST_ANSWER: Final = 64 * 1024 * 1024
 LONGEST_OF_AGENT: Final = 1024 * 1024
 AGENT_PORT: Final = 9101
+TIMEOUT: Final = Seconds(5.0)
+KEPT: Final = Seconds(10.0)
+SELECTOR: Final = "app.kubernetes.io/name=autoscaling-agent"
+
+
+@dataclass(slots=True)
+class NodeAgentAddresses:
+    """Addresses of the agents of nodes, by the pods of ``namespace``, listed over ``api`` at most every few seconds.
+
+    If a list fails, the last one stays.
+    """
+
+    api: KubernetesApi
+    namespace: str
+    clock: Clock
+    _known: dict[str, str] = field(default_factory=dict)
+    _until: Instant | None = None
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def address(self, node: str) -> str:
+        """The address of the agent on ``node``; empty if there is none."""
+        async with self._turn:
+            if self._until is None or self.clock.now() >= self._until:
+                await self._list()
+            return self._known.get(node, "")
+
+    async def _list(self) -> None:
+        # Set before the call, so that a list that fails is not repeated for each VM that people look at.
+        self._until = Instant(self.clock.now() + KEPT)
+        query = {"labelSelector": SELECTOR}
+        try:
+            answer = await self.api.call(ApiCall("GET", PODS.path(self.namespace), TIMEOUT, query))
+        except ApiError:
+            return
+        # A pod that has ended keeps its address in its status.
+        running = (pod for pod in items(answer, "items") if text(pod, "status", "phase") == "Running")
+        self._known = {text(pod, "spec", "nodeName"): text(pod, "status", "podIP") for pod in running}
 
 
 class Sources(Protocol):

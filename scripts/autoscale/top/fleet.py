@@ -14,8 +14,8 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from scheduler_plugin.dashboard.core.lasting import Lasting
 from scheduler_plugin.dashboard.core.rows import PENDING
+from scheduler_plugin.dashboard.core.states import Lasting
 from scripts.autoscale.demonstration.moves import ENDED
 from scripts.autoscale.explain import gathered, story_of
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of

@@ -14,8 +14,7 @@ from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError
 from scheduler_plugin.dashboard.sources import cluster_looks
 from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks, kept
-from scheduler_plugin.dashboard.sources.http_sources import HttpSources
-from scheduler_plugin.dashboard.sources.node_agents import KEPT, SELECTOR, NodeAgentAddresses
+from scheduler_plugin.dashboard.sources.http_sources import KEPT, SELECTOR, HttpSources, NodeAgentAddresses
 from scheduler_plugin.dashboard.telemetry import DashboardTelemetry
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.dashboard.page_cluster import PageCluster, Told, put_vm

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from protocol.kubernetes.objects import Json, child
 from scheduler_plugin.dashboard.core.frames import VM
-from scheduler_plugin.dashboard.core.lasting import LONG
 from scheduler_plugin.dashboard.core.rows import VmRow
-from scheduler_plugin.dashboard.core.states import CALM
+from scheduler_plugin.dashboard.core.states import CALM, LONG
 from scheduler_plugin.dashboard.fleet import SILENT
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.page_cluster import Page, a_node, a_pod, nodes_answer, page, put_vm

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, name_of, text
-from scheduler_plugin.dashboard.core.lasting import LONG
+from scheduler_plugin.dashboard.core.states import LONG
 from scripts.autoscale.top.columns import TableRow
 from scripts.autoscale.top.fleet import FleetReader
 from tests.fake_clock import FakeClock
