@@ -34,7 +34,8 @@ class ConnectionPool:
     def __init__(self, credentials: Credentials, most: int) -> None:
         url = urlsplit(credentials.server)
         self._address = (url.hostname or "", url.port or _PORTS[url.scheme])
-        self._tls = _context(credentials.tls) if url.scheme == "https" else None
+        tls = credentials.tls if isinstance(credentials.tls, ssl.SSLContext) else None
+        self._tls = (tls or trusting()) if url.scheme == "https" else None
         self._places = asyncio.Semaphore(most)
         self._idle: list[tuple[float, HttpConnection]] = []
         self.host = url.netloc
@@ -111,7 +112,3 @@ class ConnectionPool:
         # the process dies.
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         return connection
-
-
-def _context(tls: ssl.SSLContext | bool) -> ssl.SSLContext:
-    return tls if isinstance(tls, ssl.SSLContext) else trusting()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protocol.messages import ObjectName
@@ -31,14 +31,9 @@ class ConstraintContext:
 
     def terms_of(self, namespace: str, claims: tuple[str, ...]) -> VolumeTerms:
         """Node terms of the volumes of these claims."""
-        return tuple(self._terms(namespace, claims))
-
-    def _terms(self, namespace: str, claims: tuple[str, ...]) -> Iterator[tuple[NodeTerm, ...]]:
-        for claim in claims:
-            # PersistentVolumes have no namespace.
-            terms = self.volumes.get(ObjectName("", self.claims.get(ObjectName(namespace, claim), "")), ())
-            if terms:
-                yield terms
+        # PersistentVolumes have no namespace.
+        volumes = (ObjectName("", self.claims.get(ObjectName(namespace, claim), "")) for claim in claims)
+        return tuple(terms for volume in volumes if (terms := self.volumes.get(volume)))
 
 
 NOTHING_KNOWN = ConstraintContext()

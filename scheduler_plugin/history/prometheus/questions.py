@@ -1,6 +1,6 @@
 """Answers the port ``History`` from a Prometheus.
 
-The step is the scrape interval, unless a question is too large for that (``portions``); ``extent`` then says so.
+The step is the scrape interval, unless a question is too large for that (``step_of``); ``extent`` then says so.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ from scheduler_plugin.history.prometheus.expressions import (
     SCALES,
     SCRAPED,
     Expressions,
+    batches,
     census,
     crowd,
     interval_of,
     node_labels,
     over,
     range_step,
+    step_of,
+    stretches,
 )
-from scheduler_plugin.history.prometheus.portions import batches, step_of, stretches
 from scheduler_plugin.history.prometheus.server import Labels, PrometheusServer
 
 Key = tuple[tuple[str, str], ...]

@@ -32,7 +32,7 @@ from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.bills import bill, key_of
 from scheduler_plugin.history.ports import Period
 from scheduler_plugin.history.priced_usage import priced_usage
-from scheduler_plugin.history.prometheus import portions
+from scheduler_plugin.history.prometheus import expressions
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.history.sqlite.store import SqliteStore
@@ -189,7 +189,7 @@ async def test_hourly_load_is_costed_exactly(tmp_path: Path) -> None:
         found = PrometheusHistory(server.http, EVERY)
         (usage,) = await found.usage(week)
         high = await found.high_needs(week, 0.995)
-        with patch.object(portions, "AT_ONCE", 2000):
+        with patch.object(expressions, "AT_ONCE", 2000):
             (in_parts,) = await found.usage(week)
     reserved = PLACE["reserved_cpu"]
     assert (usage.span.known[reserved], usage.span.peaks[reserved]) == (7 * DAY, 4000)

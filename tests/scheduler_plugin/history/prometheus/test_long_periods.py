@@ -11,7 +11,7 @@ import pytest
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, PLACE, SECOND, Size
 from scheduler_plugin.history.ports import Period
-from scheduler_plugin.history.prometheus import portions
+from scheduler_plugin.history.prometheus import expressions
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 from tests.scheduler_plugin.history.prometheus.fake_prometheus import FakePrometheus, Times, Values
 
@@ -73,7 +73,7 @@ async def test_large_query_is_split(shift: int) -> None:
     answers = await whole.usage(period), await whole.high_needs(period, 0.9)
     assert max(points for _, points in server.asked) == 2 * 480
     server.asked.clear()
-    with patch.object(portions, "AT_ONCE", 500):
+    with patch.object(expressions, "AT_ONCE", 500):
         parts = PrometheusHistory(server.client, EVERY)
         assert (await parts.usage(period), await parts.high_needs(period, 0.9)) == answers
     assert max(points for _, points in server.asked) <= 500
@@ -82,7 +82,7 @@ async def test_large_query_is_split(shift: int) -> None:
 async def test_sampling_covers_every_clock_phase() -> None:
     server = fleet([DB, WEB], WEEK)
     history = PrometheusHistory(server.client, EVERY)
-    with patch.object(portions, "MOST_POINTS", 12_000):
+    with patch.object(expressions, "MOST_POINTS", 12_000):
         usages = await history.usage(WEEK)
     for usage in usages:
         assert usage.span.sums[RESERVED] == pytest.approx(7 * DAY * (4000 * 75 + 500 * 225) / 300, rel=0.001)

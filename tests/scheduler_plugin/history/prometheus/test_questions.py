@@ -14,7 +14,7 @@ import pytest
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, SECOND, VM_COLUMNS
 from scheduler_plugin.history.ports import HistoryError, Period
-from scheduler_plugin.history.prometheus import expressions, portions, questions
+from scheduler_plugin.history.prometheus import expressions, questions
 from scheduler_plugin.history.prometheus.expressions import SCRAPED
 from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 
@@ -36,7 +36,7 @@ def result(*series: Any) -> httpx.Response:
 
 
 def test_examples_in_docstrings_hold() -> None:
-    assert [doctest.testmod(module).failed for module in (expressions, portions, questions)] == [0, 0, 0]
+    assert [doctest.testmod(module).failed for module in (expressions, questions)] == [0, 0]
 
 
 async def test_a_name_cannot_leave_its_string() -> None:
