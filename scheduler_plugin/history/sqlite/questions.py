@@ -14,7 +14,6 @@ import msgspec
 
 from protocol.messages import ObjectName
 from scheduler_plugin.history.core.samples import (
-    Amount,
     DecisionRecord,
     Millis,
     MoveRecord,
@@ -22,7 +21,7 @@ from scheduler_plugin.history.core.samples import (
     Size,
     VmRecord,
 )
-from scheduler_plugin.history.core.spans import Span, clipped, joined, stepped
+from scheduler_plugin.history.core.spans import Span, clipped, joined, stepped, weighted_share
 from scheduler_plugin.history.ports import Extent, HistoryError, NodeUsage, Period, Usage
 from scheduler_plugin.history.sqlite.files import open_to_read, set_aside_files
 from scheduler_plugin.history.sqlite.schema import NODE_SPANS, VM_SPANS, SpanTable
@@ -200,22 +199,3 @@ def _high_needs(connection: sqlite3.Connection, period: Period, share: float) ->
         for (namespace, name), amounts in levels.items():
             needs.setdefault(ObjectName(namespace, name), [0, 0])[place] = weighted_share(amounts, share)
     return {vm: Size(*amounts) for vm, amounts in needs.items()}
-
-
-def weighted_share(levels: Iterable[tuple[Amount, Millis]], share: float) -> Amount:
-    """The least of the amounts that covers ``share`` (0..1) of the time; ``levels`` are amounts with how long each
-    held. 0 if there is no time.
-
-    >>> weighted_share([(1, 90), (8, 10)], 0.9), weighted_share([(1, 90), (8, 10)], 0.95)
-    (1, 8)
-    >>> weighted_share([], 0.9)
-    0
-    """
-    ranked = sorted(levels)
-    # Above 1 the loop would run past the greatest amount.
-    remaining = min(1.0, share) * sum(lasted for _, lasted in ranked)
-    for amount, lasted in ranked:
-        remaining -= lasted
-        if remaining <= 0:
-            return amount
-    return 0
