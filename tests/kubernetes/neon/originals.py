@@ -22,8 +22,8 @@ from deploy.local.certificates import Authority, CertificateSubject, issue
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
 from deploy.local.kubernetes.programs.build import Builder
 from deploy.local.kubernetes.programs.toolchain import find_go
-from deploy.local.kubernetes.programs.versions import NEON
 from tests.kubernetes.neon.places import Place
+from tests.module_sets import NEON
 
 ACCOUNT_FILES: Final = "run/secrets/kubernetes.io/serviceaccount"
 AGENT_CONFIG: Final[dict[str, Any]] = {
