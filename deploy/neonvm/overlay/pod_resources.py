@@ -1,10 +1,8 @@
 """The kubelet's PodResources API v1, as far as the network program asks it: which pod has which place (pure)."""
-# ruff: noqa: N802 - a name of protobuf
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol, cast
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -31,31 +29,10 @@ class MalformedAnswerError(ValueError):
     """The kubelet's answer cannot be read."""
 
 
-class _Devices(Protocol):
-    resource_name: str
-    device_ids: Sequence[str]
-
-
-class _Container(Protocol):
-    devices: Sequence[_Devices]
-
-
-class _Pod(Protocol):
-    name: str
-    namespace: str
-    containers: Sequence[_Container]
-
-
-class _Response(Protocol):
-    pod_resources: Sequence[_Pod]
-
-    def ParseFromString(self, serialized: bytes) -> int:
-        """Reads the bytes of the wire."""
-
-
 def holders(response: bytes, resource: str, place: str) -> list[ObjectName]:
     """The pods that have ``place`` of ``resource``. Raises ``MalformedAnswerError``."""
-    message = cast("_Response", MESSAGES["ListPodResourcesResponse"]())
+    # Any: the class is made at run time, and no type knows its fields.
+    message: Any = MESSAGES["ListPodResourcesResponse"]()
     try:
         message.ParseFromString(response)
     except DecodeError as error:
