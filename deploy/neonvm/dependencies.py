@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import string
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder
@@ -15,6 +17,8 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 
+_LETTERS: Final = string.ascii_lowercase + string.digits
+
 PodForm = Callable[[Json, Json], Json]
 """Turns a VM and the plain pod of its plan into the pod that the cluster needs."""
 
@@ -22,6 +26,11 @@ PodForm = Callable[[Json, Json], Json]
 def as_planned(vm: Json, pod: Json) -> Json:  # noqa: ARG001 - a PodForm
     """The plain pod: a kubelet of ours knows what to do with it."""
     return pod
+
+
+def random_suffix() -> str:
+    """Five letters and digits, as Kubernetes appends to generated names."""
+    return "".join(random.choices(_LETTERS, k=5))
 
 
 class GuestHost(Protocol):
@@ -67,6 +76,6 @@ class ControllerDependencies:
     guest_host: GuestHost
     events: EventRecorder
     clock: Clock
-    suffix: Callable[[], str]
     sidecars: bool
+    suffix: Callable[[], str] = random_suffix
     form: PodForm = as_planned

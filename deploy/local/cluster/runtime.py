@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import string
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +27,6 @@ from deploy.neonvm.runner.resizer import HERE, Pace
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-
-_SUFFIX_LETTERS = string.ascii_lowercase + string.digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +68,6 @@ class Runtime:
             guest_host=self._kubelet,
             events=EventRecorder(client, "neonvm-controller", clock),
             clock=clock,
-            # Five letters and digits, as Kubernetes appends to generated names.
-            suffix=lambda: "".join(random.choices(_SUFFIX_LETTERS, k=5)),
             sidecars=deps.sidecars,
         )
         self._controller = NeonVmController(controllers)

@@ -13,7 +13,7 @@ from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
 from deploy.neonvm.objects.same_guest import with_guest_of
 from deploy.neonvm.objects.target_pod import target_pod
-from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
+from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers
 from deploy.neonvm.ports import TransferInfo, TransferLimits
 from protocol.kubernetes.conditions import stamped
 from protocol.kubernetes.objects import Json, child, items, name_of, node_of, text, uid_of
@@ -68,7 +68,7 @@ class MigrationExecutor:
             # Before the finalizer goes, so that the outcome is never lost.
             await self._tell(facts)
         if todo.remove_finalizer:
-            await self._let_go(migration)
+            await self._patch(migration, {"finalizers": other_finalizers(migration)})
         elif remaining > 0:
             # No event tells that the time is up.
             self._requeue(_vm_of(migration), remaining)
@@ -78,12 +78,7 @@ class MigrationExecutor:
         owners = items(migration, "metadata", "ownerReferences")
         if vm is not None and not is_owned_by(migration, vm):
             owners = [*owners, owner_reference(VIRTUAL_MACHINES, vm, controller=False)]
-        await self._patch(migration, {"finalizers": [*_finalizers(migration), FINALIZER], "ownerReferences": owners})
-
-    async def _let_go(self, migration: Json) -> None:
-        await self._patch(
-            migration, {"finalizers": [finalizer for finalizer in _finalizers(migration) if finalizer != FINALIZER]}
-        )
+        await self._patch(migration, {"finalizers": [*finalizers_of(migration), FINALIZER], "ownerReferences": owners})
 
     async def _patch(self, migration: Json, metadata: Json) -> None:
         # A merge patch replaces whole lists, so it must only apply to the version that was read.
@@ -211,8 +206,3 @@ def _pod_of(migration: Json, end: str) -> ObjectName:
 
 def _vm_of(migration: Json) -> ObjectName:
     return ObjectName(name_of(migration).namespace, text(migration, "spec", "vmName"))
-
-
-def _finalizers(migration: Json) -> list[object]:
-    finalizers = child(migration, "metadata").get("finalizers")
-    return list(finalizers) if isinstance(finalizers, list) else []

@@ -14,7 +14,7 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
@@ -36,8 +36,11 @@ _OURS: Final = (DEAF, HAND, HOLD, TAKE)
 """In this order they are removed: what ``hold`` has goes to its guest once ``hand`` is gone."""
 
 
-class FrameHandover(Protocol):
-    """Keeps frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``."""
+class FrameHandover:
+    """Keeps frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``.
+
+    This one keeps none: senders must repeat the frames that are not read.
+    """
 
     async def prepare(self) -> None:
         """Prepares before the move. If that fails, senders must repeat the frames that are not read."""
@@ -50,22 +53,6 @@ class FrameHandover(Protocol):
 
     async def finish(self) -> None:
         """The target has the guest, and its source has ended."""
-
-
-class NoHandover:
-    """Senders must repeat the frames that are not read."""
-
-    async def prepare(self) -> None:
-        """Nothing."""
-
-    async def divert(self) -> None:
-        """Nothing."""
-
-    async def restore(self) -> None:
-        """Nothing."""
-
-    async def finish(self) -> None:
-        """Nothing."""
 
 
 class SourceFilters:
@@ -108,7 +95,7 @@ class SourceFilters:
         await _clear(self._machine)
 
 
-class DirectHandover:
+class DirectHandover(FrameHandover):
     """From one QEMU to another on the same machine."""
 
     def __init__(self, source: Machine, target: Machine, clock: Clock, held_for: Seconds) -> None:

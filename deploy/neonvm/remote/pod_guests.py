@@ -30,7 +30,6 @@ from deploy.neonvm.ports import (
     TransferInfo,
     TransferLimits,
 )
-from deploy.neonvm.qemu.frame_handover import NoHandover
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.looks import Looks
@@ -191,8 +190,7 @@ class PodGuests:
             clock=clock,
             lead_to_source=functools.partial(self._lead_to, ends[0]),
             lead_to_target=functools.partial(self._lead_to, ends[1]),
-            # The pods hand over frames themselves, without the controller.
-            frames=NoHandover(),
+            # No frames here: the pods hand them over themselves.
             wire=TlsWire(*ends, move, clock.wall()),
             arbiter=SourceDecides(ends[0], move),
         )

@@ -1,4 +1,4 @@
-"""A guest in a runner pod behind the guest port: its size is asked and ordered through its runner.
+"""A guest in a runner pod as a ``ResizableGuest``: its size is asked and ordered through its runner.
 
 A pod that is open is asked as NeonVM's runner is: it says its CPU, and QEMU the memory. With ``QmpScaling`` that runner
 only notes the CPU, which QEMU plugs in and out (``plugged_cpus``).
@@ -12,18 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from deploy.neonvm.objects.booted import Booted
-from deploy.neonvm.ports import (
-    Acceleration,
-    Guest,
-    GuestError,
-    GuestPhase,
-    GuestState,
-    Survivor,
-    TransferError,
-    TransferFault,
-    TransferInfo,
-    TransferLimits,
-)
+from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.handover import TargetSays, target_says
 from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK, MEMORY_DEVICE
 from deploy.neonvm.qemu.transfer_report import parse_memory, parse_run_state
@@ -69,21 +58,6 @@ class RemoteGuest:
     def is_open(self) -> bool:
         """True if its pod lets everyone in, as those of NeonVM's controller do."""
         return self.runner.place.is_open
-
-    async def start(self) -> None:
-        """Its pod has done it."""
-
-    async def receive(self) -> None:
-        """Its pod has done it."""
-
-    async def send(
-        self,
-        target: Guest,  # noqa: ARG002 - a part of the port
-        limits: TransferLimits,  # noqa: ARG002
-        progress: Callable[[TransferInfo], None],  # noqa: ARG002
-    ) -> TransferInfo:
-        """Guests in pods are moved by ``PodGuests``, which knows both pods. Raises ``TransferError``."""
-        raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, "a guest in a pod does not move by itself")
 
     async def state(self) -> GuestState:
         """The guest's present size. Raises ``GuestError``."""
@@ -155,6 +129,3 @@ class RemoteGuest:
         """Never returns: the pod's end is what the API server says."""
         await asyncio.Event().wait()
         return ""
-
-    async def stop(self) -> None:
-        """The pod's deletion does it."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from deploy.neonvm.ports import CPU, MEMORY, Guest, GuestError, GuestPhase, GuestState
+from deploy.neonvm.ports import CPU, MEMORY, GuestError, GuestPhase, GuestState, ResizableGuest
 from protocol.backoff import Backoff
 from protocol.runtime.clock import Clock
 from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
@@ -56,7 +56,7 @@ class Resizer:
 
     def __init__(
         self,
-        guest: Guest,
+        guest: ResizableGuest,
         starting: Resources,
         clock: Clock,
         on_change: Callable[[], None],

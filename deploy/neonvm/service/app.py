@@ -6,8 +6,6 @@ Every replica keeps its caches; the one that holds the Lease acts.
 from __future__ import annotations
 
 import asyncio
-import random
-import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -33,7 +31,6 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from scheduler_plugin.lease import Leadership
 
-_LETTERS: Final = string.ascii_lowercase + string.digits
 _KINDS: Final = (PODS, VIRTUAL_MACHINES, MIGRATIONS, IP_ADDRESSES)
 
 
@@ -81,8 +78,6 @@ class ControllerService:
             guest_host=self.guests,
             events=EventRecorder(deps.client, "neonvm-controller", deps.clock),
             clock=deps.clock,
-            # Five characters, as at the end of names that Kubernetes generates.
-            suffix=lambda: "".join(random.choices(_LETTERS, k=5)),
             # `RunnerForm` adds the agent itself, as a native sidecar.
             sidecars=False,
             form=self._pod,
