@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.neonvm.network.listeners import who_listens
-from deploy.neonvm.network.sockets import tcp_socket
+from deploy.neonvm.network.sockets import tcp_socket, who_listens
 from deploy.neonvm.ports import NetworkError
 
 _OTHERS: Final = range(61000, 65536)

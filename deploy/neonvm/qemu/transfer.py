@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
-from deploy.neonvm.qemu.frame_handover import FrameHandover
-from deploy.neonvm.qemu.frame_lead import FrameLead
+from deploy.neonvm.qemu.frame_handover import FrameHandover, FrameLead
 from deploy.neonvm.qemu.handover import (
     HELD_BY_THE_MOVE,
     HandoverStep,

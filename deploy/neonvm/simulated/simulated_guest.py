@@ -29,9 +29,8 @@ from deploy.neonvm.ports import (
     TransferInfo,
     TransferLimits,
 )
-from deploy.neonvm.simulated.simulated_database import SimulatedDatabase
 from deploy.neonvm.simulated.simulated_load import Demand, Load
-from deploy.neonvm.simulated.simulated_model import SimulatedKernel
+from deploy.neonvm.simulated.simulated_model import SimulatedDatabase, SimulatedKernel
 from deploy.neonvm.simulated.simulated_server import GuestServer
 from deploy.neonvm.simulated.simulated_transfer import Course, MemoryLoad
 from protocol.messages import ObjectName

@@ -23,10 +23,9 @@ import msgspec
 
 from deploy.neonvm.network.plain_http import Reply, read_request, write_reply
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.simulated.simulated_database import SimulatedDatabase
 from deploy.neonvm.simulated.simulated_load import Demand
 from deploy.neonvm.simulated.simulated_metrics import exposition
-from deploy.neonvm.simulated.simulated_model import SimulatedKernel
+from deploy.neonvm.simulated.simulated_model import SimulatedDatabase, SimulatedKernel
 from protocol.units import Bytes
 
 
