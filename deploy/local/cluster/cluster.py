@@ -36,7 +36,7 @@ from deploy.local.cluster.control_plane import (
     scheduler,
 )
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.guests import GuestRuntime, make_guests
+from deploy.local.cluster.guests import make_guests
 from deploy.local.cluster.node_agents import NodeAgents
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
@@ -46,8 +46,10 @@ from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.private_file import secret_file
 from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
-from deploy.neonvm.ports import GuestError, NetworkError
+from deploy.neonvm.ports import GuestError, Guests, NetworkError
+from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from deploy.neonvm.runner.resizer import HERE
+from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
 from protocol.runtime.clock import SystemClock
 
 
@@ -132,9 +134,7 @@ class Cluster:
             httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=5.0)
         )
 
-    def _runtime(
-        self, client: ApiClient, extender: httpx.AsyncClient, network: LocalNetwork, made: GuestRuntime
-    ) -> Runtime:
+    def _runtime(self, client: ApiClient, extender: httpx.AsyncClient, network: LocalNetwork, made: Guests) -> Runtime:
         spec = self._spec
         names = frozenset(node.name for node in spec.node_specs)
         return Runtime(
@@ -142,7 +142,7 @@ class Cluster:
                 client,
                 extender,
                 network,
-                made.guests,
+                made,
                 self._clock,
                 self._folder.root,
                 names,
@@ -194,7 +194,7 @@ class Cluster:
         finally:
             await network.down()
 
-    async def _guests(self, network: LocalNetwork) -> GuestRuntime:
+    async def _guests(self, network: LocalNetwork) -> QemuGuests | SimulatedGuests:
         self._progress.begin("guests")
         guests = await make_guests(self._spec, network, self._clock, self._progress.note)
         self._progress.done(guests.description)

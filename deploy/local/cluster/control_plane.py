@@ -15,8 +15,9 @@ import httpx2 as httpx
 from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError, client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
-from deploy.local.cluster.settings import control_kubeconfig, guarded_settings, scheduler_settings
+from deploy.local.cluster.settings import guarded_settings, scheduler_settings
 from deploy.local.kubelet.agents import AGENT_PORT, AGENTS_PORT, API_PORT
+from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.local.private_file import secret_file, write_private
 from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork
@@ -76,7 +77,9 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalP
     """The scheduler's process; writes its settings if there are none yet, and its kubeconfig."""
     _write_settings(folder)
     token = (folder.root / "admin-token").read_text().strip()
-    write_private(folder.control_kubeconfig, control_kubeconfig(f"http://{host}:{network.port_for(API_PORT)}", token))
+    # Plain HTTP: other users of the machine cannot listen to the cluster's network.
+    login = kubeconfig(f"http://{host}:{network.port_for(API_PORT)}", b"", "control-plane", tokened(token))
+    write_private(folder.control_kubeconfig, login)
     arguments = [
         *("--config", str(folder.scheduler_config)),
         *("--kubeconfig", str(folder.control_kubeconfig)),

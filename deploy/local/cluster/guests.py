@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from deploy.local.cluster.loads import load_of
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.neonvm.ports import Guests, PodSockets
+from deploy.neonvm.ports import PodSockets
 from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
 from protocol.runtime.clock import Clock
@@ -17,20 +16,13 @@ from vm_image.build import cached_image, ensure_image
 from vm_image.host import BuildError
 
 
-@dataclass(frozen=True, slots=True)
-class GuestRuntime:
-    """The maker of guests, and one line about it for people."""
-
-    guests: Guests
-    description: str
-
-
-async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say: Callable[[str], None]) -> GuestRuntime:
+async def make_guests(
+    spec: ClusterSpec, sockets: PodSockets, clock: Clock, say: Callable[[str], None]
+) -> QemuGuests | SimulatedGuests:
     """Prepares guests. Raises ``StepFailedError`` and ``GuestError`` with a remedy."""
     if spec.guests == "simulated":
         load = spec.load or ("waves" if spec.vms else "idle")
-        simulated = SimulatedGuests(sockets, clock, load_of(load, spec.vms))
-        return GuestRuntime(simulated, simulated.description)
+        return SimulatedGuests(sockets, clock, load_of(load, spec.vms))
     try:
         image = cached_image()
         if image is None:
@@ -38,5 +30,4 @@ async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say:
             image = await asyncio.to_thread(ensure_image, say)
     except BuildError as error:
         raise StepFailedError(f"the guest image cannot be built: {error}") from error
-    real = await QemuGuests.prepare(image, sockets, clock)
-    return GuestRuntime(real, real.description)
+    return await QemuGuests.prepare(image, sockets, clock)

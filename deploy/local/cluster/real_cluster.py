@@ -25,7 +25,7 @@ from deploy.local.cluster.control import (
 )
 from deploy.local.cluster.control_plane import background
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.progress import Progress, StepFailedError
+from deploy.local.cluster.progress import Progress, StepFailedError, innermost
 from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine.control_groups import make_group, remove_group
@@ -103,7 +103,7 @@ class RealCluster:
         except* NodeError as errors:
             raise _failure(errors) from errors
         except* (NetworkError, NoProgramsError, OSError) as errors:
-            raise StepFailedError(str(_first(errors)), str(self._folder.log("cluster"))) from errors
+            raise StepFailedError(str(innermost(errors)), str(self._folder.log("cluster"))) from errors
 
     async def _bring_up(self, stack: AsyncExitStack) -> None:
         programs = await self._programs()
@@ -291,9 +291,5 @@ async def _answers(client: ApiClient) -> str:
 
 
 def _failure(errors: ExceptionGroup[NodeError]) -> StepFailedError:
-    first = _first(errors)
+    first = innermost(errors)
     return StepFailedError(str(first), str(first.log) if isinstance(first, NodeError) else "")
-
-
-def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

@@ -56,7 +56,9 @@ async def _run(options: argparse.Namespace) -> None:
     # Called with each allocation: a module that is loaded later counts from then on.
     devices = functools.partial(present, options.devices)
     plugin = DevicePlugin(options.count, devices, telemetry)
-    registration = Registration(DeviceOffer(options.resource, Path(options.folder)), plugin, clock, telemetry)
+    registration = Registration(
+        DeviceOffer(options.resource, Path(options.folder)), plugin, clock, telemetry.registered
+    )
     telemetry.watch(options.devices, devices)
     telemetry.watch_registered(lambda: registration.is_registered)
     probes = probes_app("neonvm-devices", DESCRIPTION, lambda: _ready(registration), telemetry.page)

@@ -5,21 +5,18 @@ Such a runner only records the CPU that is ordered; the guest has the slots that
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from deploy.neonvm.ports import GuestError
+from deploy.neonvm.qemu.machine import Machine
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
 _SECONDS: Final = Seconds(3.0)
 _PAUSE: Final = Seconds(0.1)
 _PLUGGED: Final = "/machine/peripheral/cpu"
-
-
-class _Machine(Protocol):
-    async def call(self, command: str, arguments: dict[str, object] | None = None) -> object: ...
 
 
 class _Slot(msgspec.Struct, frozen=True, rename="kebab"):
@@ -32,12 +29,12 @@ class _Slot(msgspec.Struct, frozen=True, rename="kebab"):
         return self.props.get("core-id", 0)
 
 
-async def count_plugged(machine: _Machine, who: str) -> int:
+async def count_plugged(machine: Machine, who: str) -> int:
     """The number of CPUs that the guest of ``who`` has. Raises ``GuestError``."""
     return sum(slot.qom_path is not None for slot in await _slots(machine, who))
 
 
-async def plug(machine: _Machine, who: str, wanted: int, clock: Clock) -> None:
+async def plug(machine: Machine, who: str, wanted: int, clock: Clock) -> None:
     """Gives the guest of ``who`` this many CPUs. Raises ``GuestError``."""
     # Plugged in from the first slot and out from the last; QEMU promises no order.
     slots = sorted(await _slots(machine, who), key=lambda slot: slot.core)
@@ -57,7 +54,7 @@ async def plug(machine: _Machine, who: str, wanted: int, clock: Clock) -> None:
         await clock.sleep(_PAUSE)
 
 
-async def _slots(machine: _Machine, who: str) -> list[_Slot]:
+async def _slots(machine: Machine, who: str) -> list[_Slot]:
     try:
         return msgspec.convert(await machine.call("query-hotpluggable-cpus"), list[_Slot])
     except msgspec.ValidationError as error:

@@ -72,7 +72,7 @@ class Node:
 async def node(folder: Path, *devices: str) -> AsyncIterator[Node]:
     clock, telemetry, there = PatientClock(), DeviceTelemetry(), list(devices)
     plugin = DevicePlugin(COUNT, lambda: there, telemetry)
-    registration = Registration(DeviceOffer(RESOURCE, folder), plugin, clock, telemetry)
+    registration = Registration(DeviceOffer(RESOURCE, folder), plugin, clock, telemetry.registered)
     telemetry.watch_registered(lambda: registration.is_registered)
     work = asyncio.create_task(registration.run())
     try:

@@ -16,11 +16,11 @@ from deploy.local.kubernetes.plan.cluster_plan import API_PORT, API_SERVICE, CON
 from deploy.local.kubernetes.plan.kubeconfigs import (
     ADMIN,
     NODES,
-    Certified,
-    Tokened,
+    certified,
     kubeconfig,
     node_user,
     token_list,
+    tokened,
 )
 from deploy.local.private_file import secret_file, write_private
 
@@ -68,12 +68,12 @@ class Pki:
     def kubeconfig_of(self, identity: CertificateSubject) -> str:
         """A kubeconfig for a program in the cluster's network."""
         pair = issue(self.signer, identity, self.now)
-        login = Certified(pair.certificate_pem, pair.key_pem)
+        login = certified(pair.certificate_pem, pair.key_pem)
         return kubeconfig(INSIDE, self.signer.certificate_pem, identity.user, login)
 
     def admin_kubeconfig(self, server: str) -> str:
         """A kubeconfig for people who reach the API server at ``server``."""
-        return kubeconfig(server, self.signer.certificate_pem, ADMIN, Tokened(self.admin_token))
+        return kubeconfig(server, self.signer.certificate_pem, ADMIN, tokened(self.admin_token))
 
     def write_node(self, node: NodePlan, folder: Path) -> None:
         """Write the credentials of ``node``, and the authority that it trusts, into its folder of settings."""
