@@ -19,8 +19,14 @@ import httpx2 as httpx
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
-from deploy.neonvm.access.connections import CONNECT_SECONDS, RunnerConnections, RunnerPlace, Showing, Streams
-from deploy.neonvm.access.runner_transport import RunnerTransport
+from deploy.neonvm.access.connections import (
+    CONNECT_SECONDS,
+    AskRunner,
+    RunnerConnections,
+    RunnerPlace,
+    Showing,
+    Streams,
+)
 from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.address_choice import AddressRange
@@ -28,7 +34,6 @@ from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies
 from deploy.neonvm.remote.runner_client import RunnerClient
-from deploy.neonvm.service.__main__ import RUNNER_TIMEOUT
 from protocol.kubernetes.objects import Json, items
 from protocol.kubernetes.resources import IP_ADDRESSES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
@@ -68,7 +73,7 @@ def measure_guest_looks() -> list[Following]:
 
 
 async def _measured(count: int, silent: int) -> Following:
-    async with _pods() as port, _controller(count, silent, port) as (guests, http):
+    async with _pods() as port, _controller(count, silent, port) as (guests, ask):
         began = time.perf_counter()
         task = asyncio.create_task(guests.run())
         try:
@@ -80,17 +85,17 @@ async def _measured(count: int, silent: int) -> Following:
             known_after = time.perf_counter() - began
             # The first look at all pods is more work than following them, and is not measured.
             await asyncio.sleep(_SETTLING)
-            return await _steady(silent, known_after, http, port)
+            return await _steady(silent, known_after, ask, port)
         finally:
             task.cancel()
             await asyncio.wait((task,))
 
 
-async def _steady(silent: int, known: float, http: httpx.AsyncClient, port: int) -> Following:
+async def _steady(silent: int, known: float, ask: AskRunner, port: int) -> Following:
     orders = list[float]()
-    # No pod has this address, but the HTTP client is the one that follows all pods: an order waits if they hold that
-    # client up.
-    runner = RunnerClient(http, RunnerPlace("a pod", "", f"{ANSWERING}9.9", port, port), Looks())
+    # No pod has this address, but the connections are those by which all pods are followed: an order waits if they
+    # hold them up.
+    runner = RunnerClient(ask, RunnerPlace("a pod", "", f"{ANSWERING}9.9", port, port), Looks())
     before, cpu, began = await _count(port), time.process_time(), time.perf_counter()
     while (passed := time.perf_counter() - began) < _SECONDS:
         sent_at = time.perf_counter()
@@ -132,7 +137,7 @@ async def _count(port: int) -> int:
 
 
 @asynccontextmanager
-async def _controller(count: int, silent: int, port: int) -> AsyncIterator[tuple[PodGuests, httpx.AsyncClient]]:
+async def _controller(count: int, silent: int, port: int) -> AsyncIterator[tuple[PodGuests, AskRunner]]:
     """The part that follows guests, with caches that have been listed."""
     clock = SystemClock()
     listed = {
@@ -141,16 +146,17 @@ async def _controller(count: int, silent: int, port: int) -> AsyncIterator[tuple
     }
     client = _static_api(listed)
     connections = PlainConnections()
-    http = httpx.AsyncClient(transport=RunnerTransport(connections), timeout=RUNNER_TIMEOUT)
-    async with client, http:
+    async with client:
         caches = {kind: Informer(client, kind, clock) for kind in (PODS, VIRTUAL_MACHINES, IP_ADDRESSES)}
         pods, vms, addresses = caches.values()
         claims = AddressClaims(client, addresses, vms, AddressRange.parse("10.111.0.1-10.111.0.9"))
-        deps = PodGuestsDependencies(pods, http, connections.monitor, claims, clock, lambda _: None, connections.forget)
+        deps = PodGuestsDependencies(
+            pods, connections.ask, connections.monitor, claims, clock, lambda _: None, connections.forget
+        )
         guests = PodGuests(deps)
         for informer in (vms, pods):
             await informer.refresh()
-        yield guests, http
+        yield guests, connections.ask
 
 
 class PlainConnections(RunnerConnections):

@@ -21,6 +21,8 @@ from deploy.neonvm.access.keys import fingerprint
 from deploy.neonvm.network.sockets import connected, tcp_socket
 
 CONNECT_SECONDS: Final = 3.0
+_MOST: Final = 256
+"""Requests at a time: more than ``Looks`` has turns, so orders never wait for pods that do not answer."""
 _CHUNK: Final = 64 * 1024
 
 
@@ -64,6 +66,10 @@ class Streams:
         self.writer.close()
 
 
+AskRunner = Callable[[RunnerPlace, str, str, bytes], Awaitable[RunnerHttpResponse]]
+"""One request to a pod's API: method, path and body. Raises ``OSError``."""
+
+
 class RunnerConnections:
     """``showing`` is called for each connection; ``pod_of`` returns the uid of the pod that a token is bound to, empty
     if the API server does not accept it, and raises ``OSError``.
@@ -74,10 +80,25 @@ class RunnerConnections:
         self._pod_of = pod_of
         self._proven: dict[str, tuple[bytes, str]] = {}
         self._bridges: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(_MOST)
 
     def forget(self, uid: str) -> None:
         """The pod has ended."""
         self._proven.pop(uid, None)
+
+    async def ask(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+        """One request to the runner's API. Raises ``OSError`` if the pod cannot be reached, or is not the one meant."""
+        async with self._places:
+            try:
+                # No connection is reused: at the next request another pod may have the address.
+                streams = await self.api(place)
+            except TimeoutError as error:
+                # Its own text is empty.
+                raise OSError("no answer in time") from error
+            try:
+                return await streams.ask(method, path, body)
+            finally:
+                streams.close()
 
     async def api(self, place: RunnerPlace) -> Streams:
         """A connection to the runner's API. Raises ``OSError``."""

@@ -13,11 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import httpx2 as httpx
-
 from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer, ObjectChange
-from deploy.neonvm.access.connections import RunnerPlace
+from deploy.neonvm.access.connections import AskRunner, RunnerPlace
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.objects.owners import migration_of
@@ -76,7 +74,7 @@ class PodGuestsDependencies:
     """
 
     pods: Informer
-    http: httpx.AsyncClient
+    ask: AskRunner
     connect: Connect
     claims: AddressClaims
     clock: Clock
@@ -265,7 +263,7 @@ class PodGuests:
         def opened() -> RemoteMachine:
             return RemoteMachine(place, self._deps.connect, lambda: self._lives(name, uid))
 
-        return RunnerClient(self._deps.http, place, self._looks), opened
+        return RunnerClient(self._deps.ask, place, self._looks), opened
 
     def _lives(self, name: ObjectName, uid: str) -> bool:
         pod = self._deps.pods.get(name)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2 as httpx
@@ -21,6 +23,7 @@ from deploy.neonvm.remote.runner_client import RunnerClient
 from protocol.kubernetes.objects import child, items, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.units import Seconds
+from tests.neonvm.access.secured_pod import Reviews, connections
 from tests.neonvm.remote.pods_world import DB, OpenForm, World, world
 
 PLACE = RunnerPlace("default/db-x", "uid", "10.0.0.9", 25183, 20183)
@@ -168,36 +171,40 @@ async def test_oversized_qmp_message_is_guest_fault() -> None:
         each.close()
 
 
-def client(answer: Callable[[httpx.Request], httpx.Response]) -> RunnerClient:
-    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-    return RunnerClient(http, PLACE, Looks(), patience=Seconds(0.05))
+ENDLESS = b"HTTP/1.0 200 OK\r\n\r\n"
+HEAD = b"HTTP/1.0 %d X\r\nContent-Length: %d\r\n%s\r\n"
 
 
-class Endless(httpx.AsyncByteStream):
-    """An answer that goes on and on, in parts of one size."""
-
-    def __init__(self, part: bytes) -> None:
-        self._part = part
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while True:
-            await asyncio.sleep(0)
-            yield self._part
+def answer_of(status: int, body: bytes, headers: bytes = b"") -> bytes:
+    return HEAD % (status, len(body), headers) + body
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "part", "said"),
     [
-        (lambda _: httpx.Response(200, content=b"x" * 70_000), "says too much at /status"),
-        (lambda _: httpx.Response(200, stream=Endless(b"x" * 1000)), "says too much at /status"),
-        (lambda _: httpx.Response(200, stream=Endless(b"")), "does not answer"),
-        (lambda _: httpx.Response(200, stream=Endless(b"x"), headers={"Content-Encoding": "gzip"}), "packs"),
-        (lambda _: httpx.Response(500, content=b"\xff" * 1000), "refused /status: "),
-        (lambda _: httpx.Response(200, content=b"[" * 60_000), "gave no usable answer"),
+        (answer_of(200, b"x" * 70_000), b"", "says too much at /status"),
+        (ENDLESS, b"x" * 1000, "/status cannot be read: it is too long"),
+        (ENDLESS, b"", "does not answer"),
+        (answer_of(200, b"x", b"Content-Encoding: gzip\r\n"), b"", "packs"),
+        (answer_of(500, b"\xff" * 1000), b"", "refused /status: "),
+        (answer_of(200, b"[" * 60_000), b"", "gave no usable answer"),
     ],
     ids=["large", "endless", "slow", "packed", "no text", "deep"],
 )
-async def test_an_answer_has_a_size_and_a_time(answer: Callable[[httpx.Request], httpx.Response], said: str) -> None:
-    with pytest.raises(GuestError, match=said) as refused:
-        await client(answer).status()
+async def test_an_answer_has_a_size_and_a_time(answer: bytes, part: bytes, said: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        with suppress(ConnectionError):
+            while part:
+                writer.write(part)
+                await writer.drain()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        place = replace(PLACE, address="127.0.0.1", api=server.sockets[0].getsockname()[1], is_open=True)
+        client = RunnerClient(connections(Reviews()).ask, place, Looks(), patience=Seconds(0.5))
+        with pytest.raises(GuestError, match=said) as refused:
+            await client.status()
     assert len(str(refused.value)) < 500
