@@ -42,6 +42,11 @@ class PodRole(Enum):
     BOOTING = "boots"
     RUNNING = "runs"
 
+    @classmethod
+    def of(cls, phase: GuestPhase) -> PodRole:
+        """The role of a pod whose guest is in this phase."""
+        return cls.EMPTY if phase is GuestPhase.STOPPED else cls[phase.name]
+
 
 @dataclass(frozen=True, slots=True)
 class GuestState:

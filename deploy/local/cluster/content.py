@@ -16,7 +16,8 @@ except ImportError:  # PyYAML built without libyaml: slower, but the same otherw
 
 from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.local.kubelet.node_object import NodeSpec, node_labels, node_object
-from protocol.kubernetes.objects import Json, items, name_of, node_of, text
+from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.objects import Json, name_of, node_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import timestamp
@@ -67,10 +68,7 @@ async def apply_crds(client: ApiClient, clock: Clock) -> int:
 
 async def _is_established(client: ApiClient, name: str) -> bool:
     definition = await client.get(CUSTOM_RESOURCE_DEFINITIONS, ObjectName("", name))
-    conditions = items(definition, "status", "conditions")
-    return any(
-        text(condition, "type") == "Established" and text(condition, "status") == "True" for condition in conditions
-    )
+    return text(condition_of(definition, "Established"), "status") == "True"
 
 
 async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None:

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -78,13 +77,6 @@ class _Inside:
 
 _log = logging.getLogger(__name__)
 
-_ROLES: Final = {
-    GuestPhase.BOOTING: PodRole.BOOTING,
-    GuestPhase.RECEIVING: PodRole.RECEIVING,
-    GuestPhase.RUNNING: PodRole.RUNNING,
-    GuestPhase.STOPPED: PodRole.EMPTY,
-}
-
 
 class Sandbox:
     """One pod. Cancel ``run`` to end it."""
@@ -123,7 +115,7 @@ class Sandbox:
         """Role of the guest."""
         if self._inside is None:
             return PodRole.EMPTY
-        role = _ROLES[self._inside.resizer.state.phase]
+        role = PodRole.of(self._inside.resizer.state.phase)
         return PodRole.RECEIVING if self._receives and role is not PodRole.EMPTY else role
 
     async def send(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints
 from scheduler_plugin.constraints import Taint
@@ -20,13 +21,8 @@ _UNSCHEDULABLE_TAINT: Final = Taint("node.kubernetes.io/unschedulable", "", "NoS
 
 def refusal(pod: Json, node: Json) -> str | None:
     """The reason why ``node`` cannot take ``pod``; None if it can."""
-    ready = [
-        text(condition, "status")
-        for condition in items(node, "status", "conditions")
-        if text(condition, "type") == "Ready"
-    ]
     # A node that has not reported the condition yet is not ready either.
-    if ready != ["True"]:
+    if text(condition_of(node, "Ready"), "status") != "True":
         return "node(s) were not ready"
     wanted = pod_constraints(child(pod, "spec"))
     if wanted.unreadable:

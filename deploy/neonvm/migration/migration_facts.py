@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Final
 
 from deploy.neonvm.ports import PodRole
-from protocol.kubernetes.objects import Json, items, name_of, node_of, text, whole
+from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.objects import Json, name_of, node_of, text, whole
 
 CANCELLED: Final = "Cancelled"
 """The reason of a migration, or a move, that was cancelled."""
@@ -102,12 +103,8 @@ def time_of(migration: Json) -> str:
 
 def why_unplaced(target: Json | None) -> str:
     """The scheduler's reason for a target without a node; empty before it has one."""
-    conditions = (
-        condition
-        for condition in items(target or {}, "status", "conditions")
-        if text(condition, "type") == "PodScheduled"
-    )
-    why = next((text(condition, "message") for condition in conditions if text(condition, "status") == "False"), "")
+    condition = condition_of(target or {}, "PodScheduled")
+    why = text(condition, "message") if text(condition, "status") == "False" else ""
     return f"no node takes the target pod: {why}" if why else ""
 
 

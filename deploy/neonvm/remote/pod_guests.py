@@ -38,6 +38,7 @@ from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
 from deploy.neonvm.remote.runner_client import OPEN, RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
 from protocol.backoff import Backoff
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, pod_phase, text, uid_of
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
@@ -59,12 +60,6 @@ it has booted, hangs or is back: such a change is a reason to look.
 """
 
 _log = logging.getLogger(__name__)
-_ROLES: Final = {
-    GuestPhase.BOOTING: PodRole.BOOTING,
-    GuestPhase.RECEIVING: PodRole.RECEIVING,
-    GuestPhase.RUNNING: PodRole.RUNNING,
-    GuestPhase.STOPPED: PodRole.EMPTY,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +116,7 @@ class PodGuests:
         if not self._lives(pod, uid):
             return PodRole.EMPTY
         return (
-            _ROLES[followed.resizer.state.phase]
+            PodRole.of(followed.resizer.state.phase)
             if followed is not None and followed.guest.is_known
             else PodRole.UNKNOWN
         )
@@ -290,11 +285,7 @@ def _signs(pod: Json | None) -> object:
     if pod is None:
         return None
     status = child(pod, "status")
-    ready = [
-        text(condition, "status")
-        for condition in items(pod, "status", "conditions")
-        if text(condition, "type") == "Ready"
-    ]
+    ready = text(condition_of(pod, "Ready"), "status")
     started = [child(container_status, "state") for container_status in items(pod, "status", "containerStatuses")]
     return uid_of(pod), pod_phase(pod), text(status, "podIP"), migration_of(pod), ready, started
 
