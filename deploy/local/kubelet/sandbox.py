@@ -40,7 +40,7 @@ from deploy.neonvm.ports import (
     TransferInfo,
     TransferLimits,
 )
-from deploy.neonvm.runner.guest_of_vm import guest_of_vm
+from deploy.neonvm.runner.pod_guest import guest_of_vm
 from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
 from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
 from protocol.kubernetes.resources import SECRETS

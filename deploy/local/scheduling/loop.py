@@ -15,8 +15,7 @@ from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.reporting import write_status
 from deploy.local.scheduling.choice import POD_SCHEDULED, no_node_message, unschedulable, winner
 from deploy.local.scheduling.extender import Extender, ExtenderError
-from deploy.local.scheduling.pod_rules import AFFINITY, PodRules, placed
-from deploy.local.scheduling.predicates import refusal
+from deploy.local.scheduling.pod_rules import AFFINITY, PodRules, placed, refusal
 from deploy.local.scheduling.queue import AttemptFailure, SchedulingQueue
 from protocol.kubernetes.objects import (
     Json,

@@ -11,8 +11,7 @@ from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_facts import WAITS, MigrationPlan, MoveFacts
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
-from deploy.neonvm.objects.same_guest import with_guest_of
-from deploy.neonvm.objects.target_pod import target_pod
+from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
 from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers
 from deploy.neonvm.ports import TransferInfo, TransferLimits
 from protocol.kubernetes.conditions import stamped

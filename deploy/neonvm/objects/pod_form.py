@@ -13,7 +13,7 @@ from deploy.neonvm.addressing import GUEST_DAEMON_PORT, METRICS_PORT, MONITOR_PO
 from deploy.neonvm.objects.init_containers import IMAGES, init_container, own_resources
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner
-from deploy.neonvm.objects.same_guest import DISK
+from deploy.neonvm.objects.target_pod import DISK
 from deploy.neonvm.objects.vm_spec import own_ports, password_secret
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, whole
 from protocol.names import (

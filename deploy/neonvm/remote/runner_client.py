@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.neonvm.access.connections import AskRunner, RunnerPlace
-from deploy.neonvm.access.http_exchange import RunnerHttpResponse
+from deploy.neonvm.access.connections import AskRunner, RunnerHttpResponse, RunnerPlace
 from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.remote.looks import Looks

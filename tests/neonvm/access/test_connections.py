@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from deploy.neonvm.access.connections import ImpostorError, RunnerConnections, RunnerPlace
+from deploy.neonvm.access.connections import (
+    ImpostorError,
+    RunnerConnections,
+    RunnerHttpResponse,
+    RunnerPlace,
+    exchanged,
+)
 from deploy.neonvm.access.door import Door
-from deploy.neonvm.access.http_exchange import RunnerHttpResponse, exchanged
 from deploy.neonvm.access.keys import RunnerKey
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.neonvm.network.port_map import PortMap
+from deploy.neonvm.network.loopback import PortMap
 from deploy.neonvm.network.sockets import inodes_listening, listening, tcp_socket, who_listens
 from deploy.neonvm.ports import NetworkError
 

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import httpx2 as httpx
 
-from deploy.neonvm.access.connections import AskRunner, RunnerPlace
-from deploy.neonvm.access.http_exchange import RunnerHttpResponse
+from deploy.neonvm.access.connections import AskRunner, RunnerHttpResponse, RunnerPlace
 
 Answer = Callable[[httpx.Request], httpx.Response] | Callable[[httpx.Request], Awaitable[httpx.Response]]
 
