@@ -47,14 +47,17 @@ class GuestHost(Protocol):
     ) -> TransferInfo:
         """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``."""
 
-    def is_known(self, pod: ObjectName, uid: str) -> bool:
+    def is_known(self, pod: ObjectName, uid: str) -> bool:  # noqa: ARG002 - for guests that are always known
         """Return True if that pod's guest has been looked at here; until then nothing is known about it."""
+        return True
 
-    def hindrance(self, pod: ObjectName, uid: str) -> str:
+    def hindrance(self, pod: ObjectName, uid: str) -> str:  # noqa: ARG002 - the same
         """The reason why that pod's guest cannot be moved, in one line; empty if nothing known prevents it."""
+        return ""
 
-    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
+    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:  # noqa: ARG002 - the same
         """Speed class of that pod's guest; None if unknown."""
+        return None
 
     async def vm_address(self, vm: Json) -> str:
         """The VM's address on the flat network; empty if it is not on it. Raises ``ApiError`` and the like."""

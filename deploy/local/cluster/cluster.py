@@ -39,10 +39,11 @@ from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.guests import make_guests
 from deploy.local.cluster.node_agents import NodeAgents
 from deploy.local.cluster.progress import Progress, StepFailedError
-from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
+from deploy.local.cluster.runtime import Runtime
 from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.settings import agents_policy, looks_at_guests
 from deploy.local.cluster.spec import ClusterSpec, SpecError
+from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.local.private_file import secret_file
 from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
@@ -101,9 +102,10 @@ class Cluster:
         for node in nodes:
             await network.add_node(node.name)
             await register_node(client, node, self._clock)
-        runtime = self._runtime(client, await self._extender(stack, network, host), network, guests)
+        deps, extender = self._node_dependencies(client, network, guests), await self._extender(stack, network, host)
+        runtime = Runtime(deps, extender, frozenset(node.name for node in nodes), sidecars=form == "sidecar")
         connect = partial(network.connect, None)
-        agents = NodeAgents(runtime.node_dependencies, connect)
+        agents = NodeAgents(deps, connect)
         await stack.enter_async_context(
             background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
         )
@@ -134,23 +136,9 @@ class Cluster:
             httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=5.0)
         )
 
-    def _runtime(self, client: ApiClient, extender: httpx.AsyncClient, network: LocalNetwork, made: Guests) -> Runtime:
-        spec = self._spec
-        names = frozenset(node.name for node in spec.node_specs)
-        return Runtime(
-            RuntimeDependencies(
-                client,
-                extender,
-                network,
-                made,
-                self._clock,
-                self._folder.root,
-                names,
-                spec.agent_form[0] == "sidecar",
-                self._policy(),
-                replace(HERE, running=looks_at_guests(spec.simulated)),
-            )
-        )
+    def _node_dependencies(self, client: ApiClient, network: LocalNetwork, guests: Guests) -> NodeDependencies:
+        pace = replace(HERE, running=looks_at_guests(self._spec.simulated))
+        return NodeDependencies(client, network, guests, self._clock, self._folder.root, self._policy(), pace)
 
     def _policy(self) -> Path | None:
         """The file with the agents' policy; None if the defaults apply."""

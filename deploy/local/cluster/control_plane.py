@@ -21,6 +21,7 @@ from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.local.private_file import secret_file, write_private
 from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork
+from deploy.neonvm.network.sockets import free_port
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from protocol.yaml_text import YamlError
@@ -51,12 +52,7 @@ class ApiServerPlace:
 
 async def api_server_place(network: LocalNetwork) -> ApiServerPlace:
     """Opens the API server's socket in the network and picks a free port for people."""
-    # The kernel picks a free port. It is free again once the probe is closed, and the API server binds it a moment
-    # later.
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return ApiServerPlace(await network.listen(None, API_PORT), port)
+    return ApiServerPlace(await network.listen(None, API_PORT), free_port())
 
 
 def api_server(folder: ClusterFolder, place: ApiServerPlace) -> LocalProgram:

@@ -53,7 +53,7 @@ from protocol.units import Seconds
 @dataclass(frozen=True, slots=True)
 class NodeDependencies:
     """Dependencies of pods. ``state`` is the cluster's folder; ``policy`` is the agents' policy file, if any;
-    ``pace`` is how often guests are asked for their size.
+    ``pace`` is how often guests are asked for their size; ``changed`` gets the name of a VM whose guest has changed.
     """
 
     client: ApiClient
@@ -62,9 +62,8 @@ class NodeDependencies:
     clock: Clock
     state: Path
     policy: Path | None
-    changed: Callable[[ObjectName], None]
-    """Called with the VM's name when its guest has changed."""
     pace: Pace = HERE
+    changed: Callable[[ObjectName], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Final
 from deploy.neonvm.addressing import DAEMON_PORT, FLAT_PREFIX, METRICS_PORT
 from deploy.neonvm.network.addresses import AddressPool
 from deploy.neonvm.network.loopback import LoopbackNetwork
-from deploy.neonvm.network.sockets import listening, tcp_socket
+from deploy.neonvm.network.sockets import free_port
 from deploy.neonvm.ports import DaemonToken, GuestError, NetworkError, PodNetwork
 from deploy.neonvm.qemu.accelerator import QEMU
 from deploy.neonvm.qemu.machine import Hypervisor, Machine
@@ -137,7 +137,7 @@ class HubNetwork(LoopbackNetwork):
         if ip_address(target).is_loopback:
             return await super().expose(target, port)
         if (target, port) not in self._exposed:
-            free = _free_port()
+            free = free_port()
             order = f"hostfwd_add gateway tcp:127.0.0.1:{free}-{target}:{port}"
             complaint = await self._call("human-monitor-command", {"command-line": order})
             if complaint:
@@ -197,9 +197,3 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700)
     except OSError as error:
         raise NetworkError(f"the folder for the hub's sockets cannot be made: {error}") from error
-
-
-def _free_port() -> int:
-    with listening(tcp_socket(), "127.0.0.1", 0) as probe:
-        port: int = probe.getsockname()[1]
-        return port

@@ -48,6 +48,13 @@ def listening(unbound: socket.socket, host: str, port: int) -> socket.socket:
     return unbound
 
 
+def free_port() -> int:
+    """A port of 127.0.0.1 that is free now, for a program that binds it a moment later."""
+    with listening(tcp_socket(), "127.0.0.1", 0) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def tcp_socket() -> socket.socket:
     """A non-blocking TCP socket in the machine's own network."""
     tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

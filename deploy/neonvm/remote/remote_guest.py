@@ -56,14 +56,9 @@ class RemoteGuest:
         self.is_known = False
         self.acceleration: Acceleration | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """True if its pod lets everyone in, as those of NeonVM's controller do."""
-        return self.runner.place.is_open
-
     async def state(self) -> GuestState:
         """The guest's present size. Raises ``GuestError``."""
-        state = await self._of_neonvms_runner() if self.is_open else self._read(await self.runner.status())
+        state = await self._of_neonvms_runner() if self.runner.place.is_open else self._read(await self.runner.status())
         if not self.is_known:
             self.is_known = True
             self._looked()
@@ -93,7 +88,7 @@ class RemoteGuest:
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Gives the guest this much CPU; what it then has, if its runner says so. Raises ``GuestError``."""
-        if self.is_open and self._booted.plugs_cpus:
+        if self.runner.place.is_open and self._booted.plugs_cpus:
             async with self._shared() as machine:
                 # QEMU first: the runner only notes the order, as if it had been carried out.
                 await plug(machine, self.runner.who, use.whole_cpus, self._clock)

@@ -97,7 +97,7 @@ class ObedientQemuGuest(QemuGuest):
 
     cpu = 0
 
-    async def _ask(self, method: str, path: str, body: str = "", seconds: float = 5.0):  # type: ignore[no-untyped-def]
+    async def ask(self, method: str, path: str, body: str = "", seconds: float = 5.0):  # type: ignore[no-untyped-def]
         from deploy.neonvm.qemu.daemon import DaemonResponse  # noqa: PLC0415
 
         if (await self.machine.call("query-status")) != {"status": "running"}:
