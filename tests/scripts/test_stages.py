@@ -107,7 +107,7 @@ async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_
     services = ServiceForwards(InProcess().client(), lambda host, port: connected(tcp_socket(), host, port))
     with folder.locked():
         async with (
-            control_endpoint(folder, Ways(network, services), ControlResponse, {}),
+            control_endpoint(folder, Ways(network.expose, services), ControlResponse, {}),
             open_site(find_cluster(ClusterFlags(name))) as site,
         ):
             vm: Json = {"status": {"extraNetIP": "10.111.0.9", "podIP": "10.244.1.2"}}

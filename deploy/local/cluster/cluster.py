@@ -118,7 +118,7 @@ class Cluster:
         services = ServiceForwards(client, connect)
         stack.push_async_callback(services.close)
         status = partial(self._status, response, agents, runtime)
-        await stack.enter_async_context(control_endpoint(self._folder, Ways(network, services), status, actions))
+        await stack.enter_async_context(control_endpoint(self._folder, Ways(network.expose, services), status, actions))
         # There is nothing to wait for: this step only shows the form of the agents.
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")

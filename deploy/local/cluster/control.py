@@ -9,10 +9,10 @@ import asyncio
 import hmac
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -78,24 +78,17 @@ Actions = Mapping[str, Callable[[str], None]]
 """Actions on the cluster by name; each gets the target of the request and may raise ``LookupError``."""
 
 
-class Exposes(Protocol):
-    """A network into which ports of the machine can be forwarded."""
-
-    async def expose(self, target: str, port: int) -> int:
-        """A loopback port of the machine that leads to ``target:port``. Raises ``NetworkError``."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ways:
     """Forwards from ports of the machine into the cluster: to an address of its network, or to a Service."""
 
-    network: Exposes
+    expose: Callable[[str, int], Awaitable[int]]
     services: ServiceForwards
 
     async def open(self, ask: ControlRequest) -> int:
         """The loopback port that leads to the target. Raises ``NetworkError``."""
         if ask.ask != EXPOSE_SERVICE:
-            return await self.network.expose(ask.target, ask.port)
+            return await self.expose(ask.target, ask.port)
         namespace, _, name = ask.target.partition("/")
         return await self.services.open(ObjectName(namespace, name))
 

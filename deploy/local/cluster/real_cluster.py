@@ -250,7 +250,7 @@ class RealCluster:
         await ensure(client, IP_ADDRESSES, "", client_claim(VM_VISITOR, visited))
         exposed = ExposedCluster(self._network, visited)
         stack.push_async_callback(exposed.close)
-        ways = Ways(exposed, services)
+        ways = Ways(exposed.expose, services)
         await stack.enter_async_context(control_endpoint(self._folder, ways, lambda: self._status(nodes), actions))
 
     def _status(self, nodes: list[Node]) -> ControlResponse:

@@ -86,8 +86,7 @@ def lifecycle_taints(node: Json, ready: str, now: str) -> list[Json]:
         wanted.append((UNSCHEDULABLE, "NoSchedule"))
     others = [taint for (key, _), taint in current.items() if key not in _LIFECYCLE]
     # An existing taint is kept as it is: `timeAdded` is what NoExecute tolerations count from.
-    return [*others, *(current.get(identity, _taint(identity, now)) for identity in wanted)]
-
-
-def _taint(place: tuple[str, str], now: str) -> Json:
-    return {"key": place[0], "effect": place[1], "timeAdded": now}
+    return [
+        *others,
+        *(current.get((key, effect), {"key": key, "effect": effect, "timeAdded": now}) for key, effect in wanted),
+    ]

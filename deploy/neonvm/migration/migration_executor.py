@@ -133,7 +133,9 @@ class MigrationExecutor:
             return  # the watch lags: without the target's pod, the move could give up a guest that runs there
         # A move that must end is taken up even if its spec has become invalid since.
         bandwidth = Bytes.parse(_DEFAULT_BANDWIDTH) if facts.fault else bandwidth_of(migration)
-        limits = TransferLimits(_DOWNTIME, bandwidth, remaining, _auto_converge(migration))
+        # The API's default is true.
+        auto_converge = child(migration, "spec").get("autoConverge") is not False
+        limits = TransferLimits(_DOWNTIME, bandwidth, remaining, auto_converge)
 
         async def send(progress: Callable[[TransferInfo], None]) -> TransferInfo:
             return await guest_host.send(source, target, limits, progress)
@@ -192,11 +194,6 @@ def bandwidth_of(migration: Json) -> Bytes:
     bandwidth = child(migration, "spec").get("maxBandwidth")
     # Quantities may be numbers in YAML.
     return Bytes.parse(bandwidth if isinstance(bandwidth, (int, str)) else _DEFAULT_BANDWIDTH)
-
-
-def _auto_converge(migration: Json) -> bool:
-    # The API's default is true.
-    return child(migration, "spec").get("autoConverge") is not False
 
 
 def _pod_of(migration: Json, end: str) -> ObjectName:

@@ -71,7 +71,8 @@ class RunnerForm:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "tolerations": [*items(spec, "tolerations"), *_TOLERATIONS],
-            "terminationGracePeriodSeconds": _grace(vm) or spec.get("terminationGracePeriodSeconds"),
+            "terminationGracePeriodSeconds": whole(vm, "spec", "terminationGracePeriodSeconds")
+            or spec.get("terminationGracePeriodSeconds"),
             "securityContext": self.pod_security,
             # The disk is copied before the VM's own init containers run. Native sidecars start last.
             "initContainers": [_disk_copier(vm), *own_containers, *agents],
@@ -215,10 +216,6 @@ def _agent(plain: Json) -> Json:
         "env": [*variables, *({"name": name, "value": value} for name, value in _GUEST_AT.items())],
         "volumeMounts": [*items(plain, "volumeMounts"), mount],
     }
-
-
-def _grace(vm: Json) -> int:
-    return whole(vm, "spec", "terminationGracePeriodSeconds")
 
 
 def _disk_copier(vm: Json) -> Json:

@@ -130,13 +130,8 @@ _LABELS: Final = (LABEL_ENABLED, AUTO_MIGRATION, LABEL_ALWAYS_MIGRATE)
 _ANNOTATIONS: Final = (ANNOTATION_SCALING_UNIT, ANNOTATION_REQUESTED, ANNOTATION_APPROVED)
 
 
-def repeated_labels(vm: Json) -> dict[str, str | None]:
-    """The VM's labels that its pod must have as well, by name; None for one that the VM does not have."""
-    return {name: labels_of(vm).get(name) for name in _LABELS}
-
-
 def repeated_annotations(vm: Json) -> dict[str, str | None]:
-    """The same of annotations, with the sizes in the VM's spec."""
+    """The annotations that a VM's pod must have, by name; None for one that it must not have."""
     overcommit = child(vm, "spec", "overcommit")
     return {
         # NeonVM's scheduler writes an agent's request and its grant on the VM, and answers the agent once the pod has
@@ -150,10 +145,10 @@ def repeated_annotations(vm: Json) -> dict[str, str | None]:
 
 def to_repeat(vm: Json, pod: Json) -> Json:
     """The metadata in which ``pod`` differs from its ``vm``, as a merge patch has it; empty if it does not."""
-    labels, annotations = labels_of(pod), annotations_of(pod)
+    wanted, labels, annotations = labels_of(vm), labels_of(pod), annotations_of(pod)
     differing = {
         # A None in a merge patch removes the key.
-        "labels": {name: value for name, value in repeated_labels(vm).items() if labels.get(name) != value},
+        "labels": {name: wanted.get(name) for name in _LABELS if labels.get(name) != wanted.get(name)},
         "annotations": {
             name: value for name, value in repeated_annotations(vm).items() if annotations.get(name) != value
         },

@@ -9,7 +9,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -302,7 +302,10 @@ class QemuGuest:
             raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, story)
         try:
             # Opened before the move, because at the stop of the guest there is no time for it.
-            here, there = (held.enter_context(guest._announcing()) for guest in (self, target))
+            announcing = self._made_by.sockets.announcing
+            here, there = (
+                held.enter_context(announcing(guest._spec.pod, guest._spec.address)) for guest in (self, target)
+            )
         except NetworkError as error:
             raise self._refused(str(error)) from error
         if self._made_by.accelerator.is_emulated:
@@ -326,9 +329,6 @@ class QemuGuest:
 
     def _refused(self, why: str) -> TransferError:
         return TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self._spec.vm}: {why}")
-
-    def _announcing(self) -> AbstractContextManager[Callable[[], None]]:
-        return self._made_by.sockets.announcing(self._spec.pod, self._spec.address)
 
     def _alive(self) -> Machine | None:
         return self._machine if self._machine is not None and self._machine.alive else None

@@ -35,7 +35,7 @@ async def folder(tmp_path: Path) -> AsyncIterator[ClusterFolder]:
         return ControlResponse(host=",".join(stopped))
 
     actions = {"stop-kubelet": stop, "start-kubelet": stop}
-    async with control_endpoint(opened, Ways(network, services), status, actions):
+    async with control_endpoint(opened, Ways(network.expose, services), status, actions):
         yield opened
 
 
