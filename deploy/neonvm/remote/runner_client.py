@@ -113,7 +113,8 @@ class RunnerClient:
                 answer = await self.request(self.place, method, path, content)
         except TimeoutError:
             raise GuestError(f"{self.who}: its runner does not answer") from None
-        except OSError as error:
+        # The last two are addresses and ports that no socket takes: both are what a pod says.
+        except (OSError, UnicodeError, OverflowError) as error:
             raise GuestError(f"{self.who}: its runner cannot be reached: {error!r}") from error
         if len(answer.body) > _MOST_BYTES:
             raise GuestError(f"{self.who}: its runner says too much at {path}")

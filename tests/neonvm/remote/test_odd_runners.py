@@ -209,3 +209,10 @@ async def test_an_answer_has_a_size_and_a_time(answer: bytes, part: bytes, said:
     await serving.close()
     await asyncio.sleep(0.01)  # both ends close their sockets in the loop
     assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("place", [replace(PLACE, address="a" * 64), replace(PLACE, address="127.0.0.1", api=99_999)])
+async def test_a_place_that_no_socket_takes_is_a_fault(place: RunnerPlace) -> None:
+    client = RunnerClient(connections(Reviews()).ask, replace(place, is_open=True), Looks())
+    with pytest.raises(GuestError, match="cannot be reached"):
+        await client.status()
