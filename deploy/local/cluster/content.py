@@ -9,17 +9,18 @@ from typing import Final
 
 import yaml
 
+from protocol.kubernetes.conditions import holds
+
 try:
     from yaml import CSafeLoader as _Loader
 except ImportError:  # PyYAML built without libyaml: slower, but the same otherwise
     from yaml import SafeLoader as _Loader  # type: ignore[assignment]
 
-from deploy.kube.client import ApiClient, ApiUnavailableError
+from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from deploy.local.kubelet.node_object import NodeSpec, node_labels, node_object
-from deploy.local.kubelet.reporting import ensure
-from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, name_of, node_of, text
-from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.refusals import RefusalKind
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION
@@ -67,8 +68,7 @@ async def apply_crds(client: ApiClient, clock: Clock) -> int:
 
 
 async def _is_established(client: ApiClient, name: str) -> bool:
-    definition = await client.get(CUSTOM_RESOURCE_DEFINITIONS, ObjectName("", name))
-    return text(condition_of(definition, "Established"), "status") == "True"
+    return holds(await client.get(CUSTOM_RESOURCE_DEFINITIONS, ObjectName("", name)), "Established")
 
 
 async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None:
@@ -91,6 +91,15 @@ async def forget_nodes(client: ApiClient, kept: frozenset[str]) -> None:
         if node_of(pod) and node_of(pod) not in kept:
             # No kubelet of that node is left to confirm a graceful deletion.
             await client.delete(PODS, name_of(pod), grace=0)
+
+
+async def ensure(client: ApiClient, kind: Resource, namespace: str, body: Json) -> None:
+    """Creates the object if there is none of that name."""
+    try:
+        await client.create(kind, namespace, body)
+    except KubeApiError as error:
+        if error.kind is not RefusalKind.ALREADY_EXISTS:
+            raise
 
 
 def simulated_vm(number: int) -> Json:

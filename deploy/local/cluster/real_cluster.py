@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError, client_from_kubeconfig
-from deploy.local.cluster.content import CRD_FOLDERS
+from deploy.local.cluster.content import CRD_FOLDERS, ensure
 from deploy.local.cluster.control import (
     START_KUBELET,
     STOP_KUBELET,
@@ -28,7 +28,6 @@ from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import Progress, StepFailedError, innermost
 from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.kubelet.reporting import ensure
 from deploy.local.kubernetes.machine.control_groups import make_group, remove_group
 from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, ControlPlane
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki

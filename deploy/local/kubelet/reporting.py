@@ -1,4 +1,4 @@
-"""Writes to the API: objects that should be there, and statuses for the very pod that they are about."""
+"""Statuses of pods, written to the API for the very pod that they are about."""
 
 from __future__ import annotations
 
@@ -9,22 +9,13 @@ from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
 from protocol.backoff import Backoff, Retries
 from protocol.kubernetes.objects import Json, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import PODS, Resource
+from protocol.kubernetes.resources import PODS
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(30.0))
 
 _log = logging.getLogger(__name__)
-
-
-async def ensure(client: ApiClient, kind: Resource, namespace: str, body: Json) -> None:
-    """Creates the object if there is none of that name."""
-    try:
-        await client.create(kind, namespace, body)
-    except KubeApiError as error:
-        if error.kind is not RefusalKind.ALREADY_EXISTS:
-            raise
 
 
 async def write_status(client: ApiClient, pod: Json, status: Json) -> None:

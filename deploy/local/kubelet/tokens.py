@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
-from deploy.local.kubelet.reporting import ensure
 from deploy.local.private_file import write_private
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
+from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -66,4 +66,9 @@ async def keep_projected(client: ApiClient, projection: Projection, clock: Clock
 async def ensure_account(client: ApiClient, account: ObjectName) -> None:
     """Makes the service account if it is missing, as a cluster does for ``default``."""
     body: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account.name}}
-    await ensure(client, SERVICE_ACCOUNTS, account.namespace, body)
+    try:
+        await client.create(SERVICE_ACCOUNTS, account.namespace, body)
+    except KubeApiError as error:
+        # Usually it exists already, or another pod's projection creates it at the same time.
+        if error.kind is not RefusalKind.ALREADY_EXISTS:
+            raise

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, child, flag, is_leaving, items, labels_of, name_of, node_of, text
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import Json, child, flag, is_leaving, items, labels_of, name_of, node_of
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits
 from scheduler_plugin.constraints import Candidate, ClusterView, Judge, PlacedPod, Taint
 from scheduler_plugin.constraints.host_ports import port_taken
@@ -72,7 +72,7 @@ _UNSCHEDULABLE_TAINT: Final = Taint("node.kubernetes.io/unschedulable", "", "NoS
 def refusal(pod: Json, node: Json) -> str | None:
     """The reason why ``node`` cannot take ``pod``; None if it can."""
     # A node that has not reported the condition yet is not ready either.
-    if text(condition_of(node, "Ready"), "status") != "True":
+    if not holds(node, "Ready"):
         return "node(s) were not ready"
     wanted = pod_constraints(child(pod, "spec"))
     if wanted.unreadable:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Final
 
-from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, name_of, text
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import Json, name_of
 from protocol.units import MilliCpu, Resources
 
 CONTROL_HOST: Final = "10.100.0.1"
@@ -118,19 +118,15 @@ def cgroup_of(cluster: str) -> str:
     return f"autoscale.{cluster}"
 
 
-def _holds(thing: Json, condition: str) -> bool:
-    return text(condition_of(thing, condition), "status") == "True"
-
-
 def unready(objects: list[Json], condition: str) -> list[str]:
     """The names of the objects for which the condition does not hold, in order."""
-    return sorted(name_of(thing).name for thing in objects if not _holds(thing, condition))
+    return sorted(name_of(thing).name for thing in objects if not holds(thing, condition))
 
 
 def missing_nodes(plan: ClusterPlan, nodes: list[Json]) -> list[str]:
     """The planned nodes that are not Ready, or do not exist."""
     # Compared with the plan, because a node that has not registered yet is missing from the list.
-    ready = {name_of(node).name for node in nodes if _holds(node, "Ready")}
+    ready = {name_of(node).name for node in nodes if holds(node, "Ready")}
     return [node.name for node in plan.nodes if node.name not in ready]
 
 
