@@ -122,39 +122,48 @@ class RunnerApi:
         async with self._probing:
             now = asyncio.get_running_loop().time()
             if now - self._probed[0] >= _PROBE_KEPT:
-                self._probed = now, await self._ready(b"")
+                self._probed = now, await self.ready(b"")
             return self._probed[1]
 
-    async def _cpu(self, _: bytes) -> Reply:
+    async def cpu(self, _: bytes) -> Reply:
+        """The CPU as a bare number."""
         # The reader parses the body as a number and takes no line break.
         return Reply(_OK, str((await self._runner.state()).cpu.value))
 
-    async def _put_cpu(self, body: bytes) -> Reply:
+    async def put_cpu(self, body: bytes) -> Reply:
+        """Gives the guest this many thousandths."""
         has = await self._runner.set_cpu(MilliCpu(int(body)))
-        return await self._cpu(b"") if has is None else Reply(_OK, str(has.value))
+        return await self.cpu(b"") if has is None else Reply(_OK, str(has.value))
 
-    async def _cpu_current(self, _: bytes) -> Reply:
+    async def cpu_current(self, _: bytes) -> Reply:
+        """The CPU as NeonVM writes it."""
         return _json({"vcpus": cpu_to_wire((await self._runner.state()).cpu)})
 
-    async def _cpu_change(self, body: bytes) -> Reply:
+    async def cpu_change(self, body: bytes) -> Reply:
+        """Gives the guest the CPU that NeonVM's controller asks for; says what it then has, if the guest does."""
         has = await self._runner.set_cpu(CpuChange.read(body))
         # The guest is not asked again: in an emulated one that stalls the load for a tenth of a second and more.
         return Reply(_OK, "") if has is None else _json({"vcpus": cpu_to_wire(has)})
 
-    async def _ready(self, _: bytes) -> Reply:
+    async def ready(self, _: bytes) -> Reply:
+        """200 if the guest's database answers."""
         return Reply(_OK, "ready\n") if await self._runner.is_ready() else Reply(_UNAVAILABLE, "the guest boots\n")
 
-    async def _healthz(self, _: bytes) -> Reply:
+    async def healthz(self, _: bytes) -> Reply:
+        """This program runs."""
         return Reply(_OK, "ok\n")
 
-    async def _status(self, _: bytes) -> Reply:
+    async def status(self, _: bytes) -> Reply:
+        """The guest's size."""
         return Reply(_OK, msgspec.json.encode(await self._runner.status()).decode())
 
-    async def _database(self, _: bytes) -> Reply:
+    async def database(self, _: bytes) -> Reply:
+        """Status of the guest's database."""
         answer = await self._runner.database()
         return Reply(_OK if answer.status == 200 else _UNAVAILABLE, f"{answer.text}\n")
 
-    async def _introduce(self, body: bytes) -> Reply:
+    async def introduce(self, body: bytes) -> Reply:
+        """Trusts the authorities, and shows the pod's token."""
         introduction = msgspec.json.decode(body, type=Introduction)
         if self._identity is None:
             return Reply(_UNAVAILABLE, "this pod was given no identity\n")
@@ -163,38 +172,42 @@ class RunnerApi:
         except OSError as error:
             return Reply(_UNAVAILABLE, f"the pod's token cannot be read: {error}\n")
 
-    async def _handover(self, body: bytes) -> Reply:
+    async def handover(self, body: bytes) -> Reply:
+        """Decides about a move, or says what was decided."""
         request = msgspec.json.decode(body, type=Handover)
         decision = self._runner.decide(request.move, request.decision)
         return Reply(_OK, msgspec.json.encode(Handover(request.move, decision)).decode())
 
-    async def _tls_request(self, body: bytes) -> Reply:
+    async def tls_request(self, body: bytes) -> Reply:
+        """A signing request."""
         return Reply(_OK, self._runner.signing_request(msgspec.json.decode(body, type=CertificateRequest).move))
 
-    async def _tls_certificate(self, body: bytes) -> Reply:
+    async def tls_certificate(self, body: bytes) -> Reply:
+        """Has QEMU use a certificate."""
         request = msgspec.json.decode(body, type=Certificate)
         await self._runner.use_certificate(request.move, request.certificate, request.authority)
         return Reply(_OK, "")
 
-    async def _put_announce(self, _: bytes) -> Reply:
+    async def put_announce(self, _: bytes) -> Reply:
+        """Redirects the VM's frames to this pod."""
         self._runner.announce()
         return Reply(_OK, "")
 
 
 _ROUTES: Final[Mapping[tuple[str, str], Callable[[RunnerApi, bytes], Awaitable[Reply]]]] = {
-    ("GET", "/cpu"): RunnerApi._cpu,
-    ("PUT", "/cpu"): RunnerApi._put_cpu,
-    ("GET", "/cpu_current"): RunnerApi._cpu_current,
-    ("POST", "/cpu_change"): RunnerApi._cpu_change,
-    ("GET", "/ready"): RunnerApi._ready,
-    ("GET", "/healthz"): RunnerApi._healthz,
-    ("GET", "/status"): RunnerApi._status,
-    ("GET", "/database"): RunnerApi._database,
-    ("POST", "/introduce"): RunnerApi._introduce,
-    ("POST", "/handover"): RunnerApi._handover,
-    ("POST", "/tls/request"): RunnerApi._tls_request,
-    ("PUT", "/tls/certificate"): RunnerApi._tls_certificate,
-    ("PUT", "/announce"): RunnerApi._put_announce,
+    ("GET", "/cpu"): RunnerApi.cpu,
+    ("PUT", "/cpu"): RunnerApi.put_cpu,
+    ("GET", "/cpu_current"): RunnerApi.cpu_current,
+    ("POST", "/cpu_change"): RunnerApi.cpu_change,
+    ("GET", "/ready"): RunnerApi.ready,
+    ("GET", "/healthz"): RunnerApi.healthz,
+    ("GET", "/status"): RunnerApi.status,
+    ("GET", "/database"): RunnerApi.database,
+    ("POST", "/introduce"): RunnerApi.introduce,
+    ("POST", "/handover"): RunnerApi.handover,
+    ("POST", "/tls/request"): RunnerApi.tls_request,
+    ("PUT", "/tls/certificate"): RunnerApi.tls_certificate,
+    ("PUT", "/announce"): RunnerApi.put_announce,
 }
 
 

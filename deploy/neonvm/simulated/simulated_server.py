@@ -72,23 +72,28 @@ class GuestServer:
             )
         return route(self, parse_qs(url.query).get("collect[]", []), body)
 
-    def _metrics(self, collectors: list[str], _: bytes) -> Reply:
+    def metrics(self, collectors: list[str], _: bytes) -> Reply:
+        """node_exporter's page; 400 for a collector that there is not, as the real one has it."""
         try:
             return Reply("200 OK", exposition(self.kernel(), self.boot_time, collectors))
         except KeyError as error:
             return Reply("400 Bad Request", f"missing collector: {error.args[0]}\n")
 
-    def _cpu(self, _: list[str], __: bytes) -> Reply:
+    def cpu(self, _: list[str], __: bytes) -> Reply:
+        """The CPU in thousandths."""
         return Reply("200 OK", f"{self.kernel().size.cpu.value}\n")
 
-    def _ready(self, _: list[str], __: bytes) -> Reply:
+    def ready(self, _: list[str], __: bytes) -> Reply:
+        """A simulated guest is ready as long as it runs."""
         self.kernel()
         return Reply("200 OK", "ready\n")
 
-    def _demand(self, _: list[str], __: bytes) -> Reply:
+    def demand(self, _: list[str], __: bytes) -> Reply:
+        """The guest's present demand."""
         return Reply("200 OK", _written(self.kernel().demand))
 
-    def _put_demand(self, _: list[str], body: bytes) -> Reply:
+    def put_demand(self, _: list[str], body: bytes) -> Reply:
+        """Puts load on the guest."""
         try:
             wire = msgspec.json.decode(body, type=WireDemand)
             demand = Demand(wire.cpu, Bytes.parse(wire.mem))
@@ -100,35 +105,39 @@ class GuestServer:
         self.press(demand)
         return Reply("200 OK", _written(demand))
 
-    def _lift_demand(self, nothing: list[str], body: bytes) -> Reply:
+    def lift_demand(self, nothing: list[str], body: bytes) -> Reply:
+        """Gives the guest back to its load."""
         self.press(None)
-        return self._demand(nothing, body)
+        return self.demand(nothing, body)
 
-    def _show_database(self, _: list[str], __: bytes) -> Reply:
+    def show_database(self, _: list[str], __: bytes) -> Reply:
+        """Status of its database."""
         return Reply("200 OK", msgspec.json.encode(self.database()).decode() + "\n")
 
-    def _put_database(self, nothing: list[str], body: bytes) -> Reply:
+    def put_database(self, nothing: list[str], body: bytes) -> Reply:
+        """Lets it say something else of its database."""
         try:
             self.tell(msgspec.json.decode(body, type=SimulatedDatabase))
         except (ValueError, RecursionError) as error:
             return Reply("400 Bad Request", f'expected {{"standby": true, "sessions": 1, ...}}: {error}\n')
-        return self._show_database(nothing, body)
+        return self.show_database(nothing, body)
 
-    def _fail_for(self, _: list[str], body: bytes) -> Reply:
+    def fail_for(self, _: list[str], body: bytes) -> Reply:
+        """Ends the guest as a fault of its machine would."""
         self.fail(body.decode(errors="replace").strip() or "it was made to fail")
         return Reply("200 OK", "")
 
 
 _ROUTES: Final[Mapping[tuple[str, str], Callable[[GuestServer, list[str], bytes], Reply]]] = {
-    ("GET", "/metrics"): GuestServer._metrics,
-    ("GET", "/cpu"): GuestServer._cpu,
-    ("GET", "/ready"): GuestServer._ready,
-    ("GET", "/demand"): GuestServer._demand,
-    ("PUT", "/demand"): GuestServer._put_demand,
-    ("DELETE", "/demand"): GuestServer._lift_demand,
-    ("GET", "/database"): GuestServer._show_database,
-    ("PUT", "/database"): GuestServer._put_database,
-    ("POST", "/fail"): GuestServer._fail_for,
+    ("GET", "/metrics"): GuestServer.metrics,
+    ("GET", "/cpu"): GuestServer.cpu,
+    ("GET", "/ready"): GuestServer.ready,
+    ("GET", "/demand"): GuestServer.demand,
+    ("PUT", "/demand"): GuestServer.put_demand,
+    ("DELETE", "/demand"): GuestServer.lift_demand,
+    ("GET", "/database"): GuestServer.show_database,
+    ("PUT", "/database"): GuestServer.put_database,
+    ("POST", "/fail"): GuestServer.fail_for,
 }
 
 
