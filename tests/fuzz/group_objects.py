@@ -13,7 +13,8 @@ from protocol.names import ANNOTATION_ORIGINAL
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import decide
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers
-from scheduler_plugin.groups.objects.hvpa import decode, memory_of
+from scheduler_plugin.groups.objects.hvpa.decoding import decode
+from scheduler_plugin.groups.objects.hvpa.memory_fields import memory_of
 from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration
 from scheduler_plugin.groups.objects.tortoise.managed_hpa import (
     metrics_missing_since,

@@ -17,31 +17,30 @@ from scheduler_plugin.groups.core.hvpa.effective import (
     scale_in_boundary,
 )
 from scheduler_plugin.groups.core.hvpa.gates import Gates, delay_passed
-from scheduler_plugin.groups.core.hvpa.limits import scaled_limit
-from scheduler_plugin.groups.core.hvpa.maintenance import MaintenanceWindow, parse_maintenance_time
-from scheduler_plugin.groups.core.hvpa.min_change import (
-    DEFAULT_MIN_CHANGE,
-    NO_PARAMS,
-    ChangeParams,
-    is_enough,
-    threshold,
-)
 from scheduler_plugin.groups.core.hvpa.modes import (
     HorizontalDelta,
     HvpaMode,
+    Interval,
     Mixed,
     Preference,
     VerticalDelta,
     allowed,
-)
-from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, HvpaSpec, ScalingTimes
-from scheduler_plugin.groups.core.hvpa.weights import (
-    Interval,
     effective_weight,
     vpa_weight,
     weighted,
     weighted_replicas,
 )
+from scheduler_plugin.groups.core.hvpa.rules import (
+    DEFAULT_MIN_CHANGE,
+    NO_PARAMS,
+    ChangeParams,
+    MaintenanceWindow,
+    is_enough,
+    parse_maintenance_time,
+    scaled_limit,
+    threshold,
+)
+from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.hvpa.wishes import Recommendation
 from scheduler_plugin.groups.core.recommender.horizontal import ReplicaUse, is_tolerated, utilization_replicas
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Resource, ResourceList

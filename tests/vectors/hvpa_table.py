@@ -13,21 +13,18 @@ from fractions import Fraction
 from typing import Any, Final
 
 from protocol.units import Bytes, MilliCpu
-from scheduler_plugin.groups.core.hvpa import (
+from scheduler_plugin.groups.core.hvpa.confidence import is_believable
+from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval
+from scheduler_plugin.groups.core.hvpa.policy import decide
+from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, MaintenanceWindow, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.spec import (
     AxisRules,
-    ChangeParams,
     ContainerPolicy,
     DirectionRules,
-    HvpaMode,
     HvpaSpec,
-    Interval,
-    MaintenanceWindow,
-    ResourceChangeParams,
     ScalingTimes,
     UpdateMode,
-    decide,
 )
-from scheduler_plugin.groups.core.hvpa.confidence import is_believable
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,
     HorizontalRecommendation,

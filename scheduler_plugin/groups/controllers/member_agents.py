@@ -14,8 +14,8 @@ import msgspec
 from protocol.kubernetes.objects import JsonObject, name_of, text
 from protocol.runtime.explaining.explain_access import audience_of_agents
 from protocol.units import Bytes, QuantityError, Seconds
-from scheduler_plugin.groups.core.replicas.load_window import AgentCpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
+from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 

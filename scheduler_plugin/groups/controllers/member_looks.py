@@ -11,8 +11,8 @@ from protocol.kubernetes.objects import JsonObject, uid_of
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
-from scheduler_plugin.groups.core.replicas.load_window import LoadWindow
 from scheduler_plugin.groups.core.replicas.members import DatabaseLook, DatabaseState
+from scheduler_plugin.groups.core.replicas.scaling import LoadWindow
 
 SETTLED: Final = Seconds(10.0)
 """How old an answer of a replica that serves may be."""

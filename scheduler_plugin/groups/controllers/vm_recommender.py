@@ -18,10 +18,14 @@ from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.queued import GroupsContext
 from scheduler_plugin.groups.controllers.surroundings import GroupSurroundings
-from scheduler_plugin.groups.core.recommender.checkpoint import decode_history, encode_history
 from scheduler_plugin.groups.core.recommender.horizontal import Desires
 from scheduler_plugin.groups.core.recommender.horizontal import recommended as horizontal
-from scheduler_plugin.groups.core.recommender.vertical import observed, ran_out_of_memory
+from scheduler_plugin.groups.core.recommender.vertical import (
+    decode_history,
+    encode_history,
+    observed,
+    ran_out_of_memory,
+)
 from scheduler_plugin.groups.core.recommender.vertical import recommended as vertical
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, VM_CONTAINER, TargetFields
 from scheduler_plugin.groups.objects.vm_use import (

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Final
 
 from protocol.units import Amount
-from scheduler_plugin.groups.core.hvpa.min_change import NO_PARAMS, ChangeParams, Exact, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.rules import NO_PARAMS, ChangeParams, Exact, ResourceChangeParams
 from scheduler_plugin.groups.core.workload import NOTHING, ReplicaBounds, Resource, ResourceList
 
 _TEN_PERCENT: Final = ChangeParams(percentage=Fraction(10))

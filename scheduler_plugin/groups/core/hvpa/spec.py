@@ -9,10 +9,8 @@ from typing import Final
 
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.hvpa.effective import EffectiveIntervals
-from scheduler_plugin.groups.core.hvpa.maintenance import MaintenanceWindow
-from scheduler_plugin.groups.core.hvpa.min_change import NO_PARAMS, ResourceChangeParams
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Mixed
-from scheduler_plugin.groups.core.hvpa.weights import Interval
+from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval, Mixed
+from scheduler_plugin.groups.core.hvpa.rules import NO_PARAMS, MaintenanceWindow, ResourceChangeParams
 from scheduler_plugin.groups.core.running_pods import PodsMemory
 from scheduler_plugin.groups.core.workload import ONE_REPLICA, RESOURCES, UNBOUNDED, ReplicaBounds, Resource, SizeBounds
 

@@ -15,17 +15,10 @@ from typing import Final, TypeVar
 
 from protocol.kubernetes.objects import Json, JsonObject, child
 from protocol.names import VM_KIND
-from scheduler_plugin.groups.core.hvpa import (
-    AxisRules,
-    DirectionRules,
-    EffectiveIntervals,
-    HvpaMode,
-    HvpaSpec,
-    Mixed,
-    ResourceChangeParams,
-    UpdateMode,
-)
-from scheduler_plugin.groups.core.hvpa.min_change import NO_PARAMS
+from scheduler_plugin.groups.core.hvpa.effective import EffectiveIntervals
+from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Mixed
+from scheduler_plugin.groups.core.hvpa.rules import NO_PARAMS, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, HvpaSpec, UpdateMode
 from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
 from scheduler_plugin.groups.core.workload import Resource
 from scheduler_plugin.groups.objects.hvpa.autoscaler_fields import (

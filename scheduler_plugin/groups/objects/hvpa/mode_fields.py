@@ -10,9 +10,8 @@ from typing import Final
 
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP, EffectiveIntervals, ScalingInterval
-from scheduler_plugin.groups.core.hvpa.min_change import NO_PARAMS, ChangeParams, ResourceChangeParams
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Mixed, Preference
-from scheduler_plugin.groups.core.hvpa.weights import Interval, stages
+from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval, Mixed, Preference, stages
+from scheduler_plugin.groups.core.hvpa.rules import NO_PARAMS, ChangeParams, ResourceChangeParams
 from scheduler_plugin.groups.core.workload import ReplicaBounds
 from scheduler_plugin.groups.objects.hvpa.autoscaler_fields import utilization_resources
 from scheduler_plugin.groups.objects.hvpa.lenient_fields import MOST_REPLICAS, FieldError, Fields

@@ -10,8 +10,13 @@ from dataclasses import replace
 from datetime import time
 from typing import Final
 
-from scheduler_plugin.groups.core.hvpa.maintenance import MaintenanceWindow, parse_maintenance_time
-from scheduler_plugin.groups.core.hvpa.min_change import UNSET, ChangeParams, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.rules import (
+    UNSET,
+    ChangeParams,
+    MaintenanceWindow,
+    ResourceChangeParams,
+    parse_maintenance_time,
+)
 from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, UpdateMode
 from scheduler_plugin.groups.core.workload import Resource
 from scheduler_plugin.groups.objects.hvpa.lenient_fields import FieldError, Fields

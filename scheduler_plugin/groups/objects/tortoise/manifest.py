@@ -20,9 +20,9 @@ from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_KIND, VM_VERSION
 from protocol.units import Bytes, MilliCpu, QuantityError
+from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Policies, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Policies, Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
 from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Resource, ResourceList, SizeBounds
 

@@ -10,8 +10,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject
-from scheduler_plugin.groups.core.tortoise.slot_memory import Remembered, SlotMemory
-from scheduler_plugin.groups.core.tortoise.slots import WEEKDAYS, Slot, SlotLayout
+from scheduler_plugin.groups.core.tortoise.slots import WEEKDAYS, Remembered, Slot, SlotLayout, SlotMemory
 
 MOST_SLOTS: Final = 168
 """Every hour of a week."""

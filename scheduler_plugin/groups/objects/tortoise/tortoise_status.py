@@ -17,14 +17,12 @@ from typing import Final, TypeVar
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from protocol.units import Bytes, MilliCpu, QuantityError
-from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Place, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision
 from scheduler_plugin.groups.core.tortoise.floor import Peaks
 from scheduler_plugin.groups.core.tortoise.phases import Phase, ResourcePhase, ResourceState, TortoiseMode
-from scheduler_plugin.groups.core.tortoise.replica_range import ReplicaMemory
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ReplicaMemory, TortoiseMemory
 from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, ResourceList, SizedContainer
 from scheduler_plugin.groups.objects.tortoise.slot_entries import read_slots, write_slots
 

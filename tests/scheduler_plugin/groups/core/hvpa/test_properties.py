@@ -15,23 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.units import Bytes, MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa import (
-    AxisRules,
-    ChangeParams,
-    ContainerPolicy,
-    DirectionRules,
-    EffectiveIntervals,
-    HvpaMode,
-    HvpaSpec,
-    Interval,
-    Mixed,
-    Preference,
-    ResourceChangeParams,
-    ScalingInterval,
-    ScalingTimes,
-    decide,
-)
-from scheduler_plugin.groups.core.hvpa.weights import vpa_weight
+from scheduler_plugin.groups.core.hvpa.effective import EffectiveIntervals, ScalingInterval
+from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval, Mixed, Preference, vpa_weight
+from scheduler_plugin.groups.core.hvpa.policy import decide
+from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.spec import AxisRules, ContainerPolicy, DirectionRules, HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,
     HorizontalRecommendation,

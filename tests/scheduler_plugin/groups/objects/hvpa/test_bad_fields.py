@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_plugin.groups.objects.hvpa import HvpaError, decode
+from scheduler_plugin.groups.objects.hvpa.decoding import HvpaError, decode
 from tests.scheduler_plugin.groups.objects.hvpa.hvpa_objects import HPA, WEIGHT, hvpa
 
 

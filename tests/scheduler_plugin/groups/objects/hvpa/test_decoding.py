@@ -10,26 +10,13 @@ from typing import Any
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa import (
-    AxisRules,
-    ChangeParams,
-    ContainerPolicy,
-    DirectionRules,
-    EffectiveIntervals,
-    HvpaMode,
-    HvpaSpec,
-    Interval,
-    MaintenanceWindow,
-    Mixed,
-    Preference,
-    ResourceChangeParams,
-    ScalingInterval,
-    UpdateMode,
-)
-from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP
+from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP, EffectiveIntervals, ScalingInterval
+from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval, Mixed, Preference
+from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, MaintenanceWindow, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.spec import AxisRules, ContainerPolicy, DirectionRules, HvpaSpec, UpdateMode
 from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
 from scheduler_plugin.groups.core.workload import ReplicaBounds, SizeBounds
-from scheduler_plugin.groups.objects.hvpa import HvpaError, decode
+from scheduler_plugin.groups.objects.hvpa.decoding import HvpaError, decode
 from tests.scheduler_plugin.groups.core.hvpa.stories import sized
 from tests.scheduler_plugin.groups.objects.hvpa.hvpa_objects import HPA, MILLION, TARGET, VPA, WEIGHT, hvpa, spec_of
 

@@ -10,9 +10,9 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu
 from protocol.yaml_text import read_yaml
+from scheduler_plugin.groups.core.tortoise.autoscaler import Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
 from scheduler_plugin.groups.core.workload import ResourceList, SizeBounds
 from scheduler_plugin.groups.objects.tortoise.manifest import InvalidTortoiseError, Target, Tortoise, parse_tortoise
