@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,15 +13,16 @@ from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.groups.controllers.cache import Cache
+from scheduler_plugin.groups.controllers.controller import GroupsContext, Writer
+from scheduler_plugin.groups.controllers.desired_state import GroupPolicy
 from scheduler_plugin.groups.controllers.group_controller import GroupController
+from scheduler_plugin.groups.controllers.hvpas import HvpaPolicy
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
-from scheduler_plugin.groups.controllers.queued import GroupsContext
 from scheduler_plugin.groups.controllers.surroundings import AROUND, GroupSurroundings
+from scheduler_plugin.groups.controllers.tortoises import TortoisePolicy
 from scheduler_plugin.groups.controllers.vm_groups import VmGroupController
 from scheduler_plugin.groups.controllers.vm_recommender import VmRecommender
-from scheduler_plugin.groups.controllers.writer import Writer
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.policies.registry import every_policy
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 from scheduler_plugin.lease import Leadership
@@ -142,3 +144,11 @@ def assemble(
         program.vm_groups = VmGroupController(context, agents, partial(surroundings.replica_writers, VM_GROUPS))
         program.recommender = VmRecommender(context, surroundings, agents)
     return program
+
+
+def every_policy(configuration: Callable[[], Configuration]) -> tuple[GroupPolicy, ...]:
+    """One of each kind, new: what they remember of objects belongs to one process.
+
+    ``configuration`` gives the Tortoises' global configuration in force.
+    """
+    return (HvpaPolicy(), TortoisePolicy(configuration))

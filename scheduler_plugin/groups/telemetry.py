@@ -13,7 +13,7 @@ from typing import Final
 from prometheus_client import generate_latest
 
 from protocol.kubernetes.objects import JsonObject
-from scheduler_plugin.groups.policies.notices import stopped_because
+from scheduler_plugin.groups.objects.group_status import stopped_because
 from scheduler_plugin.program_telemetry import ProgramTelemetry
 
 LOG: Final = logging.getLogger("autoscale.groups")

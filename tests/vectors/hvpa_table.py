@@ -13,7 +13,6 @@ from fractions import Fraction
 from typing import Any, Final
 
 from protocol.units import Bytes, MilliCpu
-from scheduler_plugin.groups.core.hvpa.confidence import is_believable
 from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval
 from scheduler_plugin.groups.core.hvpa.policy import decide
 from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, MaintenanceWindow, ResourceChangeParams
@@ -37,6 +36,7 @@ from scheduler_plugin.groups.core.workload import (
     Workload,
     WorkloadDecision,
 )
+from scheduler_plugin.groups.objects.autoscalers import is_believable
 from tests.vectors.case import Case
 from tests.vectors.registry import Declined, chosen
 

@@ -20,7 +20,7 @@ from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.cluster.watches.kinds import FactChange, Kind, WatchReport
-from scheduler_plugin.groups.objects.target_pods import kept_pod
+from scheduler_plugin.groups.objects.pods import kept_pod
 from scheduler_plugin.groups.objects.targets import kept_by
 
 Listener = Callable[[FactChange[Json]], None]

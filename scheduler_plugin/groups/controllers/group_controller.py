@@ -9,27 +9,19 @@ Rules that hold here:
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, version_of
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, version_of
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
-from scheduler_plugin.groups.controllers.fights import Fights
-from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
-from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
-from scheduler_plugin.groups.controllers.surroundings import GroupSurroundings
-from scheduler_plugin.groups.controllers.writer import PASSING, TIMEOUT
-from scheduler_plugin.groups.objects.intents import Intent, progress
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetKind, resize, scale, workload_of
-from scheduler_plugin.groups.objects.writes import Write, difference
-from scheduler_plugin.groups.policies import originals
-from scheduler_plugin.groups.policies.companions import hpa_write, released
-from scheduler_plugin.groups.policies.facts import GroupFacts
-from scheduler_plugin.groups.policies.judgement import ReconcileResult, judge
-from scheduler_plugin.groups.policies.notices import (
+from scheduler_plugin.groups.controllers.companions import hpa_write, released
+from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController, Writer
+from scheduler_plugin.groups.controllers.desired_state import GroupFacts, GroupPolicy, ReconcileResult
+from scheduler_plugin.groups.controllers.group_status import (
     contested,
     pods_refused,
     refused,
@@ -38,7 +30,13 @@ from scheduler_plugin.groups.policies.notices import (
     was_refused,
     without_intent,
 )
-from scheduler_plugin.groups.policies.policy import GroupPolicy
+from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
+from scheduler_plugin.groups.controllers.reconcile import judge
+from scheduler_plugin.groups.controllers.surroundings import GroupSurroundings
+from scheduler_plugin.groups.core.disputes import Disputes, told
+from scheduler_plugin.groups.core.writes import Write, difference, put_back
+from scheduler_plugin.groups.objects.intents import Intent, progress
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetKind, resize, scale, workload_of
 
 LOG: Final = logging.getLogger(__name__)
 REMEMBERED: Final = 10_000
@@ -97,7 +95,7 @@ class GroupController(QueuedController):
         arrangement = None if group is None else self._surroundings.arrangement(self.policy, group)
         failed: ApiRefusedError | None = None
         for resource, obj in self._surroundings.held_by(self.kind.kind, name):
-            write = originals.put_back(resource, obj) if released(resource, obj, group, arrangement) else None
+            write = put_back(resource, obj) if released(resource, obj, group, arrangement) else None
             if write is None:
                 continue
             try:
@@ -233,3 +231,54 @@ class GroupController(QueuedController):
         # Without a resourceVersion the write would have no precondition.
         if group is not None and text(group, "metadata", "resourceVersion"):
             await self._write_status(group, refused(group, why, self._context.clock.wall()))
+
+
+@dataclass(slots=True)
+class Fights:
+    """The fate of the writes of groups."""
+
+    writer: Writer
+    disputes: Disputes = field(default_factory=Disputes)
+
+    async def noticed(self, facts: GroupFacts) -> GroupFacts:
+        """The facts with the fields left alone for now, and why."""
+        now, wall = self.writer.clock.now(), self.writer.clock.wall()
+        paused: set[str] = set()
+        fights: list[str] = []
+        for resource, obj in _written_objects(facts):
+            name = name_of(obj)
+            self.disputes.look(resource, obj, now)
+            # Ask only once for each fight: the cache has no `managedFields`, so it takes a request.
+            if self.disputes.unnamed(resource, name):
+                self.disputes.name(resource, await self._with_managers(resource, obj))
+            paused |= self.disputes.held(resource, name, now)
+            fights += [
+                told(resource, name.name, what, claim, wall + claim.until - now)
+                for what, claim in self.disputes.fights(resource, name, now)
+            ]
+        return replace(facts, held=frozenset(paused), fights=tuple(fights))
+
+    async def _with_managers(self, resource: Resource, found: JsonObject) -> JsonObject:
+        """The object with its ``managedFields``, which the cache leaves out.
+
+        It is listed by its name, because the watch already needs the right to list and a GET would need another one.
+        """
+        name = name_of(found)
+        query = {"fieldSelector": f"metadata.name={name.name}"}
+        try:
+            listed = await self.writer.api.call(ApiCall("GET", resource.path(name.namespace), TIMEOUT, query=query))
+        except ApiRefusedError:
+            # The manager's name only helps people; without it the fight is still reported.
+            return found
+        return next(iter(items(listed, "items")), found)
+
+
+def _written_objects(facts: GroupFacts) -> Iterator[tuple[Resource, JsonObject]]:
+    """The objects that the group writes, with their kinds."""
+    if facts.target is not None and facts.arrangement is not None:
+        reference = facts.arrangement.target
+        yield TARGET_KINDS[reference.group, reference.kind].resource, facts.target
+    if facts.hpa is not None:
+        yield HORIZONTAL_AUTOSCALERS, facts.hpa
+    if facts.vpa is not None:
+        yield VERTICAL_AUTOSCALERS, facts.vpa

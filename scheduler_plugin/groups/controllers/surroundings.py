@@ -17,17 +17,13 @@ from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.cluster.watches.kinds import FactChange
 from scheduler_plugin.groups.controllers.cache import Cache
-from scheduler_plugin.groups.controllers.pod_index import PodIndex
-from scheduler_plugin.groups.controllers.references import Claimant, Key, References, key_of
-from scheduler_plugin.groups.objects.hpa import scales
-from scheduler_plugin.groups.objects.ownership import is_owned_by
-from scheduler_plugin.groups.objects.target_pods import killed_in, running_containers, selects
+from scheduler_plugin.groups.controllers.desired_state import DesiredObjects, GroupFacts, GroupPolicy, InvalidSpecError
+from scheduler_plugin.groups.controllers.references import Claimant, Key, PodIndex, References, key_of
+from scheduler_plugin.groups.core.writes import is_owned_by, original_of
+from scheduler_plugin.groups.objects.autoscalers import scales, sized_by, sizing_mode
+from scheduler_plugin.groups.objects.pods import killed_in, running_containers, selects
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetFields, TargetKind
 from scheduler_plugin.groups.objects.vm_use import as_noted
-from scheduler_plugin.groups.objects.vpa import sized_by, sizing_mode
-from scheduler_plugin.groups.policies.facts import GroupFacts
-from scheduler_plugin.groups.policies.originals import original_of
-from scheduler_plugin.groups.policies.policy import DesiredObjects, GroupPolicy, InvalidSpecError
 
 AROUND: Final = (*(kind.resource for kind in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
 """Every kind that a group may refer to."""

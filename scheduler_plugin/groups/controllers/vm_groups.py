@@ -31,20 +31,22 @@ from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.cluster.watches.kinds import FactChange
-from scheduler_plugin.groups.controllers.member_agents import MemberAgents
-from scheduler_plugin.groups.controllers.member_looks import SETTLED, SOON, MemberLooks
-from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
+from scheduler_plugin.groups.controllers.controller import PASSING, GroupsContext, QueuedController
+from scheduler_plugin.groups.controllers.member_agents import SETTLED, SOON, MemberAgents, MemberLooks
 from scheduler_plugin.groups.controllers.read_endpoints import ReadEndpoint, look_at_endpoint, offer, read_object
-from scheduler_plugin.groups.controllers.writer import PASSING
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
 from scheduler_plugin.groups.core.replicas.members import UNASKED, Member, Role, member_name, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, decide
-from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
+from scheduler_plugin.groups.core.writes import Write, difference
 from scheduler_plugin.groups.objects.group_members import is_impostor, is_of, member_vm, read_member
-from scheduler_plugin.groups.objects.group_scaling import MOST_REPLICAS, scaling_status
 from scheduler_plugin.groups.objects.group_status import TAKEN, group_status, refused_status, taken_by
-from scheduler_plugin.groups.objects.vm_group import VmGroup, parse_vm_group
-from scheduler_plugin.groups.objects.writes import Write, difference
+from scheduler_plugin.groups.objects.vm_group import (
+    MOST_REPLICAS,
+    InvalidGroupError,
+    VmGroup,
+    parse_vm_group,
+    scaling_status,
+)
 
 UNSETTLED: Final = Seconds(1.0)
 """How soon a group is looked at again whose replicas start or leave: their databases send no events."""

@@ -15,8 +15,9 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.names import ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
 from protocol.units import Bytes
 from scheduler_plugin.cluster.api import ApiError
+from scheduler_plugin.groups.controllers.controller import GroupsContext
+from scheduler_plugin.groups.controllers.desired_state import GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
-from scheduler_plugin.groups.controllers.queued import GroupsContext
 from scheduler_plugin.groups.controllers.surroundings import GroupSurroundings
 from scheduler_plugin.groups.core.recommender.horizontal import Desires
 from scheduler_plugin.groups.core.recommender.horizontal import recommended as horizontal
@@ -27,6 +28,7 @@ from scheduler_plugin.groups.core.recommender.vertical import (
     ran_out_of_memory,
 )
 from scheduler_plugin.groups.core.recommender.vertical import recommended as vertical
+from scheduler_plugin.groups.core.writes import Write
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, VM_CONTAINER, TargetFields
 from scheduler_plugin.groups.objects.vm_use import (
     GuestUse,
@@ -39,9 +41,6 @@ from scheduler_plugin.groups.objects.vm_use import (
     vms_of,
     vpa_status,
 )
-from scheduler_plugin.groups.objects.writes import Write
-from scheduler_plugin.groups.policies.facts import GroupFacts
-from scheduler_plugin.groups.policies.policy import GroupPolicy
 from scheduler_plugin.lease import NotLeadingError
 
 LOG: Final = logging.getLogger("autoscale.groups")

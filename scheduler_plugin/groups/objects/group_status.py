@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.kubernetes.conditions import condition, stamped
-from protocol.kubernetes.objects import Json, JsonObject, child, whole
+from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
 from protocol.names import LABEL_GROUP, LABEL_ROLE
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
 from scheduler_plugin.groups.core.replicas.members import Member, Role, primary_of, replicas_of
@@ -143,3 +143,11 @@ def _ready(group: VmGroup, primary: _Verdict, plan: GroupPlan, unwritten: str) -
 
 def _condition(found: JsonObject, kind: str, verdict: _Verdict) -> Json:
     return condition(found, kind, str(verdict.holds), verdict.reason, verdict.message)
+
+
+def stopped_because(group: JsonObject) -> str:
+    """The reason for which the group scales nothing, in one word; empty if it scales."""
+    for existing in items(group, "status", "conditions"):
+        if text(existing, "type") == ABLE and text(existing, "status") == "False":
+            return text(existing, "reason")
+    return ""

@@ -40,9 +40,8 @@ from protocol.names import ANNOTATION_BOUNDS
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload, by_name
+from scheduler_plugin.groups.core.writes import Write, controller_of
 from scheduler_plugin.groups.objects.amounts import read_container, write_container
-from scheduler_plugin.groups.objects.ownership import controller_of
-from scheduler_plugin.groups.objects.writes import Write
 
 VM_CONTAINER: Final = "vm"
 """The name of a VM's only container."""

@@ -32,7 +32,7 @@ from scheduler_plugin.groups.core.workload import (
     VerticalRecommendation,
     Workload,
 )
-from scheduler_plugin.groups.objects.hvpa.mode_fields import SETTLE_RESTARTING
+from scheduler_plugin.groups.objects.hvpa.decoding import SETTLE_RESTARTING
 from scripts.autoscale.replay.groups.group_model import (
     REPLICAS,
     GroupObservation,

@@ -15,12 +15,12 @@ import yaml
 
 from protocol.kubernetes.objects import Json, child, items, text, whole
 from protocol.units import MilliCpu
+from scheduler_plugin.groups.controllers.desired_state import GroupFacts, ReconcileResult
+from scheduler_plugin.groups.controllers.group_status import pods_refused, without_intent
+from scheduler_plugin.groups.controllers.hvpas import HvpaPolicy
+from scheduler_plugin.groups.controllers.reconcile import judge
 from scheduler_plugin.groups.core.recommender import horizontal, vertical
 from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList
-from scheduler_plugin.groups.policies.facts import GroupFacts
-from scheduler_plugin.groups.policies.hvpa_policy import HvpaPolicy
-from scheduler_plugin.groups.policies.judgement import ReconcileResult, judge
-from scheduler_plugin.groups.policies.notices import pods_refused, without_intent
 from scripts.autoscale.replay.groups.lagging_group import NAME, LaggingGroup, Lags, Rollout
 
 LOOK: Final = 15.0

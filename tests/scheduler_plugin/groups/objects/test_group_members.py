@@ -6,9 +6,9 @@ from protocol.kubernetes.objects import Json, child, labels_of
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.units import Seconds
 from protocol.virtual_machine import parse_virtual_machine
+from scheduler_plugin.groups.core import writes as ownership
 from scheduler_plugin.groups.core.replicas.group_plan import NewMember
 from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role
-from scheduler_plugin.groups.objects import ownership
 from scheduler_plugin.groups.objects.group_members import is_of, member_vm, owner_reference, read_member
 from scheduler_plugin.groups.objects.vm_group import parse_vm_group
 from tests.scheduler_plugin.groups.core.replicas.group_story import STANDBY

@@ -12,8 +12,16 @@ from scheduler_plugin.groups.core.workload import (
     ResourceList,
     VerticalRecommendation,
 )
-from scheduler_plugin.groups.objects.hpa import horizontal_of, hpa_spec, scales, why_blind
-from scheduler_plugin.groups.objects.vpa import sizing_mode, vertical_of, vpa_spec, why_silent
+from scheduler_plugin.groups.objects.autoscalers import (
+    horizontal_of,
+    hpa_spec,
+    scales,
+    sizing_mode,
+    vertical_of,
+    vpa_spec,
+    why_blind,
+    why_silent,
+)
 
 
 def hpa(desired: object = 4, **conditions: tuple[str, str]) -> Json:

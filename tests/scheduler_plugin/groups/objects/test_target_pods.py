@@ -7,7 +7,7 @@ import pytest
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload
-from scheduler_plugin.groups.objects.target_pods import (
+from scheduler_plugin.groups.objects.pods import (
     Killed,
     kept_pod,
     killed_in,

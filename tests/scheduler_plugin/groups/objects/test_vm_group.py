@@ -8,8 +8,7 @@ from protocol.kubernetes.objects import Json, child
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.members import GroupSpec
-from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
-from scheduler_plugin.groups.objects.vm_group import parse_vm_group
+from scheduler_plugin.groups.objects.vm_group import InvalidGroupError, parse_vm_group
 from tests.scheduler_plugin.groups.objects.sample_group import GUEST, shop
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.kubernetes.objects import JsonObject, name_of
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
-from scheduler_plugin.groups.policies.policy import DesiredObjects, GroupPolicy, PolicyDecision, PolicyInput
+from scheduler_plugin.groups.controllers.desired_state import DesiredObjects, GroupPolicy, PolicyDecision, PolicyInput
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 from tests.scheduler_plugin.groups.program.test_killed import settled, short

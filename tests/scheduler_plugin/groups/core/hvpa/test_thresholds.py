@@ -9,7 +9,6 @@ from fractions import Fraction
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.confidence import is_believable
 from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
 from scheduler_plugin.groups.core.hvpa.rules import (
     ChangeParams,
@@ -22,6 +21,7 @@ from scheduler_plugin.groups.core.hvpa.rules import (
 )
 from scheduler_plugin.groups.core.hvpa.spec import AxisRules, ContainerPolicy, DirectionRules, ScalingTimes, UpdateMode
 from scheduler_plugin.groups.core.workload import NOTHING, Rule, SizeBounds, SizedContainer, WithheldChange
+from scheduler_plugin.groups.objects.autoscalers import is_believable
 from tests.scheduler_plugin.groups.core.hvpa.stories import (
     NOON,
     decided,

@@ -1,9 +1,8 @@
-"""The interface that the policy of each kind of group implements, and its types.
+"""Desired state of a group, the facts that its policy decides from, and the result of reconciling it.
 
 Rules that hold here:
 
-- ``arrangement`` says what belongs to a group without looking at the cluster; ``rule`` decides from the present
-  objects.
+- ``desired`` says what belongs to a group without looking at the cluster; ``decide`` decides from the present objects.
 - A policy keeps nothing but caches between two calls: its memory is in ``PolicyDecision.status``, which becomes the
   object's status.
 """
@@ -12,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.resources import Resource
-from scheduler_plugin.groups.core.workload import Workload, WorkloadDecision
-from scheduler_plugin.groups.objects.targets import TargetRef
+from scheduler_plugin.groups.core.workload import SizedContainer, Workload, WorkloadDecision
+from scheduler_plugin.groups.core.writes import Write
+from scheduler_plugin.groups.objects.intents import Intent
+from scheduler_plugin.groups.objects.pods import Killed
+from scheduler_plugin.groups.objects.targets import TargetKind, TargetRef
 
 
 class InvalidSpecError(ValueError):
@@ -110,3 +112,74 @@ class GroupPolicy(Protocol):
 
     def rule(self, situation: PolicyInput) -> PolicyDecision:
         """The decision now. Raises ``InvalidSpecError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """One group and the objects around it. ``arrangement`` is None, and ``fault`` says why, if the group cannot be
+    read.
+
+    ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
+    group's do to it; both empty if there are none. ``killed`` are containers that ran out of memory, as far as their
+    pods still report it, and ``running`` are the containers of these ``pods``. ``pause`` is how long after a scaling
+    nothing new is decided. ``held`` are writes (by ``Write.what``) to leave alone, because another writer keeps
+    overwriting them; ``fights`` has the sentences.
+    """
+
+    group: JsonObject
+    arrangement: DesiredObjects | None = None
+    fault: str = ""
+    target: JsonObject | None = None
+    hpa: JsonObject | None = None
+    vpa: JsonObject | None = None
+    rivals: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    killed: tuple[Killed, ...] = ()
+    running: tuple[SizedContainer, ...] = ()
+    pods: tuple[JsonObject, ...] = ()
+    pause: timedelta = timedelta(0)
+    held: frozenset[str] = frozenset()
+    fights: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingProblem:
+    """The reason why nothing is scaled: ``reason`` in CamelCase, ``message`` for people."""
+
+    reason: str
+    message: str
+
+
+class StopError(Exception):
+    """Nothing may be scaled; ``problem`` says why."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.problem = ScalingProblem(reason, message)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalableTarget:
+    """A target that can be scaled, as its ``template`` says, and what to write of the objects beside the group."""
+
+    arrangement: DesiredObjects
+    target: JsonObject
+    kind: TargetKind
+    template: Workload
+    upkeep: tuple[Write, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileResult:
+    """The writes to make, in this order: ``upkeep`` of the objects beside the group, the whole ``status``, the
+    ``intent``, the deletion of the HPA ``drop``, and the ``inbox``. ``sizes`` are what running pods should have if they
+    are resized in place.
+    """
+
+    status: Json
+    upkeep: tuple[Write, ...] = ()
+    intent: Intent | None = None
+    drop: JsonObject | None = None
+    inbox: Write | None = None
+    sizes: tuple[SizedContainer, ...] = ()
+    problem: ScalingProblem | None = None

@@ -9,22 +9,28 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, child, name_of, uid_of, whole
 from protocol.kubernetes.resources import HVPAS, Resource
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
-from scheduler_plugin.groups.core.hvpa.policy import decide
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes
-from scheduler_plugin.groups.core.workload import Recommendations
-from scheduler_plugin.groups.objects.hpa import horizontal_of, hpa_spec, why_blind
-from scheduler_plugin.groups.objects.hvpa.decoding import Hvpa, HvpaError, decode
-from scheduler_plugin.groups.objects.hvpa.memory_fields import memory_json, memory_of
-from scheduler_plugin.groups.objects.targets import InvalidTargetError, read_reference
-from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec, why_silent
-from scheduler_plugin.groups.policies.policy import (
+from scheduler_plugin.groups.controllers.desired_state import (
     Companion,
     DesiredObjects,
     InvalidSpecError,
     PolicyDecision,
     PolicyInput,
 )
+from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
+from scheduler_plugin.groups.core.hvpa.policy import decide
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes
+from scheduler_plugin.groups.core.workload import Recommendations
+from scheduler_plugin.groups.objects.autoscalers import (
+    horizontal_of,
+    hpa_spec,
+    vertical_of,
+    vpa_spec,
+    why_blind,
+    why_silent,
+)
+from scheduler_plugin.groups.objects.hvpa.decoding import Hvpa, HvpaError, decode
+from scheduler_plugin.groups.objects.hvpa.memory_fields import memory_json, memory_of
+from scheduler_plugin.groups.objects.targets import InvalidTargetError, read_reference
 
 REMEMBERED: Final = 10_000
 """At most this many decoded objects are cached."""

@@ -9,15 +9,22 @@ import pytest
 
 from protocol.kubernetes.objects import Json, JsonObject, items, text
 from protocol.kubernetes.resources import HVPAS, Resource
+from scheduler_plugin.groups.app import every_policy
+from scheduler_plugin.groups.controllers.desired_state import (
+    DesiredObjects,
+    GroupFacts,
+    InvalidSpecError,
+    PolicyDecision,
+    PolicyInput,
+    ReconcileResult,
+)
+from scheduler_plugin.groups.controllers.group_status import refused, stopped
+from scheduler_plugin.groups.controllers.hvpas import HvpaPolicy, overlaps
+from scheduler_plugin.groups.controllers.reconcile import judge
+from scheduler_plugin.groups.controllers.tortoises import TortoisePolicy
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+from scheduler_plugin.groups.objects.group_status import stopped_because
 from scheduler_plugin.groups.objects.targets import TargetRef
-from scheduler_plugin.groups.policies.facts import GroupFacts
-from scheduler_plugin.groups.policies.hvpa_policy import HvpaPolicy, overlaps
-from scheduler_plugin.groups.policies.judgement import ReconcileResult, judge
-from scheduler_plugin.groups.policies.notices import refused, stopped, stopped_because
-from scheduler_plugin.groups.policies.policy import DesiredObjects, InvalidSpecError, PolicyDecision, PolicyInput
-from scheduler_plugin.groups.policies.registry import every_policy
-from scheduler_plugin.groups.policies.tortoise_policy import TortoisePolicy
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WEB = TargetRef("apps", "Deployment", "web")

@@ -10,21 +10,7 @@ from protocol.kubernetes.objects import JsonObject, annotations_of, child, name_
 from protocol.kubernetes.resources import TORTOISES, Resource
 from protocol.names import ANNOTATION_FLOOR
 from protocol.virtual_machine import parse_virtual_machine
-from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision, decide
-from scheduler_plugin.groups.core.tortoise.floor import renewed, wanted_floor
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers
-from scheduler_plugin.groups.core.workload import VerticalRecommendation, Workload, WorkloadDecision
-from scheduler_plugin.groups.objects.targets import InvalidTargetError, read_reference
-from scheduler_plugin.groups.objects.tortoise.managed_hpa import (
-    metrics_missing_since,
-    read_autoscaler,
-    write_autoscaler,
-)
-from scheduler_plugin.groups.objects.tortoise.manifest import InvalidTortoiseError, Tortoise, parse_tortoise
-from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_peaks, write_status
-from scheduler_plugin.groups.objects.vpa import vertical_of, vpa_spec, why_silent
-from scheduler_plugin.groups.policies.policy import (
+from scheduler_plugin.groups.controllers.desired_state import (
     Companion,
     DesiredObjects,
     InvalidSpecError,
@@ -32,6 +18,22 @@ from scheduler_plugin.groups.policies.policy import (
     PolicyDecision,
     PolicyInput,
 )
+from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision, decide
+from scheduler_plugin.groups.core.tortoise.floor import renewed, wanted_floor
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers
+from scheduler_plugin.groups.core.workload import VerticalRecommendation, Workload, WorkloadDecision
+from scheduler_plugin.groups.objects.autoscalers import (
+    metrics_missing_since,
+    read_autoscaler,
+    vertical_of,
+    vpa_spec,
+    why_silent,
+    write_autoscaler,
+)
+from scheduler_plugin.groups.objects.targets import InvalidTargetError, read_reference
+from scheduler_plugin.groups.objects.tortoise.manifest import InvalidTortoiseError, Tortoise, parse_tortoise
+from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_peaks, write_status
 
 
 class TortoisePolicy:

@@ -1,7 +1,11 @@
-"""Writes to the cluster, each within the time that the Lease leaves. Nothing is retried here."""
+"""What the controllers of groups have in common: a queue of names, a few workers that reconcile them, and writes, each
+within the time that the Lease leaves. No write is retried here.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -10,12 +14,16 @@ from protocol.kubernetes.objects import Json, JsonObject, name_of, uid_of, versi
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import micro_timestamp
+from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.work_queue import WorkQueue
 from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from scheduler_plugin.cluster.events import EventRecord, event_body
-from scheduler_plugin.groups.objects.writes import Write
-from scheduler_plugin.lease import MERGE_PATCH, Leadership
+from scheduler_plugin.groups.controllers.cache import Cache
+from scheduler_plugin.groups.core.writes import Write
+from scheduler_plugin.groups.telemetry import GroupsTelemetry
+from scheduler_plugin.lease import MERGE_PATCH, Leadership, NotLeadingError
 
 PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
 """Refusals that only say that the cache was behind."""
@@ -96,3 +104,49 @@ def _patch(write: Write, query: Mapping[str, str] | None = None) -> ApiCall:
     # Containers are a list: a JSON merge patch would replace all of them, a strategic one finds them by name.
     kind = STRATEGIC_PATCH if write.merges_lists else MERGE_PATCH
     return ApiCall("PATCH", write.path, TIMEOUT, query=query or {}, body=write.guarded_body, content_type=kind)
+
+
+# More than one, so that a group whose look waits for the API does not hold up all others.
+WORKERS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsContext:
+    """Objects that all controllers share. ``interval`` is the time between reconciles of a group, in seconds."""
+
+    cache: Cache
+    writer: Writer
+    clock: Clock
+    telemetry: GroupsTelemetry
+    interval: Callable[[], Seconds]
+
+
+class QueuedController(ABC):
+    """Looks at the groups of one ``kind``, each by itself; subclasses implement ``reconcile``."""
+
+    def __init__(self, context: GroupsContext, kind: Resource) -> None:
+        self.kind = kind
+        self._context = context
+        self._queue = WorkQueue(context.clock)
+
+    def look_at(self, name: ObjectName) -> None:
+        """Queues one group."""
+        self._queue.add(name)
+
+    def look_at_all(self) -> None:
+        """Queues every group."""
+        for name in self._context.cache.objects(self.kind):
+            self._queue.add(name)
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        # Before the first list every target would seem to be missing.
+        await self._context.cache.synced.wait()
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(WORKERS):
+                # Errors of the API and a lost Lease are expected; any other exception is logged too. Both are retried.
+                workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
+
+    @abstractmethod
+    async def reconcile(self, name: ObjectName) -> None:
+        """Looks at one group and writes what is due. Raises ``ApiError`` and ``NotLeadingError``."""

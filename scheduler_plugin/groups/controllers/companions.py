@@ -7,11 +7,14 @@ from typing import Final
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, is_leaving, name_of, text, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
-from scheduler_plugin.groups.objects.ownership import creation, holds, is_owned_by, refuse_foreign
-from scheduler_plugin.groups.objects.writes import Write
-from scheduler_plugin.groups.policies.facts import GroupFacts, ScalableTarget, StopError
-from scheduler_plugin.groups.policies.originals import adapted
-from scheduler_plugin.groups.policies.policy import DesiredObjects, PolicyDecision
+from scheduler_plugin.groups.controllers.desired_state import (
+    DesiredObjects,
+    GroupFacts,
+    PolicyDecision,
+    ScalableTarget,
+    StopError,
+)
+from scheduler_plugin.groups.core.writes import Write, adapted, creation, holds, is_owned_by, refuse_foreign
 
 _REFERENCE: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCALERS: "targetRef"}
 """The field in which each kind refers to its workload."""

@@ -18,7 +18,7 @@ from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
-from scheduler_plugin.groups.objects.writes import Write
+from scheduler_plugin.groups.core.writes import Write
 
 REVERTS: Final = 3
 WAITS: Final = Backoff(Seconds(300.0), Seconds(3600.0), spread=0.0)

@@ -16,25 +16,19 @@ from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, text
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
-from scheduler_plugin.groups.core.workload import OutOfMemory, SizedContainer, Workload, WorkloadDecision
-from scheduler_plugin.groups.objects.group_status import ABLE
-from scheduler_plugin.groups.objects.hpa import scales
-from scheduler_plugin.groups.objects.intents import Intent, intent_of, progress, read_intent, write_intent
-from scheduler_plugin.groups.objects.ownership import ForeignObjectError
-from scheduler_plugin.groups.objects.target_pods import Killed, with_defaults
-from scheduler_plugin.groups.objects.targets import (
-    TARGET_KINDS,
-    InvalidTargetError,
-    TargetFields,
-    achievable,
-    kept_by,
-    workload_of,
+from scheduler_plugin.groups.controllers.companions import companions, hpa_changes, hpa_write, inbox, managed
+from scheduler_plugin.groups.controllers.desired_state import (
+    GroupFacts,
+    GroupPolicy,
+    InvalidSpecError,
+    PolicyDecision,
+    PolicyInput,
+    ReconcileResult,
+    ScalableTarget,
+    ScalingProblem,
+    StopError,
 )
-from scheduler_plugin.groups.objects.vpa import sizing_mode
-from scheduler_plugin.groups.objects.writes import Write
-from scheduler_plugin.groups.policies.companions import companions, hpa_changes, hpa_write, inbox, managed
-from scheduler_plugin.groups.policies.facts import GroupFacts, ScalableTarget, ScalingProblem, StopError
-from scheduler_plugin.groups.policies.group_status import (
+from scheduler_plugin.groups.controllers.group_status import (
     RESIZABLE,
     SIZED,
     conditions,
@@ -45,25 +39,20 @@ from scheduler_plugin.groups.policies.group_status import (
     whole_status,
     written_sizes,
 )
-from scheduler_plugin.groups.policies.originals import TooLargeError
-from scheduler_plugin.groups.policies.policy import GroupPolicy, InvalidSpecError, PolicyDecision, PolicyInput
-from scheduler_plugin.groups.policies.running_pods import running_pods
-
-
-@dataclass(frozen=True, slots=True)
-class ReconcileResult:
-    """The writes to make, in this order: ``upkeep`` of the objects beside the group, the whole ``status``, the
-    ``intent``, the deletion of the HPA ``drop``, and the ``inbox``. ``sizes`` are what running pods should have if they
-    are resized in place.
-    """
-
-    status: Json
-    upkeep: tuple[Write, ...] = ()
-    intent: Intent | None = None
-    drop: JsonObject | None = None
-    inbox: Write | None = None
-    sizes: tuple[SizedContainer, ...] = ()
-    problem: ScalingProblem | None = None
+from scheduler_plugin.groups.core.workload import OutOfMemory, SizedContainer, Workload, WorkloadDecision
+from scheduler_plugin.groups.core.writes import ForeignObjectError, TooLargeError
+from scheduler_plugin.groups.objects.autoscalers import scales, sizing_mode
+from scheduler_plugin.groups.objects.group_status import ABLE
+from scheduler_plugin.groups.objects.intents import intent_of, progress, read_intent, write_intent
+from scheduler_plugin.groups.objects.pods import Killed, running_pods, with_defaults
+from scheduler_plugin.groups.objects.targets import (
+    TARGET_KINDS,
+    InvalidTargetError,
+    TargetFields,
+    achievable,
+    kept_by,
+    workload_of,
+)
 
 
 def judge(policy: GroupPolicy, facts: GroupFacts, now: datetime) -> ReconcileResult:
