@@ -5,6 +5,11 @@ from __future__ import annotations
 from protocol.kubernetes.objects import Json, JsonObject, items, text
 
 
+def condition_of(about: JsonObject, kind: str) -> Json:
+    """The first condition ``kind`` of ``about``; empty if it has none."""
+    return next((current for current in items(about, "status", "conditions") if text(current, "type") == kind), {})
+
+
 def condition(about: JsonObject, kind: str, value: str, reason: str, message: str) -> Json:
     """The condition ``kind`` of ``about`` with ``value`` (True, False or Unknown).
 
@@ -13,7 +18,7 @@ def condition(about: JsonObject, kind: str, value: str, reason: str, message: st
     >>> condition({}, "Ready", "True", "Running", "it runs")
     {'type': 'Ready', 'status': 'True', 'reason': 'Running', 'message': 'it runs'}
     """
-    last = next((current for current in items(about, "status", "conditions") if text(current, "type") == kind), {})
+    last = condition_of(about, kind)
     since = text(last, "lastTransitionTime")
     # By the API's convention, the time is that of the last change of status, not of the reason or message.
     transition = {"lastTransitionTime": since} if since and text(last, "status") == value else {}

@@ -26,7 +26,7 @@ class GroupsTelemetry(ProgramTelemetry):
         super().__init__("autoscale_groups", LOG, "Objects that cannot be decoded")
         self._stopped: set[tuple[str, str]] = set()
         self.leading = self._gauge("leading", "1 while this process holds the Lease and acts")
-        self.judged = self._counter("reconciles", "Groups that were looked at, by outcome", "kind", "outcome")
+        self.reconciles = self._counter("reconciles", "Groups that were looked at, by outcome", "kind", "outcome")
         self.writes = self._counter("writes", "Writes to the API, by what is written and outcome", "what", "outcome")
         self.scalings = self._counter("scalings", "Scalings that were carried out", "kind", "axis", "direction")
         self.stopped = self._gauge("stopped", "Groups that scale nothing, by reason", "kind", "reason")

@@ -16,7 +16,8 @@ from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOS
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.app import GroupsProgram
 from scheduler_plugin.groups.controllers.cache import Cache
-from scheduler_plugin.groups.controllers.desired_state import DesiredObjects, GroupPolicy, InvalidSpecError
+from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupPolicy, InvalidSpecError
+from scheduler_plugin.groups.controllers.group_controller import GroupController
 from scheduler_plugin.groups.objects.amounts import write_amounts, write_container
 from scheduler_plugin.groups.objects.autoscalers import horizontal_of, vertical_of
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidTargetError, TargetFields, workload_of
@@ -31,13 +32,13 @@ def explanation(cache: Cache, policy: GroupPolicy, name: ObjectName) -> Json | N
         return None
     summary = _said(policy.kind, group)
     try:
-        arrangement = policy.arrangement(group)
+        desired = policy.desired(group)
     except InvalidSpecError as error:
         return {**summary, "problem": str(error)}
     return {
         **summary,
-        "target": _target(cache, arrangement, group),
-        "recommended": _recommended(cache, arrangement, group),
+        "target": _target(cache, desired, group),
+        "recommended": _recommended(cache, desired, group),
     }
 
 
@@ -62,8 +63,8 @@ def _said(kind: Resource, group: JsonObject) -> Json:
     }
 
 
-def _target(cache: Cache, arrangement: DesiredObjects, group: JsonObject) -> Json:
-    reference = arrangement.target
+def _target(cache: Cache, desired: DesiredState, group: JsonObject) -> Json:
+    reference = desired.target
     kind = TARGET_KINDS[reference.group, reference.kind]
     target = cache.get(kind.resource, ObjectName(name_of(group).namespace, reference.name))
     if target is None:
@@ -76,19 +77,19 @@ def _target(cache: Cache, arrangement: DesiredObjects, group: JsonObject) -> Jso
     return {"name": str(reference), "replicas": workload.replicas, "ready": workload.ready, "containers": sizes}
 
 
-def _recommended(cache: Cache, arrangement: DesiredObjects, group: JsonObject) -> Json:
+def _recommended(cache: Cache, desired: DesiredState, group: JsonObject) -> Json:
     namespace = name_of(group).namespace
     # For VMs the note of our recommender replaces the status, as in the controller.
-    is_pods = TARGET_KINDS[arrangement.target.group, arrangement.target.kind].shape is TargetFields.TEMPLATE
+    is_pods = TARGET_KINDS[desired.target.group, desired.target.kind].shape is TargetFields.TEMPLATE
     effective: Callable[[JsonObject], JsonObject] = (lambda autoscaler: autoscaler) if is_pods else as_noted
     recommended: Json = {}
-    if arrangement.hpa is not None:
-        hpa = cache.get(HORIZONTAL_AUTOSCALERS, ObjectName(namespace, arrangement.hpa.name))
+    if desired.hpa is not None:
+        hpa = cache.get(HORIZONTAL_AUTOSCALERS, ObjectName(namespace, desired.hpa.name))
         horizontal = None if hpa is None else horizontal_of(effective(hpa))
         recommended["replicas"] = None if horizontal is None else horizontal.desired
         recommended["bounds"] = None if horizontal is None else {"min": horizontal.min, "max": horizontal.max}
-    if arrangement.vpa is not None:
-        vpa = cache.get(VERTICAL_AUTOSCALERS, ObjectName(namespace, arrangement.vpa.name))
+    if desired.vpa is not None:
+        vpa = cache.get(VERTICAL_AUTOSCALERS, ObjectName(namespace, desired.vpa.name))
         recommended["containers"] = [] if vpa is None else _sizes(effective(vpa))
     return recommended
 
@@ -134,6 +135,6 @@ def _explained(program: GroupsProgram, kind: str, name: ObjectName) -> Json | No
         return vm_group_explanation(program.cache, name)
     for candidate, controller in program.controllers.items():
         # Kinds in any case, as kubectl takes them.
-        if candidate.lower() == kind:
+        if candidate.lower() == kind and isinstance(controller, GroupController):
             return explanation(program.cache, controller.policy, name)
     return None

@@ -8,7 +8,7 @@ from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child,
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.controllers.desired_state import (
-    DesiredObjects,
+    DesiredState,
     GroupFacts,
     PolicyDecision,
     ScalableTarget,
@@ -20,15 +20,15 @@ _REFERENCE: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCAL
 """The field in which each kind refers to its workload."""
 
 
-def companions(facts: GroupFacts, arrangement: DesiredObjects) -> tuple[Write, ...]:
+def companions(facts: GroupFacts, desired: DesiredState) -> tuple[Write, ...]:
     """Writes that bring the HPA and the VPA to their desired state.
 
     Raises ``StopError`` if one is missing or about another workload, ``ForeignObjectError`` if one is another
     controller's, and ``TooLargeError`` if one could not be put back.
     """
     pairs = (
-        (HORIZONTAL_AUTOSCALERS, arrangement.hpa, facts.hpa),
-        (VERTICAL_AUTOSCALERS, arrangement.vpa, facts.vpa),
+        (HORIZONTAL_AUTOSCALERS, desired.hpa, facts.hpa),
+        (VERTICAL_AUTOSCALERS, desired.vpa, facts.vpa),
     )
     writes = []
     for resource, companion, obj in pairs:
@@ -36,7 +36,7 @@ def companions(facts: GroupFacts, arrangement: DesiredObjects) -> tuple[Write, .
             continue
         # One that the group owns gets its reference rewritten below, so it needs no check.
         if obj is not None and (companion.spec is None or not is_owned_by(obj, facts.group)):
-            _refuse_other_workload(resource, obj, facts.group, arrangement)
+            _refuse_other_workload(resource, obj, facts.group, desired)
         if companion.spec is not None:
             writes.append(upkeep(resource, obj, facts.group, companion.name, companion.spec))
         elif obj is None and not companion.may_be_missing:
@@ -72,12 +72,10 @@ def _spec_patch(old: Json, spec: Json) -> Json:
     return {"spec": changed} if changed else {}
 
 
-def _refuse_other_workload(
-    resource: Resource, found: JsonObject, group: JsonObject, arrangement: DesiredObjects
-) -> None:
+def _refuse_other_workload(resource: Resource, found: JsonObject, group: JsonObject, desired: DesiredState) -> None:
     """Raises ``StopError`` if an HPA or a VPA is about neither the group nor its target: it is in use elsewhere."""
     refuse_foreign(found, resource, group)
-    reference, target = child(found, "spec", _REFERENCE[resource]), arrangement.target
+    reference, target = child(found, "spec", _REFERENCE[resource]), desired.target
     about = _identity(reference)
     # An HPA may point to the group's `/scale` or scale the target itself; both are fine.
     if about not in ((target.group, target.kind, target.name), _identity(group, text(group, "metadata", "name"))):
@@ -92,7 +90,7 @@ def _identity(found: JsonObject, name: str = "") -> tuple[str, str, str]:
 def managed(facts: GroupFacts, found: ScalableTarget, ruling: PolicyDecision) -> tuple[Write, ...]:
     """Writes beside the scaling that are safe to repeat: a new HPA, annotations of the target."""
     writes: list[Write] = []
-    companion, new = found.arrangement.hpa, ruling.new_hpa
+    companion, new = found.desired.hpa, ruling.new_hpa
     if companion is not None and new is not None and facts.hpa is None:
         writes.append(creation(HORIZONTAL_AUTOSCALERS, facts.group, companion.name, new.spec, owned=new.goes_along))
     current = annotations_of(found.target)
@@ -119,26 +117,24 @@ def hpa_write(facts: GroupFacts, wanted: Json) -> Write | None:
     hpa, fields = facts.hpa, hpa_changes(facts.hpa, wanted)
     if hpa is None or not fields:
         return None
-    companion = None if facts.arrangement is None else facts.arrangement.hpa
+    companion = None if facts.desired is None else facts.desired.hpa
     # `may_be_missing` marks an HPA that the group makes itself: it has no earlier spec to record.
     if companion is None or companion.may_be_missing:
         return Write("autoscaler", HORIZONTAL_AUTOSCALERS, name_of(hpa), {"spec": fields}, version=version_of(hpa))
     return adapted("autoscaler", HORIZONTAL_AUTOSCALERS, hpa, facts.group, fields)
 
 
-def released(
-    resource: Resource, found: JsonObject, group: JsonObject | None, arrangement: DesiredObjects | None
-) -> bool:
+def released(resource: Resource, found: JsonObject, group: JsonObject | None, desired: DesiredState | None) -> bool:
     """Return True if an HPA or a VPA whose record names the group is to be put back.
 
-    ``group`` is None if it is gone, ``arrangement`` if it cannot be read: then nothing is put back.
+    ``group`` is None if it is gone, ``desired`` if it cannot be read: then nothing is put back.
     """
     if group is None or is_leaving(group):
         return True
     # An invalid spec may still mean to use it, and nothing is lost until someone corrects the spec.
-    if arrangement is None:
+    if desired is None:
         return False
-    companion = arrangement.hpa if resource is HORIZONTAL_AUTOSCALERS else arrangement.vpa
+    companion = desired.hpa if resource is HORIZONTAL_AUTOSCALERS else desired.vpa
     return companion is None or companion.name != name_of(found).name
 
 
@@ -147,7 +143,7 @@ def inbox(kind: Resource, facts: GroupFacts, found: ScalableTarget) -> Write | N
     computes its next count. The caller adds the version, because writing the status changes it.
     """
     replicas = found.template.replicas
-    recommends = found.arrangement.hpa is not None and found.arrangement.hpa_asks_group
+    recommends = found.desired.hpa is not None and found.desired.hpa_asks_group
     if not recommends or child(facts.group, "spec").get("replicas") == replicas:
         return None
     return Write("inbox", kind, name_of(facts.group), {"spec": {"replicas": replicas}}, "scale")

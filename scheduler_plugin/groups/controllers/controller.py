@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, name_of, uid_of, version_of
+from protocol.kubernetes.objects import Json, JsonObject, child, name_of, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import micro_timestamp
@@ -21,7 +21,7 @@ from protocol.units import Seconds
 from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.groups.controllers.cache import Cache
-from scheduler_plugin.groups.core.writes import Write
+from scheduler_plugin.groups.core.writes import Write, difference
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
 from scheduler_plugin.lease import MERGE_PATCH, Leadership, NotLeadingError
 
@@ -146,6 +146,23 @@ class QueuedController(ABC):
             for _ in range(WORKERS):
                 # Errors of the API and a lost Lease are expected; any other exception is logged too. Both are retried.
                 workers.create_task(self._queue.serve(self.reconcile, (ApiError, NotLeadingError)))
+
+    async def _do(self, write: Write) -> Json:
+        """Carries out one write; returns the object as it is now, which the cache learns. Raises as ``Writer``."""
+        written = dict(await self._context.writer.do(write))
+        self._context.cache.learn(write.resource, written)
+        return written
+
+    async def _write_status(self, group: JsonObject, wanted: Json) -> JsonObject:
+        """Writes what differs; returns the group after that."""
+        changed = difference(child(group, "status"), wanted)
+        if not changed:
+            return group
+        body: Json = {"status": changed}
+        return await self._do(Write("status", self.kind, name_of(group), body, "status", version_of(group)))
+
+    def _count(self, outcome: str) -> None:
+        self._context.telemetry.reconciles.labels(self.kind.kind, outcome).inc()
 
     @abstractmethod
     async def reconcile(self, name: ObjectName) -> None:

@@ -39,7 +39,7 @@ class Companion:
 
 
 @dataclass(frozen=True, slots=True)
-class DesiredObjects:
+class DesiredState:
     """Objects that belong to a group. ``in_place``: pods are resized as they run, and the template stays. ``sizes``:
     the group writes sizes, so no other may.
 
@@ -54,18 +54,6 @@ class DesiredObjects:
     sizes: bool = True
     hpa_asks_group: bool = True
     remarks: tuple[tuple[str, str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyInput:
-    """Inputs of a policy: the group, its target as an object and as a workload, the HPA and VPA, and the time."""
-
-    group: JsonObject
-    target: JsonObject
-    workload: Workload
-    hpa: JsonObject | None
-    vpa: JsonObject | None
-    now: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,23 +88,9 @@ class PolicyDecision:
     pods_differ: str = ""
 
 
-class GroupPolicy(Protocol):
-    """One kind of group."""
-
-    @property
-    def kind(self) -> Resource:
-        """The kind of its objects."""
-
-    def arrangement(self, group: JsonObject) -> DesiredObjects:
-        """Objects that belong to the group. Raises ``InvalidSpecError``."""
-
-    def rule(self, situation: PolicyInput) -> PolicyDecision:
-        """The decision now. Raises ``InvalidSpecError``."""
-
-
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """One group and the objects around it. ``arrangement`` is None, and ``fault`` says why, if the group cannot be
+    """One group and the objects around it. ``desired`` is None, and ``fault`` says why, if the group cannot be
     read.
 
     ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
@@ -127,7 +101,7 @@ class GroupFacts:
     """
 
     group: JsonObject
-    arrangement: DesiredObjects | None = None
+    desired: DesiredState | None = None
     fault: str = ""
     target: JsonObject | None = None
     hpa: JsonObject | None = None
@@ -142,31 +116,27 @@ class GroupFacts:
     fights: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingProblem:
-    """The reason why nothing is scaled: ``reason`` in CamelCase, ``message`` for people."""
+@dataclass(eq=True, unsafe_hash=True)
+class StopError(Exception):
+    """Nothing may be scaled: ``reason`` in CamelCase, ``message`` for people."""
 
     reason: str
     message: str
 
 
-class StopError(Exception):
-    """Nothing may be scaled; ``problem`` says why."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.problem = ScalingProblem(reason, message)
-
-
 @dataclass(frozen=True, slots=True)
 class ScalableTarget:
-    """A target that can be scaled, as its ``template`` says, and what to write of the objects beside the group."""
+    """A target that can be scaled, as its ``template`` says, and what to write of the objects beside the group.
 
-    arrangement: DesiredObjects
+    ``sizes`` are those that running pods were resized to, as long as the template is as it was then.
+    """
+
+    desired: DesiredState
     target: JsonObject
     kind: TargetKind
     template: Workload
     upkeep: tuple[Write, ...]
+    sizes: tuple[SizedContainer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,4 +152,18 @@ class ReconcileResult:
     drop: JsonObject | None = None
     inbox: Write | None = None
     sizes: tuple[SizedContainer, ...] = ()
-    problem: ScalingProblem | None = None
+    problem: StopError | None = None
+
+
+class GroupPolicy(Protocol):
+    """One kind of group."""
+
+    @property
+    def kind(self) -> Resource:
+        """The kind of its objects."""
+
+    def desired(self, group: JsonObject) -> DesiredState:
+        """Objects that belong to the group. Raises ``InvalidSpecError``."""
+
+    def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
+        """The decision now for a target that is as ``workload`` says. Raises ``InvalidSpecError``."""

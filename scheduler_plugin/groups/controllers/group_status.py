@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from protocol.kubernetes.conditions import condition, stamped
+from protocol.kubernetes.conditions import condition, condition_of, stamped
 from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, uid_of, whole
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.groups.controllers.desired_state import (
-    DesiredObjects,
+    DesiredState,
     PolicyDecision,
-    ReconcileResult,
     ScalableTarget,
+    StopError,
 )
 from scheduler_plugin.groups.core.workload import SizedContainer, WithheldChange
 from scheduler_plugin.groups.objects.amounts import read_container, write_container
@@ -51,27 +51,28 @@ def mirror(found: ScalableTarget) -> Json:
     return {"replicas": found.template.replicas, "targetSelector": selector_of(found.target)}
 
 
-def kept_sizes(status: JsonObject, found: ScalableTarget) -> tuple[SizedContainer, ...]:
+def resized(
+    status: JsonObject, desired: DesiredState, template: tuple[SizedContainer, ...]
+) -> tuple[SizedContainer, ...]:
     """Sizes that running pods were resized to, as long as the template is as it was then."""
-    if not found.arrangement.in_place:
+    if not desired.in_place:
         return ()
     try:
-        sizes = tuple(read_container(container, "status.sizes") for container in items(status, "sizes", "inPlace"))
-        template = tuple(read_container(container, "status.sizes") for container in items(status, "sizes", "template"))
+        sizes, before = (
+            tuple(read_container(container, "status.sizes") for container in items(status, "sizes", name))
+            for name in ("inPlace", "template")
+        )
     except ValueError:
         return ()
     # A template changed since then makes pods of other sizes, so the old ones no longer count.
-    return sizes if template == found.template.containers else ()
+    return sizes if before == template else ()
 
 
 def merged_sizes(old: tuple[SizedContainer, ...], new: tuple[SizedContainer, ...]) -> tuple[SizedContainer, ...]:
     """``old`` with what ``new`` gives, by name."""
     merged = {container.name: container for container in old}
     for container in new:
-        before = merged.get(container.name, SizedContainer(container.name))
-        merged[container.name] = SizedContainer(
-            container.name, container.requests.over(before.requests), container.limits.over(before.limits)
-        )
+        merged[container.name] = container.over(merged.get(container.name))
     return tuple(merged[name] for name in sorted(merged))
 
 
@@ -95,7 +96,7 @@ def shown(kept: WithheldChange) -> Json:
 
 
 def conditions(
-    group: JsonObject, arrangement: DesiredObjects, ruling: PolicyDecision, fights: Sequence[str] = ()
+    group: JsonObject, desired: DesiredState, ruling: PolicyDecision, fights: Sequence[str] = ()
 ) -> list[Json]:
     """The conditions of a group that is scaled. ``fights`` says who keeps overwriting what the group writes."""
     withheld = ruling.decision.kept
@@ -106,27 +107,22 @@ def conditions(
         else ("False", "AsWanted", "")
     )
     return [
-        condition(group, ABLE, "True", "TargetFound", f"scales {arrangement.target}"),
+        condition(group, ABLE, "True", "TargetFound", f"scales {desired.target}"),
         condition(group, ACTIVE, *active),
         condition(group, LIMITED, *limited),
         *([condition(group, AS_ORDERED, "False", "PodsDiffer", ruling.pods_differ)] if ruling.pods_differ else []),
         *(
             condition(group, kind, "True", reason, message)
-            for kind, reason, message in (*arrangement.remarks, *ruling.remarks)
+            for kind, reason, message in (*desired.remarks, *ruling.remarks)
         ),
         *([condition(group, CONTESTED, "True", "Overwritten", "; ".join(fights))] if fights else []),
         # A decision says nothing about writes, so their conditions are carried over.
         *(
             existing
             for existing in items(group, "status", "conditions")
-            if text(existing, "type") in _kept_conditions(arrangement)
+            if text(existing, "type") in ((WRITABLE, RESIZABLE) if desired.in_place else (WRITABLE,))
         ),
     ]
-
-
-def _kept_conditions(arrangement: DesiredObjects) -> tuple[str, ...]:
-    """The types of the conditions about writes."""
-    return (WRITABLE, RESIZABLE) if arrangement.in_place else (WRITABLE,)
 
 
 def whole_status(group: JsonObject, status: Json, conditions: list[Json], now: datetime) -> Json:
@@ -146,67 +142,55 @@ def scaled(kind: Resource, group: JsonObject, intent: Intent) -> EventRecord:
     return EventRecord(_about(kind, group), "Scaled", note, is_warning=False, name=name)
 
 
-def stopped(kind: Resource, group: JsonObject, found: ReconcileResult) -> EventRecord | None:
+def stopped(kind: Resource, group: JsonObject, problem: StopError) -> EventRecord | None:
     """Notice that scaling has stopped, and why; None if ``group`` said so already."""
-    problem = found.problem
-    if problem is None or any(
-        (text(existing, "type"), text(existing, "reason"), text(existing, "message"))
-        == (ABLE, problem.reason, problem.message)
-        for existing in items(group, "status", "conditions")
-    ):
+    able = condition_of(group, ABLE)
+    if (text(able, "reason"), text(able, "message")) == (problem.reason, problem.message):
         return None
     return EventRecord(_about(kind, group), problem.reason, problem.message)
 
 
 def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRecord | None:
     """That another writer keeps overwriting what the group writes; None unless that is new in ``status``."""
-    before, after = (
-        next(
-            (
-                text(existing, "message")
-                for existing in items(about, "conditions")
-                if text(existing, "type") == CONTESTED
-            ),
-            "",
-        )
-        for about in (child(group, "status"), status)
-    )
+    before, after = (text(condition_of(about, CONTESTED), "message") for about in (group, {"status": status}))
     return EventRecord(_about(kind, group), CONTESTED, after) if after and not before else None
 
 
 def without_intent(group: JsonObject, intent: Intent) -> Json:
     """The group's status once ``intent`` is carried out."""
-    status = {key: value for key, value in child(group, "status").items() if key != "intent"}
-    conditions = [existing for existing in items(status, "conditions") if text(existing, "type") != WRITABLE]
+    status = _replaced(group, WRITABLE, [])
     if intent.replicas is not None:
         status["replicas"] = intent.replicas[1]
     if intent.after:
         # A change of sizes answers all kills before it.
         status[SIZED] = intent.at
-    return {**status, "conditions": conditions, "lastScaled": write_intent(intent)}
+    return {**status, "lastScaled": write_intent(intent)}
 
 
 def refused(group: JsonObject, why: str, wall: float) -> Json:
     """The group's status once a write was refused for good: the intent is given up. ``wall`` in seconds since 1970."""
-    status = {key: value for key, value in child(group, "status").items() if key != "intent"}
-    others = [existing for existing in items(status, "conditions") if text(existing, "type") != WRITABLE]
     writable = condition(group, WRITABLE, "False", "Refused", why)
-    return stamped({**status, "conditions": [*others, writable]}, timestamp(wall))
+    return stamped(_replaced(group, WRITABLE, [writable]), timestamp(wall))
 
 
 def was_refused(group: JsonObject) -> bool:
     """Return True if the last scaling of the group was refused for good."""
-    return any(text(existing, "type") == WRITABLE for existing in items(group, "status", "conditions"))
+    return bool(condition_of(group, WRITABLE))
 
 
 def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
     """The group's status with what was refused of its pods' sizes; ``why`` is empty if nothing was."""
-    status = child(group, "status")
-    others = [existing for existing in items(status, "conditions") if text(existing, "type") != RESIZABLE]
-    if len(others) == len(items(status, "conditions")) and not why:
-        return status
+    if not why and not condition_of(group, RESIZABLE):
+        return child(group, "status")
     resizable = [condition(group, RESIZABLE, "False", "Refused", why)] if why else []
-    return stamped({**status, "conditions": [*others, *resizable]}, timestamp(wall))
+    return stamped(_replaced(group, RESIZABLE, resizable), timestamp(wall))
+
+
+def _replaced(group: JsonObject, kind: str, new: list[Json]) -> Json:
+    """The group's status without its intent, and with ``new`` instead of its condition ``kind``."""
+    status = {key: value for key, value in child(group, "status").items() if key != "intent"}
+    others = [existing for existing in items(status, "conditions") if text(existing, "type") != kind]
+    return {**status, "conditions": [*others, *new]}
 
 
 def _about(kind: Resource, group: JsonObject) -> EventSubject:

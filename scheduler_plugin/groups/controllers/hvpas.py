@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import combinations
 from typing import Final
 
@@ -11,15 +12,15 @@ from protocol.kubernetes.objects import Json, JsonObject, child, name_of, uid_of
 from protocol.kubernetes.resources import HVPAS, Resource
 from scheduler_plugin.groups.controllers.desired_state import (
     Companion,
-    DesiredObjects,
+    DesiredState,
+    GroupFacts,
     InvalidSpecError,
     PolicyDecision,
-    PolicyInput,
 )
 from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
-from scheduler_plugin.groups.core.hvpa.policy import decide
+from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
 from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes
-from scheduler_plugin.groups.core.workload import Recommendations
+from scheduler_plugin.groups.core.workload import Recommendations, Workload
 from scheduler_plugin.groups.objects.autoscalers import (
     horizontal_of,
     hpa_spec,
@@ -51,14 +52,14 @@ class HvpaPolicy:
         """``hvpas.autoscaling.k8s.io``."""
         return HVPAS
 
-    def arrangement(self, group: JsonObject) -> DesiredObjects:
+    def desired(self, group: JsonObject) -> DesiredState:
         """An HPA and a VPA with the Hvpa's name, each if the Hvpa has a template for it."""
         hvpa, name = self._decoded(group), name_of(group).name
         try:
             target = read_reference(hvpa.target, "spec.targetRef")
         except InvalidTargetError as error:
             raise InvalidSpecError(str(error)) from None
-        return DesiredObjects(
+        return DesiredState(
             target,
             None if hvpa.hpa is None else Companion(name, hpa_spec(hvpa.hpa, group)),
             None if hvpa.vpa is None else Companion(name, vpa_spec(hvpa.vpa, hvpa.target)),
@@ -67,13 +68,11 @@ class HvpaPolicy:
             remarks=tuple(_remarks(hvpa.spec)),
         )
 
-    def rule(self, situation: PolicyInput) -> PolicyDecision:
+    def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
         """Combine both recommendations. One that cannot be decoded counts as missing."""
-        hvpa, status = self._decoded(situation.group), child(situation.group, "status")
-        recommendations, missing = _recommendations(hvpa, situation)
-        before = memory_of(status)
-        workload = situation.workload
-        decision, after = decide(hvpa.spec, workload, recommendations, before, situation.now)
+        hvpa, before = self._decoded(facts.group), memory_of(child(facts.group, "status"))
+        recommendations, missing = _recommendations(hvpa, facts)
+        decision, after = decide_hvpa(hvpa.spec, workload, recommendations, before, now)
         # For a decision that rounds to nothing: without a scaling the delays must not start.
         unscaled = replace(after, last_up=before.last_up, last_down=before.last_down)
         mode: Json = {"mode": hvpa.spec.mode.value}
@@ -102,9 +101,9 @@ def _written(memory: ScalingTimes) -> Json:
     return {name: value for name, value in memory_json(memory).items() if value is not None}
 
 
-def _recommendations(found: Hvpa, situation: PolicyInput) -> tuple[Recommendations, str]:
+def _recommendations(found: Hvpa, facts: GroupFacts) -> tuple[Recommendations, str]:
     """Recommendations of the HPA and the VPA, and what is missing if there are none."""
-    hpa, vpa = situation.hpa, situation.vpa
+    hpa, vpa = facts.hpa, facts.vpa
     horizontal = None if hpa is None or found.hpa is None else horizontal_of(hpa)
     vertical, fault = None, ""
     if vpa is not None and found.vpa is not None:

@@ -9,12 +9,12 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from protocol.kubernetes.conditions import condition
+from protocol.kubernetes.conditions import condition, condition_of
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, text
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from scheduler_plugin.groups.controllers.companions import companions, hpa_changes, hpa_write, inbox, managed
 from scheduler_plugin.groups.controllers.desired_state import (
@@ -22,24 +22,22 @@ from scheduler_plugin.groups.controllers.desired_state import (
     GroupPolicy,
     InvalidSpecError,
     PolicyDecision,
-    PolicyInput,
     ReconcileResult,
     ScalableTarget,
-    ScalingProblem,
     StopError,
 )
 from scheduler_plugin.groups.controllers.group_status import (
     RESIZABLE,
     SIZED,
     conditions,
-    kept_sizes,
     merged_sizes,
     mirror,
+    resized,
     shown,
     whole_status,
     written_sizes,
 )
-from scheduler_plugin.groups.core.workload import OutOfMemory, SizedContainer, Workload, WorkloadDecision
+from scheduler_plugin.groups.core.workload import OutOfMemory, Workload, WorkloadDecision
 from scheduler_plugin.groups.core.writes import ForeignObjectError, TooLargeError
 from scheduler_plugin.groups.objects.autoscalers import scales, sizing_mode
 from scheduler_plugin.groups.objects.group_status import ABLE
@@ -55,22 +53,21 @@ from scheduler_plugin.groups.objects.targets import (
 )
 
 
-def judge(policy: GroupPolicy, facts: GroupFacts, now: datetime) -> ReconcileResult:
-    """The reconcile result for the group now."""
+def reconcile(policy: GroupPolicy, facts: GroupFacts, now: datetime) -> ReconcileResult:
+    """What to write for the group now."""
     try:
-        target = _looked_at(facts)
-        return _ruled(policy, facts, target, now)
-    except StopError as stop:
-        return _stopped(facts, stop.problem, now)
+        return _scalable(policy, facts, _target(facts), now)
+    except StopError as problem:
+        return _stopped(facts, problem, now)
     except TooLargeError as error:
-        return _stopped(facts, ScalingProblem("AutoscalerTooLarge", f"the HPA or VPA is not changed: {error}"), now)
+        return _stopped(facts, StopError("AutoscalerTooLarge", f"the HPA or VPA is not changed: {error}"), now)
 
 
-def _looked_at(facts: GroupFacts) -> ScalableTarget:
-    arrangement = facts.arrangement
-    if arrangement is None:
+def _target(facts: GroupFacts) -> ScalableTarget:
+    desired = facts.desired
+    if desired is None:
         raise StopError("InvalidSpec", facts.fault)
-    reference = arrangement.target
+    reference = desired.target
     if facts.target is None:
         raise StopError("TargetMissing", f"{reference} is not there")
     if is_leaving(facts.target):
@@ -87,45 +84,47 @@ def _looked_at(facts: GroupFacts) -> ScalableTarget:
         raise StopError("TargetTaken", f"{reference} is kept by {keeper}, which would undo every scaling")
     try:
         template = workload_of(facts.target, kind)
-        writes = companions(facts, arrangement)
+        writes = companions(facts, desired)
     except InvalidTargetError as error:
         raise StopError("TargetUnreadable", str(error)) from None
     except ForeignObjectError as error:
         raise StopError("ForeignAutoscaler", str(error)) from None
-    return ScalableTarget(arrangement, facts.target, kind, template, writes)
+    sizes = resized(child(facts.group, "status"), desired, template.containers)
+    return ScalableTarget(desired, facts.target, kind, template, writes, sizes)
 
 
-def _ruled(policy: GroupPolicy, facts: GroupFacts, found: ScalableTarget, now: datetime) -> ReconcileResult:
+def _scalable(policy: GroupPolicy, facts: GroupFacts, target: ScalableTarget, now: datetime) -> ReconcileResult:
     status = child(facts.group, "status")
-    sizes = kept_sizes(status, found)
-    old_status: Json = {**status, **mirror(found)}
+    old_status: Json = {**status, **mirror(target)}
     unfinished = read_intent(status)
     # Finish a scaling that has begun before deciding anything new.
-    if unfinished is not None and not progress(unfinished, found.template).is_overtaken:
-        return ReconcileResult(old_status, found.upkeep, unfinished, sizes=sizes)
+    if unfinished is not None and not progress(unfinished, target.template).is_overtaken:
+        return ReconcileResult(old_status, target.upkeep, unfinished, sizes=target.sizes)
     # Recommendations do not reflect the last scaling yet.
     if unfinished is None and _rests(status, facts.pause, now):
-        return ReconcileResult(old_status, found.upkeep, inbox=inbox(policy.kind, facts, found), sizes=sizes)
-    workload = _as_it_is(facts, found, sizes, now)
+        return ReconcileResult(old_status, target.upkeep, inbox=inbox(policy.kind, facts, target), sizes=target.sizes)
+    workload = _workload(facts, target, now)
     try:
-        ruling = policy.rule(PolicyInput(facts.group, found.target, workload, facts.hpa, facts.vpa, now))
+        decision = policy.decide(facts, workload, now)
     except InvalidSpecError as error:
         raise StopError("InvalidSpec", str(error)) from None
-    return _written(policy, facts, found, _Ruled(ruling, sizes, workload), now)
+    explanation = (*_killed(workload), *decision.decision.explanation)
+    decision = replace(decision, decision=replace(decision.decision, explanation=explanation))
+    return _decided(policy.kind, facts, target, decision, now)
 
 
-def _as_it_is(facts: GroupFacts, found: ScalableTarget, sizes: tuple[SizedContainer, ...], now: datetime) -> Workload:
+def _workload(facts: GroupFacts, target: ScalableTarget, now: datetime) -> Workload:
     """The target as a workload with the sizes that were ordered, and its pods as they are."""
     status = child(facts.group, "status")
-    refused = any(text(existing, "type") == RESIZABLE for existing in items(status, "conditions"))
+    refused = bool(condition_of(facts.group, RESIZABLE))
     try:
-        pods = running_pods(found.target, found.kind, facts.pods, sizes, refused=refused)
+        pods = running_pods(target.target, target.kind, facts.pods, target.sizes, refused=refused)
     except ValueError as error:
-        raise StopError("TargetUnreadable", f"a pod of {found.arrangement.target}: {error}") from None
+        raise StopError("TargetUnreadable", f"a pod of {target.desired.target}: {error}") from None
     # With resizing in place, sizes that pods have and the template lacks may be the group's own, so they are not taken
     # for admission defaults.
-    template = found.template if found.arrangement.in_place else with_defaults(found.template, facts.running)
-    workload = WorkloadDecision(containers=sizes).applied(_with_kills(template, facts.killed, status, now))
+    template = target.template if target.desired.in_place else with_defaults(target.template, facts.running)
+    workload = WorkloadDecision(containers=target.sizes).applied(_with_kills(template, facts.killed, status, now))
     return replace(workload, pods=pods)
 
 
@@ -151,60 +150,50 @@ def _killed(workload: Workload) -> list[str]:
     return [f"{kill.container} ran out of memory at {kill.at:%H:%M:%S} UTC" for kill in workload.out_of_memory]
 
 
-@dataclass(frozen=True, slots=True)
-class _Ruled:
-    """A ruling, the sizes of running pods before it, and what it was made for."""
-
-    ruling: PolicyDecision
-    sizes: tuple[SizedContainer, ...]
-    workload: Workload
-
-
-def _written(
-    policy: GroupPolicy, facts: GroupFacts, found: ScalableTarget, ruled: _Ruled, now: datetime
+def _decided(
+    kind: Resource, facts: GroupFacts, target: ScalableTarget, decided: PolicyDecision, now: datetime
 ) -> ReconcileResult:
     """Writes of a decision."""
-    ruling, sizes, group = ruled.ruling, ruled.sizes, facts.group
-    decision = replace(ruling.decision, containers=achievable(found.target, found.kind, ruling.decision.containers))
+    sizes, group, at = target.sizes, facts.group, timestamp(now.timestamp())
+    decision = replace(decided.decision, containers=achievable(target.target, target.kind, decided.decision.containers))
     # Contested writes are left out only after the decision, so that the policy's memory still learns.
-    decision = _unheld(decision, _held(facts, found))
+    decision = _unheld(decision, _held(facts, target))
     # Sizes in place live in the status; the template stays as it is.
-    if found.arrangement.in_place and found.kind.shape is TargetFields.TEMPLATE:
+    if target.desired.in_place and target.kind.shape is TargetFields.TEMPLATE:
         sizes = merged_sizes(sizes, decision.containers)
         decision = replace(decision, containers=())
-    at = timestamp(now.timestamp())
-    hpa = {} if "autoscaler" in facts.held else hpa_changes(facts.hpa, ruling.hpa)
+    hpa = {} if "autoscaler" in facts.held else hpa_changes(facts.hpa, decided.hpa)
     hpa_write(facts, hpa)  # only for its TooLargeError: nothing must be written then
-    intent = intent_of(decision, found.template, at, hpa)
+    intent = intent_of(decision, target.template, at, hpa)
     # Sizes come in steps, so a decision may round to no change at all.
-    is_unwritten = ruling.decision.changes and intent is None and sizes == ruled.sizes
+    is_unwritten = decided.decision.changes and intent is None and sizes == target.sizes
     carried_over = {name: value for name, value in child(group, "status").items() if name in ("lastScaled", SIZED)}
-    if sizes != ruled.sizes:
+    if sizes != target.sizes:
         carried_over[SIZED] = at
     status: Json = {
         **carried_over,
-        **(ruling.unwritten if is_unwritten and ruling.unwritten is not None else ruling.status),
-        **mirror(found),
-        **written_sizes(sizes, found.template.containers),
+        **(decided.unwritten if is_unwritten and decided.unwritten is not None else decided.status),
+        **mirror(target),
+        **written_sizes(sizes, target.template.containers),
         **({} if intent is None else {"intent": write_intent(intent)}),
         "kept": [shown(withheld) for withheld in decision.kept],
-        "explanation": [*_killed(ruled.workload), *decision.explanation],
+        "explanation": list(decision.explanation),
     }
     return ReconcileResult(
-        whole_status(group, status, conditions(group, found.arrangement, ruling, facts.fights), now),
-        (*found.upkeep, *managed(facts, found, ruling)),
+        whole_status(group, status, conditions(group, target.desired, decided, facts.fights), now),
+        (*target.upkeep, *managed(facts, target, decided)),
         intent,
-        facts.hpa if ruling.drops_hpa else None,
-        inbox(policy.kind, facts, found),
+        facts.hpa if decided.drops_hpa else None,
+        inbox(kind, facts, target),
         sizes,
     )
 
 
-def _held(facts: GroupFacts, found: ScalableTarget) -> frozenset[str]:
+def _held(facts: GroupFacts, scaled: ScalableTarget) -> frozenset[str]:
     """Writes to leave alone: those that another writer overwrites, and those that compete with an HPA or a VPA which
     another writer keeps acting on the target.
     """
-    target, paused = found.arrangement.target, facts.held
+    target, paused = scaled.desired.target, facts.held
     # An HPA that scales the target itself writes the same replicas; one that asks the group does not.
     if HORIZONTAL_AUTOSCALERS.kind in paused and facts.hpa is not None:
         paused |= {"replicas"} if scales(facts.hpa) == (target.group, target.kind, target.name) else set()
@@ -226,7 +215,7 @@ def _rests(status: JsonObject, pause: timedelta, now: datetime) -> bool:
     return any(at is not None and 0 <= now.timestamp() - at < pause.total_seconds() for at in times)
 
 
-def _stopped(facts: GroupFacts, problem: ScalingProblem, now: datetime) -> ReconcileResult:
+def _stopped(facts: GroupFacts, problem: StopError, now: datetime) -> ReconcileResult:
     """Nothing is scaled: memory stays, and an intent is given up."""
     # What the intent was decided from no longer holds.
     status = {key: value for key, value in child(facts.group, "status").items() if key != "intent"}

@@ -17,7 +17,7 @@ from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.cluster.watches.kinds import FactChange
 from scheduler_plugin.groups.controllers.cache import Cache
-from scheduler_plugin.groups.controllers.desired_state import DesiredObjects, GroupFacts, GroupPolicy, InvalidSpecError
+from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, GroupPolicy, InvalidSpecError
 from scheduler_plugin.groups.controllers.references import Claimant, Key, PodIndex, References, key_of
 from scheduler_plugin.groups.core.writes import is_owned_by, original_of
 from scheduler_plugin.groups.objects.autoscalers import scales, sized_by, sizing_mode
@@ -61,32 +61,32 @@ class GroupSurroundings:
     def facts(self, policy: GroupPolicy, group: JsonObject) -> GroupFacts:
         """All that is known of one group and its surroundings."""
         try:
-            arrangement = self._possible(policy.arrangement(group))
+            desired = self._possible(policy.desired(group))
         except InvalidSpecError as error:
             return GroupFacts(group, fault=str(error))
-        name, kind = name_of(group), TARGET_KINDS[arrangement.target.group, arrangement.target.kind]
-        hpa, vpa = arrangement.hpa, arrangement.vpa
-        target = self._cache.get(kind.resource, ObjectName(name.namespace, arrangement.target.name))
+        name, kind = name_of(group), TARGET_KINDS[desired.target.group, desired.target.kind]
+        hpa, vpa = desired.hpa, desired.vpa
+        target = self._cache.get(kind.resource, ObjectName(name.namespace, desired.target.name))
         # Only pods that come from a template carry the group's sizes; those of a VM follow the VM.
         pods = () if target is None or kind.shape is not TargetFields.TEMPLATE else self.pods.of(target)
         return GroupFacts(
             group,
-            arrangement,
+            desired,
             target=target,
             hpa=None if hpa is None else self._beside(HORIZONTAL_AUTOSCALERS, name.namespace, hpa.name, kind),
             vpa=None if vpa is None else self._beside(VERTICAL_AUTOSCALERS, name.namespace, vpa.name, kind),
             rivals=tuple(self._references.rivals(policy.kind.kind, name)),
-            others=tuple(self._other_writers(group, arrangement)),
+            others=tuple(self._other_writers(group, desired)),
             killed=tuple(killed for pod in pods for killed in killed_in(pod)),
             running=running_containers(pods),
             pods=tuple(pods),
             pause=timedelta(seconds=self._interval()),
         )
 
-    def arrangement(self, policy: GroupPolicy, group: JsonObject) -> DesiredObjects | None:
+    def desired(self, policy: GroupPolicy, group: JsonObject) -> DesiredState | None:
         """Objects that belong to the group; None if it cannot be decoded."""
         try:
-            return policy.arrangement(group)
+            return policy.desired(group)
         except InvalidSpecError:
             return None
 
@@ -107,12 +107,12 @@ class GroupSurroundings:
         # Beside pods the status is the cluster's own and counts as it is.
         return autoscaler if autoscaler is None or kind.shape is TargetFields.TEMPLATE else as_noted(autoscaler)
 
-    def _possible(self, arrangement: DesiredObjects) -> DesiredObjects:
-        """The arrangement in this cluster: one without VPAs says so, and all else goes on."""
+    def _possible(self, desired: DesiredState) -> DesiredState:
+        """The desired in this cluster: one without VPAs says so, and all else goes on."""
         # Without the kind no VPA could ever be written; the condition says so instead of stopping the group.
-        if arrangement.vpa is None or not self._cache.lacks(VERTICAL_AUTOSCALERS):
-            return arrangement
-        return replace(arrangement, vpa=None, remarks=(*arrangement.remarks, NO_VPAS))
+        if desired.vpa is None or not self._cache.lacks(VERTICAL_AUTOSCALERS):
+            return desired
+        return replace(desired, vpa=None, remarks=(*desired.remarks, NO_VPAS))
 
     def replica_writers(self, kind: Resource, name: ObjectName) -> list[str]:
         """Writers of that object's replicas: groups that scale it, and HPAs."""
@@ -120,21 +120,19 @@ class GroupSurroundings:
         hpas = (hpa for hpa, _ in self._autoscalers_of(HORIZONTAL_AUTOSCALERS, key))
         return [*self._references.targeting(key), *(f"{HORIZONTAL_AUTOSCALERS.kind} {hpa}" for hpa in hpas)]
 
-    def _other_writers(self, group: JsonObject, arrangement: DesiredObjects) -> Iterator[str]:
+    def _other_writers(self, group: JsonObject, desired: DesiredState) -> Iterator[str]:
         """HPAs and VPAs other than the group's that act on its target.
 
         A group without an HPA writes sizes only, and one that sizes nothing leaves sizes to others.
         """
-        reference = arrangement.target
+        reference = desired.target
         key = (reference.group, reference.kind, ObjectName(name_of(group).namespace, reference.name))
-        if arrangement.hpa is not None:
-            hpas = self._foreign(HORIZONTAL_AUTOSCALERS, key, group, arrangement.hpa.name)
+        if desired.hpa is not None:
+            hpas = self._foreign(HORIZONTAL_AUTOSCALERS, key, group, desired.hpa.name)
             if names := ", ".join(name for name, _ in hpas):
                 yield f"scaled by {HORIZONTAL_AUTOSCALERS.kind} {names}"
-        if arrangement.sizes:
-            vpas = self._foreign(
-                VERTICAL_AUTOSCALERS, key, group, "" if arrangement.vpa is None else arrangement.vpa.name
-            )
+        if desired.sizes:
+            vpas = self._foreign(VERTICAL_AUTOSCALERS, key, group, "" if desired.vpa is None else desired.vpa.name)
             # A VPA with mode Off only recommends, so it disturbs nobody.
             modes = [f"{name} (updateMode {mode})" for name, vpa in vpas if (mode := sizing_mode(vpa))]
             if modes:
@@ -241,12 +239,12 @@ def _claimant(policy: GroupPolicy, group: JsonObject) -> Claimant:
 def _keys(policy: GroupPolicy, group: JsonObject) -> tuple[Key | None, list[Key]]:
     """The group's target, and the HPA and VPA beside it."""
     try:
-        arrangement = policy.arrangement(group)
+        desired = policy.desired(group)
     except InvalidSpecError:
         return None, []
     namespace = name_of(group).namespace
-    target = (arrangement.target.group, arrangement.target.kind, ObjectName(namespace, arrangement.target.name))
-    pairs = ((HORIZONTAL_AUTOSCALERS, arrangement.hpa), (VERTICAL_AUTOSCALERS, arrangement.vpa))
+    target = (desired.target.group, desired.target.kind, ObjectName(namespace, desired.target.name))
+    pairs = ((HORIZONTAL_AUTOSCALERS, desired.hpa), (VERTICAL_AUTOSCALERS, desired.vpa))
     return target, [
         key_of(kind, ObjectName(namespace, autoscaler.name)) for kind, autoscaler in pairs if autoscaler is not None
     ]

@@ -37,7 +37,7 @@ from scheduler_plugin.groups.controllers.read_endpoints import ReadEndpoint, loo
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
 from scheduler_plugin.groups.core.replicas.members import UNASKED, Member, Role, member_name, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, decide
-from scheduler_plugin.groups.core.writes import Write, difference
+from scheduler_plugin.groups.core.writes import Write
 from scheduler_plugin.groups.objects.group_members import is_impostor, is_of, member_vm, read_member
 from scheduler_plugin.groups.objects.group_status import TAKEN, group_status, refused_status, taken_by
 from scheduler_plugin.groups.objects.vm_group import (
@@ -248,19 +248,6 @@ class VmGroupController(QueuedController):
         if vm is not None and uid_of(vm) == member.uid:
             await self._context.writer.delete(VIRTUAL_MACHINES, vm)
 
-    async def _write_status(self, found: Json, wanted: Json) -> Json:
-        """Writes what differs; returns the group after that."""
-        changed = difference(child(found, "status"), wanted)
-        if not changed:
-            return found
-        body: Json = {"status": changed}
-        return await self._do(Write("status", VM_GROUPS, name_of(found), body, "status", version_of(found)))
-
-    async def _do(self, write: Write) -> Json:
-        written = dict(await self._context.writer.do(write))
-        self._context.cache.learn(write.resource, written)
-        return written
-
     async def _tell(self, seen: _Seen, reason: str, note: str, *, is_warning: bool = False) -> None:
         subject = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)
         await self._context.writer.tell(EventRecord(subject, reason, note, is_warning=is_warning))
@@ -293,9 +280,6 @@ class VmGroupController(QueuedController):
         if change.after is None and change.before is not None:
             # A VM that is made again under this name has another UID, so nothing else would drop the entry.
             self._looks.forget(uid_of(change.before))
-
-    def _count(self, outcome: str) -> None:
-        self._context.telemetry.judged.labels(VM_GROUPS.kind, outcome).inc()
 
     def _now(self) -> str:
         return timestamp(self._context.clock.wall())

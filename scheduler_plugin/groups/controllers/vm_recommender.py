@@ -51,40 +51,42 @@ HISTORY: Final = "containers"
 class VmRecommender:
     """The recommender of one process."""
 
-    def __init__(self, context: GroupsContext, surroundings: GroupSurroundings, agents: MemberAgents) -> None:
+    def __init__(
+        self, context: GroupsContext, surroundings: GroupSurroundings, agents: MemberAgents, policy: GroupPolicy
+    ) -> None:
+        """``policy`` is that of the groups to recommend for."""
+        self._policy = policy
         self._context = context
         self._surroundings = surroundings
         self._agents = agents
         self._desires: dict[str, Desires] = {}
         self._kills: dict[str, int] = {}
 
-    async def run(self, policy: GroupPolicy, is_on: Callable[[], bool]) -> Never:
-        """Looks at every group of ``policy`` each interval, while ``is_on``, for ever."""
+    async def run(self, is_on: Callable[[], bool]) -> Never:
+        """Looks at every group each interval, while ``is_on``, for ever."""
         await self._context.cache.synced.wait()
         while True:
             # Checked at each round: the Lease may come and go, and the settings may be switched while the program
             # runs.
             if self._context.writer.leadership.leads:
                 # A copy: the cache may change while a group is awaited.
-                for group in list(self._context.cache.objects(policy.kind).values()):
+                for group in list(self._context.cache.objects(self._policy.kind).values()):
                     # If the settings leave recommending to the cluster, remove our own notes.
-                    await self._look_at(policy, group, self._recommend if is_on() else self._take_back)
+                    await self._look_at(group, self._recommend if is_on() else self._take_back)
             await self._context.clock.sleep(self._context.interval())
 
-    async def _look_at(
-        self, policy: GroupPolicy, group: JsonObject, act: Callable[[GroupFacts], Awaitable[None]]
-    ) -> None:
+    async def _look_at(self, group: JsonObject, act: Callable[[GroupFacts], Awaitable[None]]) -> None:
         try:
-            await act(self._surroundings.facts(policy, group))
+            await act(self._surroundings.facts(self._policy, group))
         except (ApiError, NotLeadingError) as error:
             LOG.info("a recommendation was not written", extra={"group": str(name_of(group)), "reason": str(error)})
         except Exception:  # one group must not end the program of all others
             LOG.exception("a group cannot be recommended for", extra={"group": str(name_of(group))})
 
     async def _recommend(self, facts: GroupFacts) -> None:
-        if facts.arrangement is None or facts.target is None:
+        if facts.desired is None or facts.target is None:
             return
-        reference = facts.arrangement.target
+        reference = facts.desired.target
         # The cluster's own VPA recommender and HPA controller look after pods.
         if TARGET_KINDS[reference.group, reference.kind].shape is TargetFields.TEMPLATE:
             return

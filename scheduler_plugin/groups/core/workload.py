@@ -84,6 +84,12 @@ class SizedContainer:
         """Size of each replica: the requests, which default to the limits as in Kubernetes."""
         return self.requests.over(self.limits)
 
+    def over(self, other: SizedContainer | None) -> SizedContainer:
+        """These amounts, and those that only ``other`` has."""
+        if other is None:
+            return self
+        return SizedContainer(self.name, self.requests.over(other.requests), self.limits.over(other.limits))
+
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
@@ -301,16 +307,10 @@ class WorkloadDecision:
     def applied(self, workload: Workload) -> Workload:
         """``workload`` as it is once this decision is written."""
         changed = tuple(
-            _merged(container, by_name(self.containers, container.name)) for container in workload.containers
+            (by_name(self.containers, container.name) or container).over(container) for container in workload.containers
         )
         replicas = workload.replicas if self.replicas is None else self.replicas
         return replace(workload, replicas=replicas, containers=changed)
-
-
-def _merged(old: SizedContainer, new: SizedContainer | None) -> SizedContainer:
-    if new is None:
-        return old
-    return SizedContainer(old.name, new.requests.over(old.requests), new.limits.over(old.limits))
 
 
 # VPA's OOM bump-up ratio of 1.2.

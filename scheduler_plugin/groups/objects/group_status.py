@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.conditions import condition, stamped
-from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
+from protocol.kubernetes.conditions import condition, condition_of, stamped
+from protocol.kubernetes.objects import Json, JsonObject, child, text, whole
 from protocol.names import LABEL_GROUP, LABEL_ROLE
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
 from scheduler_plugin.groups.core.replicas.members import Member, Role, primary_of, replicas_of
@@ -147,7 +147,5 @@ def _condition(found: JsonObject, kind: str, verdict: _Verdict) -> Json:
 
 def stopped_because(group: JsonObject) -> str:
     """The reason for which the group scales nothing, in one word; empty if it scales."""
-    for existing in items(group, "status", "conditions"):
-        if text(existing, "type") == ABLE and text(existing, "status") == "False":
-            return text(existing, "reason")
-    return ""
+    able = condition_of(group, ABLE)
+    return text(able, "reason") if text(able, "status") == "False" else ""

@@ -30,6 +30,7 @@ MOST_CONTAINERS: Final = 64
 """The most containers that one Tortoise may name: its status has an entry for each."""
 
 MOST_REPLICAS: Final = 10_000
+_NO_TARGET: Final[Json] = {"kind": ""}
 _API_VERSIONS: Final = {VM_KIND: f"{VM_GROUP}/{VM_VERSION}"}
 
 
@@ -38,32 +39,24 @@ class InvalidTortoiseError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Target of a Tortoise."""
-
-    api_version: str
-    kind: str
-    name: str
-
-    @property
-    def is_vm(self) -> bool:
-        """True if it is a single VM."""
-        return self.kind == VM_KIND
-
-
-@dataclass(frozen=True, slots=True)
 class Tortoise:
     """One Tortoise. ``hpa`` is the name of its HPA, its own or the attached one (``spec.autoscaler``).
 
-    ``deletes_all``: its own HPA goes with it. ``behavior`` is that of its own HPA, as the API has it.
+    ``target`` has apiVersion, kind and name. ``deletes_all``: its own HPA goes with it. ``behavior`` is that of its own
+    HPA, as the API has it.
     """
 
     name: ObjectName
     spec: Spec
-    target: Target
+    target: Json
     hpa: str
     deletes_all: bool = False
     behavior: Json = field(default_factory=dict)
+
+    @property
+    def is_vm(self) -> bool:
+        """True if the target is a single VM."""
+        return self.target["kind"] == VM_KIND
 
 
 class _Target(msgspec.Struct, frozen=True, rename="camel"):
@@ -108,7 +101,7 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
     >>> refs = {"scaleTargetRef": {"kind": "Deployment", "name": "shop"}}
     >>> found = {"metadata": {"namespace": "zoo", "name": "lovely"}, "spec": {"targetRefs": refs}}
     >>> tortoise = parse_tortoise(found, Configuration())
-    >>> tortoise.hpa, tortoise.spec.mode, tortoise.target.api_version
+    >>> tortoise.hpa, tortoise.spec.mode, tortoise.target["apiVersion"]
     ('tortoise-hpa-lovely', <TortoiseMode.OFF: 'Off'>, 'apps/v1')
     """
     try:
@@ -117,7 +110,7 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
         raise InvalidTortoiseError(field_message(error)) from None
     # Read all parts before raising anything, so that people see every problem at once.
     name, refs, parts = name_of(found), manifest.target_refs, _Parts()
-    target = parts.read(lambda: _target(refs.scale_target_ref), Target("", "", ""))
+    target = parts.read(lambda: _target(refs.scale_target_ref), _NO_TARGET)
     spec = Spec(
         configuration=configuration,
         # An empty mode is Off, as upstream has it.
@@ -155,16 +148,17 @@ class _Parts:
             return otherwise
 
 
-def _target(given: _Target) -> Target:
+def _target(given: _Target) -> Json:
     path = "spec.targetRefs.scaleTargetRef"
     if not given.kind or not given.name:
         raise ValueError(f"{path}: expected a kind and a name")
     # `apps/v1` has Deployments, StatefulSets and ReplicaSets.
-    return Target(given.api_version or _API_VERSIONS.get(given.kind, "apps/v1"), given.kind, given.name)
+    version = given.api_version or _API_VERSIONS.get(given.kind, "apps/v1")
+    return {"apiVersion": version, "kind": given.kind, "name": given.name}
 
 
-def _hpa(given: str | None, target: Target) -> str | None:
-    if given and target.is_vm:
+def _hpa(given: str | None, target: Json) -> str | None:
+    if given and target["kind"] == VM_KIND:
         raise ValueError(f"spec.targetRefs.horizontalPodAutoscalerName: expected none, a {VM_KIND} has no replicas")
     return given or None
 

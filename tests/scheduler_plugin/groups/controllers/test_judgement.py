@@ -9,20 +9,19 @@ import pytest
 
 from protocol.kubernetes.objects import Json, JsonObject, items, text
 from protocol.kubernetes.resources import HVPAS, Resource
-from scheduler_plugin.groups.app import every_policy
 from scheduler_plugin.groups.controllers.desired_state import (
-    DesiredObjects,
+    DesiredState,
     GroupFacts,
     InvalidSpecError,
     PolicyDecision,
-    PolicyInput,
     ReconcileResult,
 )
 from scheduler_plugin.groups.controllers.group_status import refused, stopped
 from scheduler_plugin.groups.controllers.hvpas import HvpaPolicy, overlaps
-from scheduler_plugin.groups.controllers.reconcile import judge
+from scheduler_plugin.groups.controllers.reconcile import reconcile
 from scheduler_plugin.groups.controllers.tortoises import TortoisePolicy
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
+from scheduler_plugin.groups.core.workload import Workload
 from scheduler_plugin.groups.objects.group_status import stopped_because
 from scheduler_plugin.groups.objects.targets import TargetRef
 
@@ -49,10 +48,10 @@ class Refusing:
 
     kind: Resource = HVPAS
 
-    def arrangement(self, group: JsonObject) -> DesiredObjects:
-        return DesiredObjects(WEB)
+    def desired(self, group: JsonObject) -> DesiredState:
+        return DesiredState(WEB)
 
-    def rule(self, situation: PolicyInput) -> PolicyDecision:
+    def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
         raise InvalidSpecError("spec.mode: expected another")
 
 
@@ -65,16 +64,16 @@ def reason(found: ReconcileResult) -> str:
 
 
 def test_leaving_or_unreadable_target_is_skipped() -> None:
-    policy, arrangement = Refusing(), DesiredObjects(WEB)
+    policy, desired = Refusing(), DesiredState(WEB)
     leaving = deployment(deletionTimestamp="2026-01-01T00:00:00Z")
-    assert reason(judge(policy, GroupFacts(hvpa(), arrangement, target=leaving), NOW)) == "TargetLeaving"
-    assert reason(judge(policy, GroupFacts(hvpa(), arrangement, target=deployment("much")), NOW)) == "TargetUnreadable"
-    assert reason(judge(policy, GroupFacts(hvpa(), arrangement, target=deployment()), NOW)) == "InvalidSpec"
+    assert reason(reconcile(policy, GroupFacts(hvpa(), desired, target=leaving), NOW)) == "TargetLeaving"
+    assert reason(reconcile(policy, GroupFacts(hvpa(), desired, target=deployment("much")), NOW)) == "TargetUnreadable"
+    assert reason(reconcile(policy, GroupFacts(hvpa(), desired, target=deployment()), NOW)) == "InvalidSpec"
 
 
 def test_intent_ends_if_scaling_is_off() -> None:
     status: Json = {"intent": {"at": "2026-01-01T00:00:00Z", "replicas": {"from": 1, "to": 2}}, "mode": "Mixed"}
-    found = judge(Refusing(), GroupFacts({**hvpa(), "status": status}, DesiredObjects(WEB)), NOW)
+    found = reconcile(Refusing(), GroupFacts({**hvpa(), "status": status}, DesiredState(WEB)), NOW)
     assert ("intent" in found.status, found.status["mode"]) == (False, "Mixed")
 
 
@@ -82,14 +81,14 @@ def test_sizes_that_cannot_be_read_never_were() -> None:
     policy = HvpaPolicy()
     sizes = [{"name": "app", "resources": {"requests": {"cpu": "much"}}}]
     group = {**hvpa(updateMode="inPlace"), "status": {"sizes": {"inPlace": sizes, "template": sizes}}}
-    found = judge(policy, GroupFacts(group, policy.arrangement(group), target=deployment()), NOW)
+    found = reconcile(policy, GroupFacts(group, policy.desired(group), target=deployment()), NOW)
     assert (found.sizes, "sizes" in found.status) == ((), False)
 
 
 def test_a_pod_that_cannot_be_read_stops_the_group() -> None:
     pod: Json = {"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "much"}}}]}}
     target = {**deployment(), "status": {"observedGeneration": 1}}
-    found = judge(HvpaPolicy(), GroupFacts(hvpa(), HvpaPolicy().arrangement(hvpa()), target=target, pods=(pod,)), NOW)
+    found = reconcile(HvpaPolicy(), GroupFacts(hvpa(), HvpaPolicy().desired(hvpa()), target=target, pods=(pod,)), NOW)
     assert reason(found) == "TargetUnreadable"
 
 
@@ -108,39 +107,39 @@ def recommending(cpu: str) -> Json:
 def test_sizes_in_place_rest_after_each_change() -> None:
     """As after a scaling: no recommendation can have heard of it yet."""
     policy, group, pause = HvpaPolicy(), hvpa(updateMode="inPlace"), timedelta(seconds=15)
-    facts = GroupFacts(group, policy.arrangement(group), target=deployment(), vpa=recommending("2"), pause=pause)
-    first = judge(policy, facts, NOW)
+    facts = GroupFacts(group, policy.desired(group), target=deployment(), vpa=recommending("2"), pause=pause)
+    first = reconcile(policy, facts, NOW)
     resized = replace(facts, group={**group, "status": first.status}, vpa=recommending("4"))
-    assert judge(policy, resized, NOW + timedelta(seconds=14)).sizes == first.sizes
-    assert judge(policy, resized, NOW + timedelta(seconds=15)).sizes != first.sizes
+    assert reconcile(policy, resized, NOW + timedelta(seconds=14)).sizes == first.sizes
+    assert reconcile(policy, resized, NOW + timedelta(seconds=15)).sizes != first.sizes
 
 
 def test_the_same_facts_give_the_same_judgement() -> None:
     policy, group = HvpaPolicy(), hvpa()
-    facts = GroupFacts(group, policy.arrangement(group), target=deployment())
-    assert judge(policy, facts, NOW) == judge(HvpaPolicy(), facts, NOW)
+    facts = GroupFacts(group, policy.desired(group), target=deployment())
+    assert reconcile(policy, facts, NOW) == reconcile(HvpaPolicy(), facts, NOW)
 
 
 def test_decoding_is_cached_per_generation() -> None:
     policy = HvpaPolicy(remembered=1)
-    first = policy.arrangement(hvpa())
-    assert policy.arrangement(hvpa(scaleUpDelay="soon")) == first
+    first = policy.desired(hvpa())
+    assert policy.desired(hvpa(scaleUpDelay="soon")) == first
     with pytest.raises(InvalidSpecError, match="scaleUpDelay"):
-        policy.arrangement(hvpa(generation=2, scaleUpDelay="soon"))
-    policy.arrangement(hvpa("u-2"))
+        policy.desired(hvpa(generation=2, scaleUpDelay="soon"))
+    policy.desired(hvpa("u-2"))
     with pytest.raises(InvalidSpecError, match="scaleUpDelay"):
-        policy.arrangement(hvpa(scaleUpDelay="soon"))
+        policy.desired(hvpa(scaleUpDelay="soon"))
 
 
 def test_unscalable_target_is_refused() -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "name": "x"}
     tortoise = {"metadata": {"namespace": "a", "name": "b"}, "spec": {"targetRefs": {"scaleTargetRef": pod}}}
     with pytest.raises(InvalidSpecError, match="expected one of apps/v1 Deployment"):
-        HvpaPolicy().arrangement(hvpa(targetRef=pod))
+        HvpaPolicy().desired(hvpa(targetRef=pod))
     with pytest.raises(InvalidSpecError, match="expected one of apps/v1 Deployment"):
-        TortoisePolicy(Configuration).arrangement(tortoise)
+        TortoisePolicy(Configuration).desired(tortoise)
     with pytest.raises(InvalidSpecError):
-        TortoisePolicy(Configuration).arrangement({"spec": 7})
+        TortoisePolicy(Configuration).desired({"spec": 7})
 
 
 def test_unreadable_vpa_is_silent() -> None:
@@ -149,25 +148,28 @@ def test_unreadable_vpa_is_silent() -> None:
     vpa: Json = {"spec": {"targetRef": target}, "status": {"recommendation": {"containerRecommendations": [row]}}}
     tortoise: Json = {"metadata": {"namespace": "a", "name": "b"}, "spec": {"targetRefs": {"scaleTargetRef": target}}}
     policy = TortoisePolicy(Configuration)
-    facts = GroupFacts(tortoise, policy.arrangement(tortoise), target=deployment(), vpa=vpa)
-    found = judge(policy, facts, NOW)
+    facts = GroupFacts(tortoise, policy.desired(tortoise), target=deployment(), vpa=vpa)
+    found = reconcile(policy, facts, NOW)
     (active,) = (each for each in items(found.status, "conditions") if text(each, "type") == "ScalingActive")
     assert (text(active, "status"), "target.cpu" in text(active, "message")) == ("False", True)
 
 
 def test_notices_are_created_once() -> None:
     group = hvpa()
-    found = judge(Refusing(), GroupFacts(group, None, "spec: expected more"), NOW)
-    event = stopped(HVPAS, group, found)
+    found = reconcile(Refusing(), GroupFacts(group, None, "spec: expected more"), NOW)
+    assert found.problem is not None
+    event = stopped(HVPAS, group, found.problem)
     assert event is not None
     assert (event.reason, event.note) == ("InvalidSpec", "spec: expected more")
     said = {**group, "status": found.status}
-    assert stopped(HVPAS, said, judge(Refusing(), GroupFacts(said, None, "spec: expected more"), NOW)) is None
+    again = reconcile(Refusing(), GroupFacts(said, None, "spec: expected more"), NOW)
+    assert again.problem is not None
+    assert stopped(HVPAS, said, again.problem) is None
     assert (stopped_because(said), stopped_because(group)) == ("InvalidSpec", "")
     (condition,) = items(refused(group, "forbidden", 0.0), "conditions")
     assert (condition["type"], condition["message"]) == ("TargetWritable", "forbidden")
 
 
 def test_kinds_and_overlapping_intervals() -> None:
-    assert [policy.kind.kind for policy in every_policy(Configuration)] == ["Hvpa", "Tortoise"]
+    assert (HvpaPolicy().kind.kind, TortoisePolicy(Configuration).kind.kind) == ("Hvpa", "Tortoise")
     assert list(overlaps([(1, 2), (3, 4)])) == []
