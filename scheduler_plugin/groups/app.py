@@ -15,10 +15,9 @@ from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.controller import GroupsContext, QueuedController, Writer
 from scheduler_plugin.groups.controllers.desired_state import GroupPolicy
 from scheduler_plugin.groups.controllers.group_controller import GroupController
-from scheduler_plugin.groups.controllers.hvpas import HvpaPolicy
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
+from scheduler_plugin.groups.controllers.policies import HvpaPolicy, TortoisePolicy
 from scheduler_plugin.groups.controllers.surroundings import AROUND, GroupSurroundings
-from scheduler_plugin.groups.controllers.tortoises import TortoisePolicy
 from scheduler_plugin.groups.controllers.vm_groups import VmGroupController
 from scheduler_plugin.groups.controllers.vm_recommender import VmRecommender
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration

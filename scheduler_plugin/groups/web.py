@@ -18,9 +18,15 @@ from scheduler_plugin.groups.app import GroupsProgram
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupPolicy, InvalidSpecError
 from scheduler_plugin.groups.controllers.group_controller import GroupController
-from scheduler_plugin.groups.objects.amounts import write_amounts, write_container
 from scheduler_plugin.groups.objects.autoscalers import horizontal_of, vertical_of
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidTargetError, TargetFields, workload_of
+from scheduler_plugin.groups.objects.targets import (
+    TARGET_KINDS,
+    InvalidTargetError,
+    TargetFields,
+    workload_of,
+    write_amounts,
+    write_container,
+)
 from scheduler_plugin.groups.objects.vm_use import as_noted
 from scheduler_plugin.web.probes import probes_app, standing
 

@@ -9,13 +9,6 @@ from math import ceil
 from typing import Any, Final
 
 from protocol.units import Bytes, MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa.effective import (
-    ContainerNeed,
-    EffectiveIntervals,
-    ScalingInterval,
-    planned_replicas,
-    scale_in_boundary,
-)
 from scheduler_plugin.groups.core.hvpa.gates import Gates, delay_passed
 from scheduler_plugin.groups.core.hvpa.modes import (
     HorizontalDelta,
@@ -30,6 +23,7 @@ from scheduler_plugin.groups.core.hvpa.modes import (
     weighted,
     weighted_replicas,
 )
+from scheduler_plugin.groups.core.hvpa.needs import ContainerNeed, planned_replicas, scale_in_boundary
 from scheduler_plugin.groups.core.hvpa.rules import (
     DEFAULT_MIN_CHANGE,
     NO_PARAMS,
@@ -40,7 +34,14 @@ from scheduler_plugin.groups.core.hvpa.rules import (
     scaled_limit,
     threshold,
 )
-from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, HvpaSpec, ScalingTimes
+from scheduler_plugin.groups.core.hvpa.spec import (
+    AxisRules,
+    DirectionRules,
+    EffectiveIntervals,
+    HvpaSpec,
+    ScalingInterval,
+    ScalingTimes,
+)
 from scheduler_plugin.groups.core.hvpa.wishes import Recommendation
 from scheduler_plugin.groups.core.recommender.horizontal import ReplicaUse, is_tolerated, utilization_replicas
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Resource, ResourceList

@@ -22,10 +22,9 @@ from scheduler_plugin.groups.controllers.desired_state import (
     StopError,
 )
 from scheduler_plugin.groups.core.workload import SizedContainer, WithheldChange
-from scheduler_plugin.groups.objects.amounts import read_container, write_container
 from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import Intent, write_intent
-from scheduler_plugin.groups.objects.targets import TargetFields, selector_of
+from scheduler_plugin.groups.objects.targets import TargetFields, read_container, selector_of, write_container
 
 ACTIVE: Final = "ScalingActive"
 LIMITED: Final = "ScalingLimited"

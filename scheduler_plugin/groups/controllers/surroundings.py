@@ -16,9 +16,8 @@ from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOS
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.cluster.watches.kinds import FactChange
-from scheduler_plugin.groups.controllers.cache import Cache
+from scheduler_plugin.groups.controllers.cache import Cache, Claimant, Key, PodIndex, References, key_of
 from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, GroupPolicy, InvalidSpecError
-from scheduler_plugin.groups.controllers.references import Claimant, Key, PodIndex, References, key_of
 from scheduler_plugin.groups.core.writes import is_owned_by, original_of
 from scheduler_plugin.groups.objects.autoscalers import scales, sized_by, sizing_mode
 from scheduler_plugin.groups.objects.pods import killed_in, running_containers, selects

@@ -29,7 +29,7 @@ from scheduler_plugin.groups.core.workload import (
     ResourceList,
     VerticalRecommendation,
 )
-from scheduler_plugin.groups.objects.amounts import read_amounts
+from scheduler_plugin.groups.objects.targets import read_amounts
 
 
 def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
 from scheduler_plugin.groups.core.workload import NOTHING, ResourceList, SizedContainer, Workload, WorkloadDecision
-from scheduler_plugin.groups.objects.amounts import read_container, write_container
+from scheduler_plugin.groups.objects.targets import read_container, write_container
 
 
 @dataclass(frozen=True, slots=True)

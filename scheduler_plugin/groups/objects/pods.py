@@ -36,8 +36,14 @@ from scheduler_plugin.groups.core.workload import (
     by_name,
 )
 from scheduler_plugin.groups.core.writes import Write
-from scheduler_plugin.groups.objects.amounts import read_amounts, read_container, write_container
-from scheduler_plugin.groups.objects.targets import TargetFields, TargetKind, workload_of
+from scheduler_plugin.groups.objects.targets import (
+    TargetFields,
+    TargetKind,
+    read_amounts,
+    read_container,
+    workload_of,
+    write_container,
+)
 
 OUT_OF_MEMORY: Final = "OOMKilled"
 """The reason with which a kubelet reports a container that the kernel killed for lack of memory."""

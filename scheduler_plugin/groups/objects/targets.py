@@ -10,9 +10,10 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -37,11 +38,57 @@ from protocol.kubernetes.resources import (
     Resource,
 )
 from protocol.names import ANNOTATION_BOUNDS
-from protocol.units import Resources
+from protocol.units import Amount, Bytes, MilliCpu, QuantityError, Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload, by_name
 from scheduler_plugin.groups.core.writes import Write, controller_of
-from scheduler_plugin.groups.objects.amounts import read_container, write_container
+
+A = TypeVar("A", bound=Amount)
+
+
+def read_amounts(found: JsonObject, path: str) -> ResourceList:
+    """The amounts of one JSON object; other resources than CPU and memory are left out.
+
+    Raises ``ValueError`` with the path of an amount that is no quantity.
+
+    >>> read_amounts({"cpu": "500m", "nvidia.com/gpu": 1}, "requests")
+    ResourceList(cpu=MilliCpu(value=500), memory=None)
+    """
+    cpu = _read(found.get("cpu"), MilliCpu.parse, f"{path}.cpu")
+    return ResourceList(cpu, _read(found.get("memory"), Bytes.parse, f"{path}.memory"))
+
+
+def _read(given: Any, parse: Callable[[Any], A], path: str) -> A | None:
+    try:
+        return None if given is None else parse(given)
+    except QuantityError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def write_amounts(amounts: ResourceList) -> Json:
+    """The same amounts as JSON.
+
+    >>> write_amounts(ResourceList(cpu=MilliCpu(500)))
+    {'cpu': '500m'}
+    """
+    return {resource: str(amount) for resource, amount in amounts}
+
+
+def read_container(found: JsonObject, path: str) -> SizedContainer:
+    """A container with its name and ``resources``. Raises ``ValueError``."""
+    resources = child(found, "resources")
+    return SizedContainer(
+        text(found, "name"),
+        read_amounts(child(resources, "requests"), f"{path}.resources.requests"),
+        read_amounts(child(resources, "limits"), f"{path}.resources.limits"),
+    )
+
+
+def write_container(container: SizedContainer) -> Json:
+    """The container's name and ``resources``, as far as they are given."""
+    parts = {"requests": write_amounts(container.requests), "limits": write_amounts(container.limits)}
+    return {"name": container.name, "resources": {name: amounts for name, amounts in parts.items() if amounts}}
+
 
 VM_CONTAINER: Final = "vm"
 """The name of a VM's only container."""

@@ -11,12 +11,18 @@ from datetime import datetime
 from typing import Final
 
 from protocol.units import Amount
-from scheduler_plugin.groups.core.hvpa.effective import ContainerNeed, planned_replicas
 from scheduler_plugin.groups.core.hvpa.gates import GatedRecommendation, Gates, by_mode, by_weight, gated, written
 from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
-from scheduler_plugin.groups.core.hvpa.needs import remembered, replica_bounds, total_needs, unknown_needs
+from scheduler_plugin.groups.core.hvpa.needs import (
+    ContainerNeed,
+    planned_replicas,
+    remembered,
+    replica_bounds,
+    total_needs,
+    unknown_needs,
+)
 from scheduler_plugin.groups.core.hvpa.rules import scaled_limit
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes, waits_for
 from scheduler_plugin.groups.core.hvpa.wishes import (
     Recommendation,
     VerticalWishes,
@@ -26,7 +32,6 @@ from scheduler_plugin.groups.core.hvpa.wishes import (
     with_waiting,
     within_policy,
 )
-from scheduler_plugin.groups.core.running_pods import waits_for
 from scheduler_plugin.groups.core.workload import (
     Recommendations,
     ReplicaBounds,

@@ -20,7 +20,8 @@ from math import ceil
 from typing import Final
 
 from protocol.units import Instant, MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP, ContainerNeed, planned_replicas
+from scheduler_plugin.groups.core.hvpa.needs import ContainerNeed, planned_replicas
+from scheduler_plugin.groups.core.hvpa.spec import DEFAULT_OVERLAP
 from scheduler_plugin.groups.core.replicas.members import Member
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule
 

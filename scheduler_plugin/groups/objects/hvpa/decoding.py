@@ -18,10 +18,17 @@ from typing import Final, TypeVar
 from protocol.kubernetes.objects import Json, JsonObject, child
 from protocol.names import VM_KIND
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP, EffectiveIntervals, ScalingInterval
 from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval, Mixed, Preference, stages
 from scheduler_plugin.groups.core.hvpa.rules import NO_PARAMS, ChangeParams, ResourceChangeParams
-from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, HvpaSpec, UpdateMode
+from scheduler_plugin.groups.core.hvpa.spec import (
+    DEFAULT_OVERLAP,
+    AxisRules,
+    DirectionRules,
+    EffectiveIntervals,
+    HvpaSpec,
+    ScalingInterval,
+    UpdateMode,
+)
 from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Resource
 from scheduler_plugin.groups.objects.hvpa.lenient_fields import MOST_REPLICAS, FieldError, Fields

@@ -7,10 +7,17 @@ from datetime import UTC, datetime
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
 from protocol.kubernetes.timestamps import micro_timestamp, parse_timestamp
-from scheduler_plugin.groups.core.hvpa.spec import PastReplicas, PastTarget, ScalingTimes, Shrinking
-from scheduler_plugin.groups.core.running_pods import PastPods, PodsMemory, Possible
+from scheduler_plugin.groups.core.hvpa.spec import (
+    PastPods,
+    PastReplicas,
+    PastTarget,
+    PodsMemory,
+    Possible,
+    ScalingTimes,
+    Shrinking,
+)
 from scheduler_plugin.groups.core.workload import RESOURCES
-from scheduler_plugin.groups.objects.amounts import read_container, write_container
+from scheduler_plugin.groups.objects.targets import read_container, write_container
 
 
 def memory_json(memory: ScalingTimes) -> Json:

@@ -10,10 +10,15 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from protocol.units import MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa.effective import EffectiveIntervals, ScalingInterval
 from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, stages
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
-from scheduler_plugin.groups.core.hvpa.spec import ContainerPolicy, HvpaSpec, ScalingTimes
+from scheduler_plugin.groups.core.hvpa.spec import (
+    ContainerPolicy,
+    EffectiveIntervals,
+    HvpaSpec,
+    ScalingInterval,
+    ScalingTimes,
+)
 from scheduler_plugin.groups.core.recommender import horizontal, vertical
 from scheduler_plugin.groups.core.tortoise import decide as tortoise
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Scaling

@@ -17,9 +17,8 @@ from scheduler_plugin.groups.controllers.desired_state import (
     ReconcileResult,
 )
 from scheduler_plugin.groups.controllers.group_status import refused, stopped
-from scheduler_plugin.groups.controllers.hvpas import HvpaPolicy, overlaps
+from scheduler_plugin.groups.controllers.policies import HvpaPolicy, TortoisePolicy, overlaps
 from scheduler_plugin.groups.controllers.reconcile import reconcile
-from scheduler_plugin.groups.controllers.tortoises import TortoisePolicy
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.workload import Workload
 from scheduler_plugin.groups.objects.group_status import stopped_because

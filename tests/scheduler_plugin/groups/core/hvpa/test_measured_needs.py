@@ -8,12 +8,17 @@ from fractions import Fraction
 
 import pytest
 
-from scheduler_plugin.groups.core.hvpa.effective import EffectiveIntervals, ScalingInterval
 from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
 from scheduler_plugin.groups.core.hvpa.needs import total_needs
 from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, ResourceChangeParams
-from scheduler_plugin.groups.core.hvpa.spec import ScalingTimes
-from scheduler_plugin.groups.core.running_pods import PastPods, PodsMemory, Possible
+from scheduler_plugin.groups.core.hvpa.spec import (
+    EffectiveIntervals,
+    PastPods,
+    PodsMemory,
+    Possible,
+    ScalingInterval,
+    ScalingTimes,
+)
 from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,
     MeasuredUse,

@@ -15,11 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.units import Bytes, MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa.effective import EffectiveIntervals, ScalingInterval
 from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval, Mixed, Preference, vpa_weight
 from scheduler_plugin.groups.core.hvpa.policy import decide
 from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, ResourceChangeParams
-from scheduler_plugin.groups.core.hvpa.spec import AxisRules, ContainerPolicy, DirectionRules, HvpaSpec, ScalingTimes
+from scheduler_plugin.groups.core.hvpa.spec import (
+    AxisRules,
+    ContainerPolicy,
+    DirectionRules,
+    EffectiveIntervals,
+    HvpaSpec,
+    ScalingInterval,
+    ScalingTimes,
+)
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,
     HorizontalRecommendation,

@@ -10,10 +10,18 @@ from typing import Any
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP, EffectiveIntervals, ScalingInterval
 from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval, Mixed, Preference
 from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, MaintenanceWindow, ResourceChangeParams
-from scheduler_plugin.groups.core.hvpa.spec import AxisRules, ContainerPolicy, DirectionRules, HvpaSpec, UpdateMode
+from scheduler_plugin.groups.core.hvpa.spec import (
+    DEFAULT_OVERLAP,
+    AxisRules,
+    ContainerPolicy,
+    DirectionRules,
+    EffectiveIntervals,
+    HvpaSpec,
+    ScalingInterval,
+    UpdateMode,
+)
 from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
 from scheduler_plugin.groups.core.workload import ReplicaBounds, SizeBounds
 from scheduler_plugin.groups.objects.hvpa.decoding import HvpaError, decode
