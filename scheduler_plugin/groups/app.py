@@ -17,9 +17,9 @@ from scheduler_plugin.groups.controllers.desired_state import GroupPolicy
 from scheduler_plugin.groups.controllers.group_controller import GroupController
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.policies import HvpaPolicy, TortoisePolicy
-from scheduler_plugin.groups.controllers.surroundings import AROUND, GroupSurroundings
 from scheduler_plugin.groups.controllers.vm_groups import VmGroupController
 from scheduler_plugin.groups.controllers.vm_recommender import VmRecommender
+from scheduler_plugin.groups.controllers.watches import AROUND, GroupWatches
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
@@ -38,6 +38,7 @@ class GroupsProgram:
     telemetry: GroupsTelemetry
     settings: GroupsSettings
     configuration: Configuration
+    watches: GroupWatches = field(init=False)
     controllers: dict[str, QueuedController] = field(default_factory=dict)
     recommender: VmRecommender | None = None
 
@@ -65,17 +66,17 @@ class GroupsProgram:
         """Puts new settings in force and queues every group."""
         # Everyone reads both through the program at each use, so replacing them here is enough.
         self.settings, self.configuration = settings, settings.configuration()
-        self.look_at_all()
+        self.enqueue_all()
 
-    def look_at(self, kind: str, name: ObjectName) -> None:
+    def enqueue(self, kind: str, name: ObjectName) -> None:
         """Queues one group."""
         if (controller := self.controllers.get(kind)) is not None:
-            controller.look_at(name)
+            controller.enqueue(name)
 
-    def look_at_all(self) -> None:
+    def enqueue_all(self) -> None:
         """Queues every group."""
         for controller in self.controllers.values():
-            controller.look_at_all()
+            controller.enqueue_all()
 
     def page(self) -> bytes:
         """The metrics as they are now."""
@@ -89,7 +90,7 @@ class GroupsProgram:
         self.telemetry.leads(leads)
         # A follower keeps its caches but writes nothing, so any group may need a write when it takes over.
         if leads:
-            self.look_at_all()
+            self.enqueue_all()
 
     async def _say_ready(self) -> None:
         # Ready means that every kind has been listed; before that nothing is decided.
@@ -111,12 +112,12 @@ def assemble(
     context = GroupsContext(cache, writer, clock, telemetry, lambda: program.interval)
     hvpas = HvpaPolicy()
     policies: tuple[GroupPolicy, ...] = (hvpas, TortoisePolicy(lambda: program.configuration))
-    surroundings = GroupSurroundings(cache, policies, program.look_at, context.interval)
+    program.watches = watches = GroupWatches(cache, policies, program.enqueue, context.interval)
     for policy in policies:
-        program.controllers[policy.kind.kind] = GroupController(context, policy, surroundings)
+        program.controllers[policy.kind.kind] = GroupController(context, policy, watches)
     if agents is not None:
-        writers = partial(surroundings.replica_writers, VM_GROUPS)
+        writers = partial(watches.replica_writers, VM_GROUPS)
         program.controllers[VM_GROUPS.kind] = VmGroupController(context, agents, writers)
         # Only Hvpas take recommendations for VMs; a Tortoise gives a VM a floor instead.
-        program.recommender = VmRecommender(context, surroundings, agents, hvpas)
+        program.recommender = VmRecommender(context, watches, agents, hvpas)
     return program

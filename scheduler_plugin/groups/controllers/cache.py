@@ -11,10 +11,9 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
-from typing import Final
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from protocol.kubernetes.objects import Json, JsonObject, child, labels_of, name_of, texts
 from protocol.kubernetes.resources import PODS, REPLICA_SETS, Resource
@@ -115,97 +114,84 @@ Key = tuple[str, str, ObjectName]
 """API group, kind and name of an object."""
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Claimant:
-    """A group that scales a target, ordered by age."""
+GroupKey = tuple[str, ObjectName]
+"""Kind and name of a group."""
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Index(Generic[K, V]):
+    """Values by key, each under any number of keys; a key without values is dropped, or they would pile up."""
+
+    def __init__(self) -> None:
+        self._at: dict[K, set[V]] = {}
+
+    def at(self, key: K) -> Set[V]:
+        """The values at ``key``."""
+        return self._at.get(key, frozenset())
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys that have values."""
+        return iter(self._at)
+
+    def move(self, value: V, before: Iterable[K], after: Iterable[K]) -> None:
+        """Moves ``value`` from the keys ``before`` to those ``after``."""
+        old, new = set(before), set(after)
+        for key in old - new:
+            self._at[key].discard(value)
+            if not self._at[key]:
+                del self._at[key]
+        for key in new:
+            self._at.setdefault(key, set()).add(value)
+
+
+class _Reference(NamedTuple):
     created: str
-    kind: str
-    namespace: str
-    name: str
-
-    @property
-    def object_name(self) -> ObjectName:
-        """Its name."""
-        return ObjectName(self.namespace, self.name)
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
+    target: Key | None
+    keys: frozenset[Key]
 
 
 class References:
     """The references of all groups, by group and by object."""
 
     def __init__(self) -> None:
-        self._of_group: dict[tuple[str, ObjectName], tuple[Claimant, Key | None, frozenset[Key]]] = {}
-        self._by_object: dict[Key, set[tuple[str, ObjectName]]] = {}
-        self._autoscalers: dict[Key, set[Key]] = {}
-        self._written_by: dict[Key, Key] = {}
+        self._of_group: dict[GroupKey, _Reference] = {}
+        self._by_object: Index[Key, GroupKey] = Index()
 
-    def set(self, group: Claimant, target: Key | None, others: Iterable[Key] = ()) -> None:
-        """Replace the references of the group."""
+    def set(self, group: GroupKey, created: str, target: Key | None, others: Iterable[Key] = ()) -> None:
+        """Replace the references of the group, which was ``created`` then."""
         # A group whose target has changed must not stay listed at the old one.
-        self.drop(group.kind, group.object_name)
-        group_key = (group.kind, group.object_name)
+        self.drop(group)
         keys = frozenset(others) | (frozenset() if target is None else {target})
-        self._of_group[group_key] = (group, target, keys)
-        for key in keys:
-            self._by_object.setdefault(key, set()).add(group_key)
+        self._of_group[group] = _Reference(created, target, keys)
+        self._by_object.move(group, (), keys)
 
-    def drop(self, kind: str, name: ObjectName) -> None:
+    def drop(self, group: GroupKey) -> None:
         """The group is gone."""
-        record = self._of_group.pop((kind, name), None)
-        for key in () if record is None else record[2]:
-            of_key = self._by_object[key]
-            of_key.discard((kind, name))
-            # Empty sets would pile up for every object that ever was a target.
-            if not of_key:
-                del self._by_object[key]
+        record = self._of_group.pop(group, None)
+        self._by_object.move(group, () if record is None else record.keys, ())
 
-    def target_of(self, kind: str, name: ObjectName) -> Key | None:
+    def target_of(self, group: GroupKey) -> Key | None:
         """Target of the group, if known."""
-        record = self._of_group.get((kind, name))
-        return None if record is None else record[1]
+        record = self._of_group.get(group)
+        return None if record is None else record.target
 
     def targets_in(self, namespace: str) -> frozenset[Key]:
         """Targets of a namespace's groups."""
-        targets = (target for _, target, _ in self._of_group.values())
+        targets = (record.target for record in self._of_group.values())
         return frozenset(key for key in targets if key is not None and key[2].namespace == namespace)
 
-    def groups_at(self, key: Key) -> list[tuple[str, ObjectName]]:
-        """Kind and name of every group that refers to the object."""
-        return sorted(self._by_object.get(key, ()), key=str)
+    def groups_at(self, key: Key) -> list[GroupKey]:
+        """Every group that refers to the object."""
+        return sorted(self._by_object.at(key), key=str)
 
-    def rivals(self, kind: str, name: ObjectName) -> list[str]:
-        """Kind and name of every other group that scales the same target, the oldest first."""
-        record = self._of_group.get((kind, name))
-        if record is None or record[1] is None:
-            return []
-        return [str(claimant) for claimant in self._claimants(record[1]) if claimant != record[0]]
-
-    def targeting(self, key: Key) -> list[str]:
-        """Kind and name of every group that scales the object, the oldest first."""
-        return [str(claimant) for claimant in self._claimants(key)]
-
-    def _claimants(self, key: Key) -> list[Claimant]:
-        claims = (self._of_group[group] for group in self._by_object.get(key, ()))
-        # Oldest first, by the order of `Claimant`: the message names the same rivals at each look.
-        return sorted(claimant for claimant, target, _ in claims if target == key)
-
-    def note_autoscaler(self, autoscaler: Key, target: Key | None) -> None:
-        """Update the target of an HPA or a VPA; None if it is gone."""
-        before = self._written_by.pop(autoscaler, None)
-        if before is not None:
-            self._autoscalers[before].discard(autoscaler)
-            if not self._autoscalers[before]:
-                del self._autoscalers[before]
-        if target is not None:
-            self._written_by[autoscaler] = target
-            self._autoscalers.setdefault(target, set()).add(autoscaler)
-
-    def autoscalers_at(self, key: Key, kind: Resource) -> list[ObjectName]:
-        """Every HPA, or every VPA, that is about the object."""
-        return sorted((name for _, of_kind, name in self._autoscalers.get(key, ()) if of_kind == kind.kind), key=str)
+    def scaling(self, key: Key | None, but: GroupKey | None = None) -> list[str]:
+        """Kind and name of every group that scales the object, the oldest first, without one of them."""
+        groups = () if key is None else self._by_object.at(key)
+        # Oldest first: the message names the same groups at each look.
+        claims = sorted((self._of_group[group].created, *group) for group in groups if group != but)
+        return [f"{kind} {name.name}" for _, kind, name in claims if self._of_group[kind, name].target == key]
 
 
 def key_of(resource: Resource, name: ObjectName) -> Key:
@@ -223,7 +209,7 @@ class PodIndex:
     def __init__(self, cache: Cache, on_kill: Callable[[JsonObject], None]) -> None:
         self._cache = cache
         self._on_kill = on_kill
-        self._by_label: dict[Label, set[ObjectName]] = {}
+        self._by_label: Index[Label, ObjectName] = Index()
         cache.listen(PODS, self._changed)
 
     def of(self, target: JsonObject) -> list[Json]:
@@ -236,7 +222,7 @@ class PodIndex:
     def _candidates(self, namespace: str, labels: dict[str, str]) -> Iterator[ObjectName]:
         """The pods with the rarest of ``labels``; without any, all of the namespace."""
         if labels:
-            candidates = [self._by_label.get((namespace, key, value), set()) for key, value in labels.items()]
+            candidates = [self._by_label.at((namespace, key, value)) for key, value in labels.items()]
             # A pod has to carry all of the labels, so the shortest list is enough to look through.
             yield from min(candidates, key=len)
         else:
@@ -244,16 +230,8 @@ class PodIndex:
             yield from (name for name in self._cache.objects(PODS) if name.namespace == namespace)
 
     def _changed(self, change: FactChange[Json]) -> None:
-        before = _labels(change.name, change.before)
-        after = _labels(change.name, change.after)
-        for label in before - after:
-            of_label = self._by_label[label]
-            of_label.discard(change.name)
-            # Without this the index would keep every label value that ever existed, such as each pod-template-hash.
-            if not of_label:
-                del self._by_label[label]
-        for label in after - before:
-            self._by_label.setdefault(label, set()).add(change.name)
+        before, after = (_labels(change.name, pod) for pod in (change.before, change.after))
+        self._by_label.move(change.name, before, after)
         # Only new kills: a pod's status repeats the last one in every event.
         if change.after is not None and set(killed_in(change.after)) - set(killed_in(change.before or {})):
             self._on_kill(change.after)

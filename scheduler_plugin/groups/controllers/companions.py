@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, is_leaving, name_of, text, version_of
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.controllers.desired_state import (
     DesiredState,
@@ -15,9 +15,8 @@ from scheduler_plugin.groups.controllers.desired_state import (
     StopError,
 )
 from scheduler_plugin.groups.core.writes import Write, adapted, creation, holds, is_owned_by, refuse_foreign
-
-_REFERENCE: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCALERS: "targetRef"}
-"""The field in which each kind refers to its workload."""
+from scheduler_plugin.groups.objects.autoscalers import about
+from scheduler_plugin.groups.objects.targets import TargetRef, api_group
 
 
 def companions(facts: GroupFacts, desired: DesiredState) -> tuple[Write, ...]:
@@ -26,14 +25,9 @@ def companions(facts: GroupFacts, desired: DesiredState) -> tuple[Write, ...]:
     Raises ``StopError`` if one is missing or about another workload, ``ForeignObjectError`` if one is another
     controller's, and ``TooLargeError`` if one could not be put back.
     """
-    pairs = (
-        (HORIZONTAL_AUTOSCALERS, desired.hpa, facts.hpa),
-        (VERTICAL_AUTOSCALERS, desired.vpa, facts.vpa),
-    )
     writes = []
-    for resource, companion, obj in pairs:
-        if companion is None:
-            continue
+    for resource, companion in desired.beside.items():
+        obj = facts.hpa if resource is HORIZONTAL_AUTOSCALERS else facts.vpa
         # One that the group owns gets its reference rewritten below, so it needs no check.
         if obj is not None and (companion.spec is None or not is_owned_by(obj, facts.group)):
             _refuse_other_workload(resource, obj, facts.group, desired)
@@ -75,26 +69,21 @@ def _spec_patch(old: Json, spec: Json) -> Json:
 def _refuse_other_workload(resource: Resource, found: JsonObject, group: JsonObject, desired: DesiredState) -> None:
     """Raises ``StopError`` if an HPA or a VPA is about neither the group nor its target: it is in use elsewhere."""
     refuse_foreign(found, resource, group)
-    reference, target = child(found, "spec", _REFERENCE[resource]), desired.target
-    about = _identity(reference)
+    subject = about(found, resource)
     # An HPA may point to the group's `/scale` or scale the target itself; both are fine.
-    if about not in ((target.group, target.kind, target.name), _identity(group, text(group, "metadata", "name"))):
-        what = f"{text(reference, 'kind')} {text(reference, 'name')}".strip() or "nothing"
+    if subject not in (desired.target, TargetRef(api_group(group), text(group, "kind"), name_of(group).name)):
+        what = str(subject).strip() or "nothing"
         raise StopError("ForeignAutoscaler", f"{resource.kind} {name_of(found).name} is about {what}")
 
 
-def _identity(found: JsonObject, name: str = "") -> tuple[str, str, str]:
-    return text(found, "apiVersion").rpartition("/")[0], text(found, "kind"), name or text(found, "name")
-
-
-def managed(facts: GroupFacts, found: ScalableTarget, ruling: PolicyDecision) -> tuple[Write, ...]:
+def managed(facts: GroupFacts, found: ScalableTarget, decision: PolicyDecision) -> tuple[Write, ...]:
     """Writes beside the scaling that are safe to repeat: a new HPA, annotations of the target."""
     writes: list[Write] = []
-    companion, new = found.desired.hpa, ruling.new_hpa
+    companion, new = found.desired.hpa, decision.new_hpa
     if companion is not None and new is not None and facts.hpa is None:
-        writes.append(creation(HORIZONTAL_AUTOSCALERS, facts.group, companion.name, new.spec, owned=new.goes_along))
+        writes.append(creation(HORIZONTAL_AUTOSCALERS, facts.group, companion.name, new, owned=companion.goes_along))
     current = annotations_of(found.target)
-    if patch := {name: value for name, value in ruling.annotations.items() if current.get(name) != value}:
+    if patch := {name: value for name, value in decision.annotations.items() if current.get(name) != value}:
         body: Json = {"metadata": {"annotations": patch}}
         version = version_of(found.target)
         writes.append(Write("annotations", found.kind.resource, name_of(found.target), body, version=version))
@@ -134,7 +123,7 @@ def released(resource: Resource, found: JsonObject, group: JsonObject | None, de
     # An invalid spec may still mean to use it, and nothing is lost until someone corrects the spec.
     if desired is None:
         return False
-    companion = desired.hpa if resource is HORIZONTAL_AUTOSCALERS else desired.vpa
+    companion = desired.beside.get(resource)
     return companion is None or companion.name != name_of(found).name
 
 

@@ -129,11 +129,11 @@ class QueuedController(ABC):
         self._context = context
         self._queue = WorkQueue(context.clock)
 
-    def look_at(self, name: ObjectName) -> None:
+    def enqueue(self, name: ObjectName) -> None:
         """Queues one group."""
         self._queue.add(name)
 
-    def look_at_all(self) -> None:
+    def enqueue_all(self) -> None:
         """Queues every group."""
         for name in self._context.cache.objects(self.kind):
             self._queue.add(name)

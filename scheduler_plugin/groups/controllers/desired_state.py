@@ -15,27 +15,23 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from protocol.kubernetes.objects import Json, JsonObject
-from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from scheduler_plugin.groups.core.workload import SizedContainer, Workload, WorkloadDecision
 from scheduler_plugin.groups.core.writes import Write
 from scheduler_plugin.groups.objects.intents import Intent
-from scheduler_plugin.groups.objects.pods import Killed
 from scheduler_plugin.groups.objects.targets import TargetKind, TargetRef
-
-
-class InvalidSpecError(ValueError):
-    """The group cannot be read; the message has a sentence for each field that is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """An HPA or VPA beside a group. ``spec`` is what it has to be; None: the ruling says what becomes of it, and unless
-    it ``may_be_missing`` it has to be there.
+    """An HPA or VPA beside a group. ``spec`` is what it has to be; None: the decision says what becomes of it, and
+    unless it ``may_be_missing`` it has to be there. ``goes_along``: one that a decision makes goes with the group.
     """
 
     name: str
     spec: Json | None = None
     may_be_missing: bool = False
+    goes_along: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +51,11 @@ class DesiredState:
     hpa_asks_group: bool = True
     remarks: tuple[tuple[str, str, str], ...] = ()
 
-
-@dataclass(frozen=True, slots=True)
-class NewHpa:
-    """An HPA to be made under the name of the group's companion; ``goes_along``: it is deleted with the group."""
-
-    spec: Json
-    goes_along: bool = True
+    @property
+    def beside(self) -> dict[Resource, Companion]:
+        """The HPA and the VPA by their kinds, those that there should be."""
+        pairs = ((HORIZONTAL_AUTOSCALERS, self.hpa), (VERTICAL_AUTOSCALERS, self.vpa))
+        return {kind: companion for kind, companion in pairs if companion is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +64,8 @@ class PolicyDecision:
 
     ``status`` is its part of the status, memory included; ``unwritten`` is that part if no part of the decision
     can be written, because sizes come in steps; None: the same. ``hpa`` are fields of the HPA's spec that it sets,
-    ``new_hpa`` is one to be made; ``drops_hpa``: one of the group's own is to go. ``annotations`` are the target's;
-    None removes one. ``waits_for`` says which recommendation is missing, empty if none is. ``remarks`` are
+    ``new_hpa`` is the spec of one to be made; ``drops_hpa``: one of the group's own is to go. ``annotations`` are the
+    target's; None removes one. ``waits_for`` says which recommendation is missing, empty if none is. ``remarks`` are
     conditions that hold now: type, reason and message. ``pods_differ`` says how pods differ from what was ordered,
     empty if they do not.
     """
@@ -80,7 +74,7 @@ class PolicyDecision:
     status: Json = field(default_factory=dict)
     unwritten: Json | None = None
     hpa: Json = field(default_factory=dict)
-    new_hpa: NewHpa | None = None
+    new_hpa: Json | None = None
     drops_hpa: bool = False
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     waits_for: str = ""
@@ -94,8 +88,7 @@ class GroupFacts:
     read.
 
     ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
-    group's do to it; both empty if there are none. ``killed`` are containers that ran out of memory, as far as their
-    pods still report it, and ``running`` are the containers of these ``pods``. ``pause`` is how long after a scaling
+    group's do to it; both empty if there are none. ``pods`` are the target's. ``pause`` is how long after a scaling
     nothing new is decided. ``held`` are writes (by ``Write.what``) to leave alone, because another writer keeps
     overwriting them; ``fights`` has the sentences.
     """
@@ -108,8 +101,6 @@ class GroupFacts:
     vpa: JsonObject | None = None
     rivals: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
-    killed: tuple[Killed, ...] = ()
-    running: tuple[SizedContainer, ...] = ()
     pods: tuple[JsonObject, ...] = ()
     pause: timedelta = timedelta(0)
     held: frozenset[str] = frozenset()

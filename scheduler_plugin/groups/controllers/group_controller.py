@@ -9,8 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,7 +18,7 @@ from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOS
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
 from scheduler_plugin.groups.controllers.companions import hpa_write, released
-from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController, Writer
+from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.desired_state import GroupFacts, GroupPolicy, ReconcileResult
 from scheduler_plugin.groups.controllers.group_status import (
     contested,
@@ -32,11 +31,11 @@ from scheduler_plugin.groups.controllers.group_status import (
 )
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
 from scheduler_plugin.groups.controllers.reconcile import reconcile
-from scheduler_plugin.groups.controllers.surroundings import GroupSurroundings
+from scheduler_plugin.groups.controllers.watches import GroupWatches
 from scheduler_plugin.groups.core.disputes import Disputes, told
 from scheduler_plugin.groups.core.writes import Write, put_back
 from scheduler_plugin.groups.objects.intents import Intent, progress
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetKind, resize, scale, workload_of
+from scheduler_plugin.groups.objects.targets import TargetKind, resize, scale, workload_of
 
 LOG: Final = logging.getLogger(__name__)
 REMEMBERED: Final = 10_000
@@ -46,12 +45,12 @@ REMEMBERED: Final = 10_000
 class GroupController(QueuedController):
     """Runs the groups of one kind."""
 
-    def __init__(self, context: GroupsContext, policy: GroupPolicy, surroundings: GroupSurroundings) -> None:
+    def __init__(self, context: GroupsContext, policy: GroupPolicy, watches: GroupWatches) -> None:
         super().__init__(context, policy.kind)
         self.policy = policy
-        self._surroundings = surroundings
-        self._fights = Fights(context.writer)
-        self._pods = PodResizer(context.writer, context.cache, surroundings.pods.of, self._fights.disputes)
+        self._watches = watches
+        self._disputes = Disputes()
+        self._pods = PodResizer(context.writer, context.cache, watches.pods.of, self._disputes)
         self._unchanged: dict[str, tuple[Json, Json]] = {}
 
     async def reconcile(self, name: ObjectName) -> None:
@@ -68,7 +67,7 @@ class GroupController(QueuedController):
         # Any exception counts as failed, also one that this method does not handle.
         outcome = "failed"
         try:
-            facts = await self._fights.noticed(self._surroundings.facts(self.policy, group))
+            facts = await self._with_fights(self._watches.facts(self.policy, group))
             # Wall time, because a policy's memory outlives the process.
             result = reconcile(self.policy, facts, datetime.fromtimestamp(context.clock.wall(), UTC))
             await self._carry_out(facts, result)
@@ -82,11 +81,11 @@ class GroupController(QueuedController):
             self._count(outcome)
         self._queue.add(name, context.interval())
 
-    def look_at_all(self) -> None:
+    def enqueue_all(self) -> None:
         """Queues every group, and deleted ones that left an HPA or a VPA changed."""
-        super().look_at_all()
+        super().enqueue_all()
         # Groups that are gone are in no cache, only in the records on HPAs and VPAs.
-        for name in self._surroundings.holders(self.kind.kind):
+        for name in self._watches.holders(self.kind.kind):
             self._queue.add(name)
 
     async def _put_back(self, name: ObjectName, group: JsonObject | None) -> None:
@@ -95,9 +94,9 @@ class GroupController(QueuedController):
         A refusal holds up no other object. It is raised if the group is going or the cache was behind; otherwise the
         group carries on.
         """
-        desired = None if group is None else self._surroundings.desired(self.policy, group)
+        desired = None if group is None else self._watches.desired(self.policy, group)
         failed: ApiRefusedError | None = None
-        for resource, obj in self._surroundings.held_by(self.kind.kind, name):
+        for resource, obj in self._watches.held_by(self.kind.kind, name):
             write = put_back(resource, obj) if released(resource, obj, group, desired) else None
             if write is None:
                 continue
@@ -113,6 +112,47 @@ class GroupController(QueuedController):
         if failed is not None:
             raise failed
 
+    async def _with_fights(self, facts: GroupFacts) -> GroupFacts:
+        """The facts with the fields left alone for now, because another writer keeps overwriting them, and why."""
+        now, wall = self._context.clock.now(), self._context.clock.wall()
+        paused: set[str] = set()
+        fights: list[str] = []
+        target = facts.desired.target.target_kind.resource if facts.desired is not None else None
+        pairs = (
+            (target, facts.target),
+            (HORIZONTAL_AUTOSCALERS, facts.hpa),
+            (VERTICAL_AUTOSCALERS, facts.vpa),
+        )
+        for resource, obj in pairs:
+            if resource is None or obj is None:
+                continue
+            name = name_of(obj)
+            self._disputes.look(resource, obj, now)
+            # Ask only once for each fight: the cache has no `managedFields`, so it takes a request.
+            if self._disputes.unnamed(resource, name):
+                self._disputes.name(resource, await self._with_managers(resource, obj))
+            paused |= self._disputes.held(resource, name, now)
+            fights += [
+                told(resource, name.name, what, claim, wall + claim.until - now)
+                for what, claim in self._disputes.fights(resource, name, now)
+            ]
+        return replace(facts, held=frozenset(paused), fights=tuple(fights))
+
+    async def _with_managers(self, resource: Resource, found: JsonObject) -> JsonObject:
+        """The object with its ``managedFields``, which the cache leaves out.
+
+        It is listed by its name, because the watch already needs the right to list and a GET would need another one.
+        """
+        name = name_of(found)
+        query = {"fieldSelector": f"metadata.name={name.name}"}
+        call = ApiCall("GET", resource.path(name.namespace), TIMEOUT, query=query)
+        try:
+            listed = await self._context.writer.api.call(call)
+        except ApiRefusedError:
+            # The manager's name only helps people; without it the fight is still reported.
+            return found
+        return next(iter(items(listed, "items")), found)
+
     async def _carry_out(self, facts: GroupFacts, found: ReconcileResult) -> None:
         for write in found.upkeep:
             await self._keep_up(write)
@@ -127,10 +167,9 @@ class GroupController(QueuedController):
         if event is not None:
             await self._context.writer.tell(event)
         if found.intent is not None and facts.target is not None and facts.desired is not None:
-            reference = facts.desired.target
             if (on_hpa := hpa_write(facts, found.intent.hpa)) is not None:
                 await self._do(on_hpa)
-            await self._scale(group, facts.target, TARGET_KINDS[reference.group, reference.kind], found.intent)
+            await self._scale(group, facts.target, facts.desired.target.target_kind, found.intent)
             # Without this write a successor would find the intent and carry it out again.
             group = await self._write_status(group, without_intent(group, found.intent))
         if found.drop is not None:
@@ -149,7 +188,7 @@ class GroupController(QueuedController):
         # for the same spec changes nothing, so it is not sent again.
         if current is not None and self._unchanged.get(write.path) == (write.body, child(current, "spec")):
             return
-        if self._fights.disputes.held_until(write, self._context.clock.now()) is not None:
+        if self._disputes.held_until(write, self._context.clock.now()) is not None:
             return
         after = await self._do(write)
         self._unchanged.pop(write.path, None)
@@ -165,7 +204,7 @@ class GroupController(QueuedController):
         if facts.target is None or facts.desired is None:
             return
         reference = facts.desired.target
-        kind, writer = TARGET_KINDS[reference.group, reference.kind], self._context.writer
+        kind, writer = reference.target_kind, self._context.writer
         remaining = progress(intent, workload_of(facts.target, kind))
         if (write := hpa_write(facts, intent.hpa)) is not None:
             await writer.rehearse(write)
@@ -182,7 +221,7 @@ class GroupController(QueuedController):
         if remaining.replicas is not None:
             write = scale(target, kind, remaining.replicas)
             scaled_to = await self._context.writer.do(write)
-            self._fights.disputes.wrote(write, scaled_to, self._context.clock.now())
+            self._disputes.wrote(write, scaled_to, self._context.clock.now())
             # `/scale` returns a Scale, so the cache would keep the old object.
             await self._read_again(kind.resource, name_of(target))
         self._count_scaling(intent)
@@ -203,7 +242,7 @@ class GroupController(QueuedController):
 
     async def _do(self, write: Write) -> Json:
         response = await super()._do(write)
-        self._fights.disputes.wrote(write, response, self._context.clock.now())
+        self._disputes.wrote(write, response, self._context.clock.now())
         return response
 
     async def _give_up(self, name: ObjectName, why: str) -> None:
@@ -212,54 +251,3 @@ class GroupController(QueuedController):
         # Without a resourceVersion the write would have no precondition.
         if group is not None and text(group, "metadata", "resourceVersion"):
             await self._write_status(group, refused(group, why, self._context.clock.wall()))
-
-
-@dataclass(slots=True)
-class Fights:
-    """The fate of the writes of groups."""
-
-    writer: Writer
-    disputes: Disputes = field(default_factory=Disputes)
-
-    async def noticed(self, facts: GroupFacts) -> GroupFacts:
-        """The facts with the fields left alone for now, and why."""
-        now, wall = self.writer.clock.now(), self.writer.clock.wall()
-        paused: set[str] = set()
-        fights: list[str] = []
-        for resource, obj in _written_objects(facts):
-            name = name_of(obj)
-            self.disputes.look(resource, obj, now)
-            # Ask only once for each fight: the cache has no `managedFields`, so it takes a request.
-            if self.disputes.unnamed(resource, name):
-                self.disputes.name(resource, await self._with_managers(resource, obj))
-            paused |= self.disputes.held(resource, name, now)
-            fights += [
-                told(resource, name.name, what, claim, wall + claim.until - now)
-                for what, claim in self.disputes.fights(resource, name, now)
-            ]
-        return replace(facts, held=frozenset(paused), fights=tuple(fights))
-
-    async def _with_managers(self, resource: Resource, found: JsonObject) -> JsonObject:
-        """The object with its ``managedFields``, which the cache leaves out.
-
-        It is listed by its name, because the watch already needs the right to list and a GET would need another one.
-        """
-        name = name_of(found)
-        query = {"fieldSelector": f"metadata.name={name.name}"}
-        try:
-            listed = await self.writer.api.call(ApiCall("GET", resource.path(name.namespace), TIMEOUT, query=query))
-        except ApiRefusedError:
-            # The manager's name only helps people; without it the fight is still reported.
-            return found
-        return next(iter(items(listed, "items")), found)
-
-
-def _written_objects(facts: GroupFacts) -> Iterator[tuple[Resource, JsonObject]]:
-    """The objects that the group writes, with their kinds."""
-    if facts.target is not None and facts.desired is not None:
-        reference = facts.desired.target
-        yield TARGET_KINDS[reference.group, reference.kind].resource, facts.target
-    if facts.hpa is not None:
-        yield HORIZONTAL_AUTOSCALERS, facts.hpa
-    if facts.vpa is not None:
-        yield VERTICAL_AUTOSCALERS, facts.vpa

@@ -163,7 +163,11 @@ class MemberLooks:
             # A database that never answered counts as silent since the first question.
             heard_at = now if answer is not None or before is None else before.heard_at
             self._asked[uid_of(vm)] = _Asked(now, heard_at, answer)
-        return {uid: _look(self._asked[uid], now) for uid in wanted}
+        latest = {uid: self._asked[uid] for uid in wanted}
+        return {
+            uid: DatabaseLook(last.state, None if last.state is not None else Seconds(now - last.heard_at))
+            for uid, last in latest.items()
+        }
 
     async def loads(self, vms: Iterable[JsonObject], span: Seconds) -> dict[str, float | None]:
         """Mean busy CPUs of each VM over the last ``span``, by UID; None if unknown."""
@@ -190,7 +194,3 @@ class MemberLooks:
     def _age(self, uid: str, now: Instant) -> float:
         last = self._asked.get(uid)
         return float("inf") if last is None else now - last.at
-
-
-def _look(asked: _Asked, now: Instant) -> DatabaseLook:
-    return DatabaseLook(asked.state, None if asked.state is not None else Seconds(now - asked.heard_at))

@@ -19,8 +19,6 @@ from scheduler_plugin.groups.controllers.desired_state import (
     Companion,
     DesiredState,
     GroupFacts,
-    InvalidSpecError,
-    NewHpa,
     PolicyDecision,
 )
 from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
@@ -43,10 +41,10 @@ from scheduler_plugin.groups.objects.autoscalers import (
     why_silent,
     write_autoscaler,
 )
-from scheduler_plugin.groups.objects.hvpa.decoding import Hvpa, HvpaError, decode
+from scheduler_plugin.groups.objects.hvpa.decoding import Hvpa, decode
 from scheduler_plugin.groups.objects.hvpa.memory_fields import memory_json, memory_of
-from scheduler_plugin.groups.objects.targets import InvalidTargetError, read_reference
-from scheduler_plugin.groups.objects.tortoise.manifest import InvalidTortoiseError, Tortoise, parse_tortoise
+from scheduler_plugin.groups.objects.targets import read_reference
+from scheduler_plugin.groups.objects.tortoise.manifest import Tortoise, parse_tortoise
 from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_peaks, write_status
 
 REMEMBERED: Final = 10_000
@@ -71,12 +69,8 @@ class HvpaPolicy:
     def desired(self, group: JsonObject) -> DesiredState:
         """An HPA and a VPA with the Hvpa's name, each if the Hvpa has a template for it."""
         hvpa, name = self._decoded(group), name_of(group).name
-        try:
-            target = read_reference(hvpa.target, "spec.targetRef")
-        except InvalidTargetError as error:
-            raise InvalidSpecError(str(error)) from None
         return DesiredState(
-            target,
+            read_reference(hvpa.target, "spec.targetRef"),
             None if hvpa.hpa is None else Companion(name, hpa_spec(hvpa.hpa, group)),
             None if hvpa.vpa is None else Companion(name, vpa_spec(hvpa.vpa, hvpa.target)),
             in_place=hvpa.in_place,
@@ -102,10 +96,7 @@ class HvpaPolicy:
         # A spec never changes without its generation.
         if cached is not None and cached[0] == generation:
             return cached[1]
-        try:
-            hvpa = decode(group)
-        except HvpaError as error:
-            raise InvalidSpecError(str(error)) from None
+        hvpa = decode(group)
         # Starting over is simpler than eviction: each object is decoded once more.
         if len(self._read) >= self._remembered:
             self._read.clear()
@@ -169,28 +160,19 @@ class TortoisePolicy:
 
     def desired(self, group: JsonObject) -> DesiredState:
         """An HPA, attached or of its own, that scales the target, and a VPA of its own; a VM has neither."""
-        tortoise = self._parsed(group)
-        try:
-            target = read_reference(tortoise.target, "spec.targetRefs.scaleTargetRef")
-        except InvalidTargetError as error:
-            raise InvalidSpecError(str(error)) from None
+        tortoise = parse_tortoise(group, self._configuration())
+        target = read_reference(tortoise.target, "spec.targetRefs.scaleTargetRef")
         if tortoise.is_vm:
             return DesiredState(target, hpa_asks_group=False)
         # A Tortoise makes its own HPA only while its mode is not Off and something scales horizontally.
-        hpa = Companion(tortoise.hpa, may_be_missing=tortoise.spec.autoscaler is None)
+        hpa = Companion(tortoise.hpa, may_be_missing=tortoise.spec.autoscaler is None, goes_along=tortoise.deletes_all)
         vpa = Companion(f"tortoise-monitor-{name_of(group).name}", vpa_spec({}, tortoise.target))
         return DesiredState(target, hpa, vpa, hpa_asks_group=False, remarks=tuple(_remarks(tortoise)))
 
     def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
         """Combine the memory of its slots and the VPA's recommendation."""
-        tortoise = self._parsed(facts.group)
+        tortoise = parse_tortoise(facts.group, self._configuration())
         return _floored(tortoise, facts, now) if tortoise.is_vm else _scaled(tortoise, facts, workload, now)
-
-    def _parsed(self, group: JsonObject) -> Tortoise:
-        try:
-            return parse_tortoise(group, self._configuration())
-        except InvalidTortoiseError as error:
-            raise InvalidSpecError(str(error)) from None
 
 
 def _scaled(tortoise: Tortoise, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
@@ -234,13 +216,12 @@ def _remarks(found: Tortoise) -> Iterator[tuple[str, str, str]]:
         yield "ConfigurationIgnored", "NoEffect", f"the global configuration has {', '.join(ignored)}: no effect here"
 
 
-def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> NewHpa | None:
-    """The Tortoise's own HPA, if there should be one; an attached one belongs to others and is never made."""
+def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> Json | None:
+    """Spec of the Tortoise's own HPA, if there should be one; an attached one belongs to others and is never made."""
     if decided.autoscaler is None or found.spec.autoscaler is not None:
         return None
     behavior = {"behavior": found.behavior} if found.behavior else {}
-    spec = {**write_autoscaler(decided.autoscaler), **behavior, "scaleTargetRef": found.target}
-    return NewHpa(spec, found.deletes_all)
+    return {**write_autoscaler(decided.autoscaler), **behavior, "scaleTargetRef": found.target}
 
 
 def _recommended(vpa: JsonObject | None) -> tuple[VerticalRecommendation | None, str]:

@@ -20,7 +20,6 @@ from scheduler_plugin.groups.controllers.companions import companions, hpa_chang
 from scheduler_plugin.groups.controllers.desired_state import (
     GroupFacts,
     GroupPolicy,
-    InvalidSpecError,
     PolicyDecision,
     ReconcileResult,
     ScalableTarget,
@@ -39,12 +38,12 @@ from scheduler_plugin.groups.controllers.group_status import (
 )
 from scheduler_plugin.groups.core.workload import OutOfMemory, Workload, WorkloadDecision
 from scheduler_plugin.groups.core.writes import ForeignObjectError, TooLargeError
-from scheduler_plugin.groups.objects.autoscalers import scales, sizing_mode
+from scheduler_plugin.groups.objects.autoscalers import about, sizing_mode
 from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import intent_of, progress, read_intent, write_intent
-from scheduler_plugin.groups.objects.pods import Killed, running_pods, with_defaults
+from scheduler_plugin.groups.objects.pods import killed_in, running_pods, with_defaults
 from scheduler_plugin.groups.objects.targets import (
-    TARGET_KINDS,
+    InvalidSpecError,
     InvalidTargetError,
     TargetFields,
     achievable,
@@ -79,7 +78,7 @@ def _target(facts: GroupFacts) -> ScalableTarget:
         raise StopError("TargetTaken", f"{reference} scales itself (spec.scaling)")
     if facts.others:
         raise StopError("ForeignAutoscaler", f"{reference} is {' and '.join(facts.others)} too")
-    kind = TARGET_KINDS[reference.group, reference.kind]
+    kind = reference.target_kind
     if kind.shape is TargetFields.TEMPLATE and (keeper := kept_by(facts.target)):
         raise StopError("TargetTaken", f"{reference} is kept by {keeper}, which would undo every scaling")
     try:
@@ -108,7 +107,8 @@ def _scalable(policy: GroupPolicy, facts: GroupFacts, target: ScalableTarget, no
         decision = policy.decide(facts, workload, now)
     except InvalidSpecError as error:
         raise StopError("InvalidSpec", str(error)) from None
-    explanation = (*_killed(workload), *decision.decision.explanation)
+    killed = (f"{kill.container} ran out of memory at {kill.at:%H:%M:%S} UTC" for kill in workload.out_of_memory)
+    explanation = (*killed, *decision.decision.explanation)
     decision = replace(decision, decision=replace(decision.decision, explanation=explanation))
     return _decided(policy.kind, facts, target, decision, now)
 
@@ -123,31 +123,27 @@ def _workload(facts: GroupFacts, target: ScalableTarget, now: datetime) -> Workl
         raise StopError("TargetUnreadable", f"a pod of {target.desired.target}: {error}") from None
     # With resizing in place, sizes that pods have and the template lacks may be the group's own, so they are not taken
     # for admission defaults.
-    template = target.template if target.desired.in_place else with_defaults(target.template, facts.running)
-    workload = WorkloadDecision(containers=target.sizes).applied(_with_kills(template, facts.killed, status, now))
+    template = target.template if target.desired.in_place else with_defaults(target.template, facts.pods)
+    workload = WorkloadDecision(containers=target.sizes).applied(_with_kills(template, facts.pods, status, now))
     return replace(workload, pods=pods)
 
 
-def _with_kills(workload: Workload, killed: Iterable[Killed], status: JsonObject, now: datetime) -> Workload:
+def _with_kills(workload: Workload, pods: Iterable[JsonObject], status: JsonObject, now: datetime) -> Workload:
     """With the kills of each container for lack of memory that came after sizes were last changed."""
     # A time in the future comes from another clock: every kill may have come after the last change of sizes.
     sized = parse_timestamp(status.get(SIZED)) or 0.0
     sized = sized if sized <= now.timestamp() else 0.0
     last: dict[str, dict[str, float]] = {}
-    for kill in killed:
+    for kill in (kill for pod in pods for kill in killed_in(pod)):
         if kill.at > sized and workload.container(kill.container) is not None:
-            pods = last.setdefault(kill.container, {})
-            pods[kill.pod] = max(kill.at, pods.get(kill.pod, 0.0))
+            by_pod = last.setdefault(kill.container, {})
+            by_pod[kill.pod] = max(kill.at, by_pod.get(kill.pod, 0.0))
     kills = (
-        OutOfMemory(name, max(times), tuple(times))
-        for name, pods in sorted(last.items())
-        if (times := sorted(datetime.fromtimestamp(at, UTC) for at in pods.values()))
+        OutOfMemory(name, times[-1], times)
+        for name, by_pod in sorted(last.items())
+        if (times := tuple(datetime.fromtimestamp(at, UTC) for at in sorted(by_pod.values())))
     )
     return replace(workload, out_of_memory=tuple(kills))
-
-
-def _killed(workload: Workload) -> list[str]:
-    return [f"{kill.container} ran out of memory at {kill.at:%H:%M:%S} UTC" for kill in workload.out_of_memory]
 
 
 def _decided(
@@ -196,7 +192,7 @@ def _held(facts: GroupFacts, scaled: ScalableTarget) -> frozenset[str]:
     target, paused = scaled.desired.target, facts.held
     # An HPA that scales the target itself writes the same replicas; one that asks the group does not.
     if HORIZONTAL_AUTOSCALERS.kind in paused and facts.hpa is not None:
-        paused |= {"replicas"} if scales(facts.hpa) == (target.group, target.kind, target.name) else set()
+        paused |= {"replicas"} if about(facts.hpa, HORIZONTAL_AUTOSCALERS) == target else set()
     if VERTICAL_AUTOSCALERS.kind in paused and facts.vpa is not None:
         paused |= {"requests"} if sizing_mode(facts.vpa) else set()
     return paused

@@ -7,12 +7,15 @@ Our HPA has the group itself as its scale target: the HPA controller writes the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from fractions import Fraction
 from typing import Final
 
+from protocol.kubernetes import resources as kinds
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
-from protocol.kubernetes.timestamps import parse_timestamp
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
+from protocol.kubernetes.timestamps import parse_moment
 from scheduler_plugin.groups.core.tortoise.autoscaler import (
     Autoscaler,
     ContainerTarget,
@@ -29,7 +32,7 @@ from scheduler_plugin.groups.core.workload import (
     ResourceList,
     VerticalRecommendation,
 )
-from scheduler_plugin.groups.objects.targets import read_amounts
+from scheduler_plugin.groups.objects.targets import TargetRef, api_group, read_amounts
 
 
 def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
@@ -38,12 +41,11 @@ def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
     """
     status = child(hpa, "status")
     desired = status.get("desiredReplicas")
-    conditions = {text(condition, "type"): condition for condition in items(status, "conditions")}
     # False means that the HPA computes nothing, mostly for lack of metrics, so its desired count is stale.
-    is_blind = text(conditions.get("ScalingActive", {}), "status") == "False"
+    is_blind = text(condition_of(hpa, "ScalingActive"), "status") == "False"
     if not isinstance(desired, int) or is_blind or whole(hpa, "spec", "maxReplicas") < 1:
         return None
-    limited = conditions.get("ScalingLimited", {})
+    limited = condition_of(hpa, "ScalingLimited")
     utilisations = _utilisations(hpa)
     return HorizontalRecommendation(
         desired=desired,
@@ -108,16 +110,18 @@ def least_replicas(hpa: JsonObject) -> int:
 
 def why_blind(hpa: JsonObject) -> str:
     """The HPA's reason for recommending nothing; empty if it gives none."""
-    for condition in items(hpa, "status", "conditions"):
-        if text(condition, "type") == "ScalingActive" and text(condition, "status") == "False":
-            return f"{text(condition, 'reason')}: {text(condition, 'message')}"
-    return ""
+    active = condition_of(hpa, "ScalingActive")
+    return f"{text(active, 'reason')}: {text(active, 'message')}" if text(active, "status") == "False" else ""
 
 
-def scales(hpa: JsonObject) -> tuple[str, str, str]:
-    """API group, kind and name of what the HPA scales."""
-    target = child(hpa, "spec", "scaleTargetRef")
-    return text(target, "apiVersion").rpartition("/")[0], text(target, "kind"), text(target, "name")
+REFERENCES: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCALERS: "targetRef"}
+"""The field in which each kind refers to its workload."""
+
+
+def about(autoscaler: JsonObject, resource: kinds.Resource) -> TargetRef:
+    """What an HPA scales, or a VPA recommends for."""
+    reference = child(autoscaler, "spec", REFERENCES[resource])
+    return TargetRef(api_group(reference), text(reference, "kind"), text(reference, "name"))
 
 
 def hpa_spec(template: JsonObject, group: JsonObject) -> Json:
@@ -161,10 +165,9 @@ def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
 
 def why_silent(vpa: JsonObject) -> str:
     """The reason why the VPA has no usable recommendation; empty if it gives none."""
-    for condition in items(vpa, "status", "conditions"):
-        if text(condition, "type") in DISTRUSTED and text(condition, "status") == "True":
-            return f"{text(condition, 'type')}: {text(condition, 'message')}"
-    return ""
+    doubts = (condition for condition in items(vpa, "status", "conditions") if text(condition, "type") in DISTRUSTED)
+    why = (f"{text(doubt, 'type')}: {text(doubt, 'message')}" for doubt in doubts if text(doubt, "status") == "True")
+    return next(why, "")
 
 
 def _container(found: JsonObject, path: str) -> ContainerRecommendation:
@@ -189,12 +192,6 @@ def sizing_mode(vpa: JsonObject) -> str:
     """
     mode = text(vpa, "spec", "updatePolicy", "updateMode") or "Auto"
     return "" if mode == "Off" else mode
-
-
-def sized_by(vpa: JsonObject) -> tuple[str, str, str]:
-    """API group, kind and name of what the VPA recommends for."""
-    target = child(vpa, "spec", "targetRef")
-    return text(target, "apiVersion").rpartition("/")[0], text(target, "kind"), text(target, "name")
 
 
 def vpa_spec(template: JsonObject, target: JsonObject) -> Json:
@@ -229,15 +226,11 @@ def write_autoscaler(autoscaler: Autoscaler) -> Json:
 
 def metrics_missing_since(hpa: JsonObject) -> datetime | None:
     """Since when the HPA says that it cannot read its metrics; None while it can, or has not said."""
-    for condition in items(hpa, "status", "conditions"):
-        # Other reasons, such as ScalingDisabled, do not mean that metrics are missing.
-        lacks = (
-            text(condition, "reason").startswith("FailedGet") or text(condition, "reason") == "InvalidMetricSourceType"
-        )
-        if (text(condition, "type"), text(condition, "status")) == ("ScalingActive", "False") and lacks:
-            since = parse_timestamp(condition.get("lastTransitionTime"))
-            return None if since is None else datetime.fromtimestamp(since, UTC)
-    return None
+    active = condition_of(hpa, "ScalingActive")
+    reason = text(active, "reason")
+    # Other reasons, such as ScalingDisabled, do not mean that metrics are missing.
+    is_lacking = reason.startswith("FailedGet") or reason == "InvalidMetricSourceType"
+    return parse_moment(active.get("lastTransitionTime")) if is_lacking and text(active, "status") == "False" else None
 
 
 def _metric(found: Json) -> Metric:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
@@ -30,6 +31,7 @@ from protocol.names import ANNOTATION_DRAINING, KERNEL_PRIMARY, LABEL_GROUP, LAB
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, NewMember
 from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role, role_of
+from scheduler_plugin.groups.core.writes import controller_of, owner_reference
 from scheduler_plugin.groups.objects.vm_group import VmGroup
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -45,7 +47,7 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
     if new.source:
         words = [text(guest, "appendKernelCmdline"), f"{KERNEL_PRIMARY}={new.source}"]
         guest["appendKernelCmdline"] = " ".join(word for word in words if word)
-    labels: Json = {**child(template, "metadata", "labels"), **member_labels(group, new.role)}
+    labels: Json = {**child(template, "metadata", "labels"), LABEL_GROUP: group.name.name, LABEL_ROLE: new.role.value}
     return {
         "apiVersion": VIRTUAL_MACHINES.api_version,
         "kind": VIRTUAL_MACHINES.kind,
@@ -54,27 +56,16 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
             "namespace": group.name.namespace,
             "labels": labels,
             "annotations": child(template, "metadata", "annotations"),
-            "ownerReferences": [owner_reference(group)],
+            "ownerReferences": [_owner(group)],
         },
         # First, so that the template can switch the extra network off.
         "spec": {"extraNetwork": {"enable": True}, **spec, "affinity": _spread(group, spec), "guest": guest},
     }
 
 
-def member_labels(group: VmGroup, role: Role) -> Json:
-    """Labels that select the VMs of that role, and their pods."""
-    return {LABEL_GROUP: group.name.name, LABEL_ROLE: role.value}
-
-
-def owner_reference(group: VmGroup) -> Json:
-    """The reference that makes the group the owner of an object, as ``ownership.owner_reference``."""
-    return {
-        "apiVersion": VM_GROUPS.api_version,
-        "kind": VM_GROUPS.kind,
-        "name": group.name.name,
-        "uid": group.uid,
-        "controller": True,
-    }
+def _owner(group: VmGroup) -> Json:
+    metadata = {"namespace": group.name.namespace, "name": group.name.name, "uid": group.uid}
+    return owner_reference({"apiVersion": VM_GROUPS.api_version, "kind": VM_GROUPS.kind, "metadata": metadata})
 
 
 def _spread(group: VmGroup, spec: JsonObject) -> Json:
@@ -87,8 +78,7 @@ def _spread(group: VmGroup, spec: JsonObject) -> Json:
 
 def is_of(vm: JsonObject, group: VmGroup) -> bool:
     """Return True if the VM belongs to the group: the group is its controller."""
-    owners = [owner for owner in items(vm, "metadata", "ownerReferences") if owner.get("controller") is True]
-    return any(text(owner, "uid") == group.uid for owner in owners)
+    return text(controller_of(vm) or {}, "uid") == group.uid
 
 
 def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
@@ -111,11 +101,6 @@ def read_member(
     role = role_of(group.name.name, name_of(vm).name)
     if role is None:
         return None
-    conditions = [
-        text(condition, "status")
-        for condition in items(vm, "status", "conditions")
-        if text(condition, "type") == "Available"
-    ]
     draining, misdated = _draining(vm, wall)
     return Member(
         name=name_of(vm).name,
@@ -126,7 +111,7 @@ def read_member(
         source=source_of(vm),
         address=_address(vm),
         node=text(vm, "status", "node"),
-        available=conditions == ["True"],
+        available=text(condition_of(vm, "Available"), "status") == "True",
         leaving=is_leaving(vm),
         draining=draining,
         misdated=misdated,
@@ -189,7 +174,7 @@ def read_service(group: VmGroup) -> Json:
 
 def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
     """The slice that lists the replicas as ``plan`` has them."""
-    leaving = (reasoned.member for reasoned in plan.held_back if _goes(reasoned.member, plan))
+    leaving = (reasoned.member for reasoned in plan.held_back if plan.drains(reasoned.member))
     # Without an address it has no clients, and the API refuses a slice that names it.
     draining = [member for member in leaving if member.available and member.address]
     endpoints = [
@@ -222,17 +207,13 @@ def differs(found: JsonObject, wanted: JsonObject) -> bool:
     return any(found.get(key) != wanted.get(key) for key in ("endpoints", "ports"))
 
 
-def _goes(member: Member, plan: GroupPlan) -> bool:
-    return member.draining is not None or any(reasoned.member.name == member.name for reasoned in plan.drain)
-
-
 def _metadata(group: VmGroup, labels: dict[str, str]) -> Json:
     name = endpoint_name(group.name)
     return {
         "name": name.name,
         "namespace": name.namespace,
         "labels": labels,
-        "ownerReferences": [owner_reference(group)],
+        "ownerReferences": [_owner(group)],
     }
 
 

@@ -114,7 +114,7 @@ def _member(member: Member, plan: GroupPlan) -> Json:
 def _state(member: Member, plan: GroupPlan, *, serves: bool) -> str:
     if member.leaving or any(reasoned.member.name == member.name for reasoned in plan.delete):
         return "Leaving"
-    if member.draining is not None or any(reasoned.member.name == member.name for reasoned in plan.drain):
+    if plan.drains(member):
         return "Draining"
     return "Serving" if serves else "Starting"
 

@@ -4,11 +4,12 @@ request of it, and how all of a target differ from what was ordered (pure).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
@@ -26,8 +27,6 @@ from protocol.kubernetes.resources import PODS, REPLICA_SETS
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.units import Amount
 from scheduler_plugin.groups.core.workload import (
-    NOTHING,
-    RESOURCES,
     Resource,
     ResourceList,
     RunningPods,
@@ -126,22 +125,18 @@ def _containers(pod: JsonObject) -> list[SizedContainer]:
 
 
 def _largest(one: ResourceList, other: ResourceList) -> ResourceList:
-    largest = one
-    for resource, amount in other:
-        current = largest[resource]
-        largest = largest.with_value(resource, amount.value if current is None else max(current.value, amount.value))
-    return largest
-
-
-def with_defaults(template: Workload, running: Iterable[SizedContainer]) -> Workload:
-    """A pod template with the sizes that it leaves out and an admission plugin (LimitRange) gives its pods."""
-    pods = tuple(running)
-    containers = (
-        SizedContainer(
-            container.name,
-            container.sizes.over(NOTHING if (pod := by_name(pods, container.name)) is None else pod.requests),
-            container.limits.over(NOTHING if pod is None else pod.limits),
+    return ResourceList.of(
+        lambda resource: max(
+            (size.value for size in (one[resource], other[resource]) if size is not None), default=None
         )
+    )
+
+
+def with_defaults(template: Workload, pods: Iterable[JsonObject]) -> Workload:
+    """A pod template with the sizes that it leaves out and an admission plugin (LimitRange) gives its pods."""
+    running = running_containers(pods)
+    containers = (
+        SizedContainer(container.name, container.sizes, container.limits).over(by_name(running, container.name))
         for container in template.containers
     )
     return replace(template, containers=tuple(containers))
@@ -177,11 +172,12 @@ def resize_pod(pod: JsonObject, sizes: tuple[SizedContainer, ...]) -> Write | No
         return None
     # Requesting what the pod has withdraws the resize.
     wanted = _allocated(pod, sizes) if is_pending(pod) else sizes
-    present = {container.name: container for container in _requested(pod)}
+    listed = items(pod, "spec", "containers")
+    present = {text(container, "name"): read_container(container, "spec.containers") for container in listed}
     changes = [
         container
         for container in wanted
-        if container.name in present and _with(container, present[container.name]) != present[container.name]
+        if (has := present.get(container.name)) is not None and container.over(has) != has
     ]
     if not changes:
         return None
@@ -192,29 +188,22 @@ def resize_pod(pod: JsonObject, sizes: tuple[SizedContainer, ...]) -> Write | No
 
 def is_pending(pod: JsonObject) -> bool:
     """Return True if the kubelet has said that it cannot resize the pod now, or at all."""
-    return bool(_pending(pod))
+    return _is_true(pod, "PodResizePending")
+
+
+def _is_true(pod: JsonObject, kind: str) -> bool:
+    return text(condition_of(pod, kind), "status") == "True"
 
 
 def why_pending(pod: JsonObject) -> str:
-    """The kubelet's reason for a pending resize; empty if none is pending.
+    """The kubelet's reason for a pending resize.
 
     >>> waits = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": "too large"}
     >>> why_pending({"status": {"conditions": [waits]}})
     'Infeasible: too large'
     """
-    return next((f"{text(condition, 'reason')}: {text(condition, 'message')}" for condition in _pending(pod)), "")
-
-
-def _pending(pod: JsonObject) -> list[Json]:
-    return [
-        condition
-        for condition in items(pod, "status", "conditions")
-        if (text(condition, "type"), text(condition, "status")) == ("PodResizePending", "True")
-    ]
-
-
-def _requested(pod: JsonObject) -> tuple[SizedContainer, ...]:
-    return tuple(read_container(container, "spec.containers") for container in items(pod, "spec", "containers"))
+    pending = condition_of(pod, "PodResizePending")
+    return f"{text(pending, 'reason')}: {text(pending, 'message')}"
 
 
 def _allocated(pod: JsonObject, sizes: tuple[SizedContainer, ...]) -> tuple[SizedContainer, ...]:
@@ -229,10 +218,6 @@ def _allocated(pod: JsonObject, sizes: tuple[SizedContainer, ...]) -> tuple[Size
         for name, status in statuses.items()
         if by_name(sizes, name) is not None
     )
-
-
-def _with(container: SizedContainer, now: SizedContainer) -> SizedContainer:
-    return SizedContainer(now.name, container.requests.over(now.requests), container.limits.over(now.limits))
 
 
 _RESIZING = ("PodResizePending", "PodResizeInProgress")
@@ -256,7 +241,7 @@ def running_pods(
     if kind.shape is not TargetFields.TEMPLATE or "observedGeneration" not in status:
         return None
     running = [pod for pod in pods if not is_leaving(pod) and not is_over(pod)]
-    ready = [pod for pod in running if is_ready(pod)]
+    ready = [pod for pod in running if _is_true(pod, "Ready")]
     ordered = workload_of(target, kind).containers
     sizes = [pod_sizes(pod) for pod in ready or running]
     # A Deployment's pods are replaced when its template changes; a ReplicaSet's stay as they are.
@@ -268,14 +253,6 @@ def running_pods(
         _mean(sizes) or ordered,
         difference,
         _most([pod_sizes(pod) for pod in running], in_place) if refused and unsized else (),
-    )
-
-
-def is_ready(pod: JsonObject) -> bool:
-    """Return True if the pod's condition ``Ready`` holds."""
-    return any(
-        (text(condition, "type"), text(condition, "status")) == ("Ready", "True")
-        for condition in items(pod, "status", "conditions")
     )
 
 
@@ -315,12 +292,9 @@ def _unsized(names: Sequence[str], pods: int) -> str:
 
 def _has(pod: JsonObject, asked: Sequence[SizedContainer]) -> bool:
     """Return True if the pod has the sizes that it is asked to have, and its kubelet says so."""
-    conditions, sizes = items(pod, "status", "conditions"), pod_sizes(pod)
+    sizes = pod_sizes(pod)
     pairs = [(container, by_name(sizes, container.name)) for container in asked]
-    is_resizing = any(
-        text(condition, "type") in _RESIZING and text(condition, "status") == "True" for condition in conditions
-    )
-    return not is_resizing and all(
+    return not any(_is_true(pod, kind) for kind in _RESIZING) and all(
         container.sizes.over(has.requests) == has.requests for container, has in pairs if has is not None
     )
 
@@ -328,37 +302,28 @@ def _has(pod: JsonObject, asked: Sequence[SizedContainer]) -> bool:
 def _mean(pods: Sequence[tuple[SizedContainer, ...]]) -> tuple[SizedContainer, ...]:
     """The sizes of the mean pod for each container; a pod without the container counts as zero."""
     names = dict.fromkeys(container.name for pod in pods for container in pod)
-    return tuple(
-        SizedContainer(name, _of(_amounts(pods, name), lambda values: sum(values) // len(pods))) for name in names
-    )
+
+    def mean(name: str, resource: Resource) -> int | None:
+        amounts = _amounts(pods, name, resource)
+        return sum(amounts) // len(pods) if amounts else None
+
+    return tuple(SizedContainer(name, ResourceList.of(partial(mean, name))) for name in names)
 
 
 def _most(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedContainer]) -> tuple[SizedContainer, ...]:
     """The most that any pod has of what is ``asked``, for amounts of which no pod has enough."""
-    limited = []
-    for container in asked:
-        wanted = container.sizes
-        most = _of(_amounts(pods, container.name), max)
-        limited.append(SizedContainer(container.name, most.map(partial(_less, wanted))))
+
+    def most(container: str, resource: Resource, wanted: Amount) -> int | None:
+        has = max(_amounts(pods, container, resource), default=None)
+        return has if has is not None and has < wanted.value else None
+
+    limited = (
+        SizedContainer(container.name, container.sizes.map(partial(most, container.name))) for container in asked
+    )
     return tuple(container for container in limited if container.requests)
 
 
-def _less(wanted: ResourceList, resource: Resource, has: Amount) -> int | None:
-    """The amount of a resource of which more is wanted."""
-    amount = wanted[resource]
-    return has.value if amount is not None and has.value < amount.value else None
-
-
-def _of(values: dict[Resource, list[int]], total: Callable[[list[int]], int]) -> ResourceList:
-    amounts = NOTHING
-    for resource, numbers in values.items():
-        amounts = amounts.with_value(resource, total(numbers) if numbers else None)
-    return amounts
-
-
-def _amounts(pods: Sequence[tuple[SizedContainer, ...]], name: str) -> dict[Resource, list[int]]:
-    """The amounts of each resource that the container of that name has in those pods that say it."""
-    named = [container.sizes for pod in pods if (container := by_name(pod, name)) is not None]
-    return {
-        resource: [amount.value for sizes in named if (amount := sizes[resource]) is not None] for resource in RESOURCES
-    }
+def _amounts(pods: Sequence[tuple[SizedContainer, ...]], name: str, resource: Resource) -> list[int]:
+    """What the containers of that name in those pods have of the resource, as far as they say it."""
+    sizes = (container.sizes[resource] for pod in pods if (container := by_name(pod, name)) is not None)
+    return [amount.value for amount in sizes if amount is not None]

@@ -118,6 +118,11 @@ class TargetRef:
     kind: str
     name: str
 
+    @property
+    def target_kind(self) -> TargetKind:
+        """Its kind as one that can be scaled; only for one that ``read_reference`` has read."""
+        return TARGET_KINDS[self.group, self.kind]
+
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
@@ -133,24 +138,32 @@ TARGET_KINDS: Final = {(kind.resource.group, kind.resource.kind): kind for kind 
 """Everything that can be scaled, by API group and kind."""
 
 
+class InvalidSpecError(ValueError):
+    """The spec of a group cannot be used; the message has a sentence for each field that is wrong."""
+
+
 class InvalidTargetError(ValueError):
     """The target cannot be scaled as it is; the message says which field is wrong."""
 
 
+def api_group(reference: JsonObject) -> str:
+    """The API group of a reference or an object."""
+    return text(reference, "apiVersion").rpartition("/")[0]
+
+
 def read_reference(found: JsonObject, path: str) -> TargetRef:
-    """A reference with ``apiVersion``, ``kind`` and ``name``. Raises ``InvalidTargetError``.
+    """A reference with ``apiVersion``, ``kind`` and ``name``. Raises ``InvalidSpecError``.
 
     >>> str(read_reference({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "spec.targetRef"))
     'Deployment web'
     """
-    group = text(found, "apiVersion").rpartition("/")[0]
-    reference = TargetRef(group, text(found, "kind"), text(found, "name"))
+    reference = TargetRef(api_group(found), text(found, "kind"), text(found, "name"))
     if not reference.name:
-        raise InvalidTargetError(f"{path}.name: expected the name of what is to be scaled")
+        raise InvalidSpecError(f"{path}.name: expected the name of what is to be scaled")
     if (reference.group, reference.kind) not in TARGET_KINDS:
         supported = ", ".join(f"{kind.resource.api_version} {kind.resource.kind}" for kind in TARGET_KINDS.values())
         what = f"{text(found, 'apiVersion')} {reference.kind}".strip()
-        raise InvalidTargetError(f"{path}: expected one of {supported}, got {what!r}")
+        raise InvalidSpecError(f"{path}: expected one of {supported}, got {what!r}")
     return reference
 
 
@@ -181,7 +194,7 @@ def kept_by(target: JsonObject) -> str:
     empty. Other controllers, such as operators, may leave sizes and replicas to a group.
     """
     owner = controller_of(target) or {}
-    reference = text(owner, "apiVersion").rpartition("/")[0], text(owner, "kind")
+    reference = api_group(owner), text(owner, "kind")
     # Such a controller would undo every write.
     return f"{reference[1]} {text(owner, 'name')}" if reference in TARGET_KINDS else ""
 

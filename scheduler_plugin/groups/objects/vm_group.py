@@ -13,7 +13,7 @@ from typing import Final
 
 from protocol.durations import DurationError, parse_duration
 from protocol.field_errors import shown
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, uid_of
+from protocol.kubernetes.objects import Json, JsonObject, child, name_of, text, uid_of
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
 from protocol.messages import ObjectName
 from protocol.names import KERNEL_PRIMARY
@@ -132,7 +132,6 @@ class VmGroup:
     scaling: GroupScaling | None
     scaled: ScalingMemory
     primary_uid: str
-    is_leaving: bool
 
 
 def parse_vm_group(found: JsonObject) -> VmGroup:
@@ -165,7 +164,6 @@ def parse_vm_group(found: JsonObject) -> VmGroup:
         scaling=read_scaling(found, replica_template),
         scaled=read_memory(found),
         primary_uid=text(found, "status", "primary", "uid"),
-        is_leaving=is_leaving(found),
     )
 
 

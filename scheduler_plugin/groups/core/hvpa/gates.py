@@ -14,7 +14,6 @@ from protocol.units import Seconds
 from scheduler_plugin.groups.core.hvpa.modes import (
     HORIZONTAL_ONLY,
     VERTICAL_ONLY,
-    HorizontalDelta,
     VerticalDelta,
     allowed,
     away_from,
@@ -68,7 +67,9 @@ class Gates:
         if not urgent and not delay_passed(self._last(wish), self.now, rules.delay):
             return Rule.DELAY
         # Off and the maintenance window hold for urgent wishes as well.
-        if rules.mode is UpdateMode.MAINTENANCE_WINDOW and not self._in_window():
+        if rules.mode is UpdateMode.MAINTENANCE_WINDOW and not (
+            self.spec.window is not None and self.spec.window.contains(self.now)
+        ):
             return Rule.MAINTENANCE_WINDOW
         if not urgent and not is_enough(wish.now, wish.value, self._least(wish)):
             return Rule.MIN_CHANGE
@@ -102,9 +103,6 @@ class Gates:
 
     def _last(self, wish: Recommendation) -> datetime | None:
         return self.memory.last_up if wish.grows else self.memory.last_down
-
-    def _in_window(self) -> bool:
-        return self.spec.window is not None and self.spec.window.contains(self.now)
 
     def _least(self, wish: Recommendation) -> Fraction:
         if wish.resource is None:
@@ -144,7 +142,7 @@ def by_mode(
     spec, current = gates.spec, workload.replicas
     desired = next((wish.value for wish in free if wish.resource is None), current)
     deltas = [_delta(gates, workload, wish) for wish in free if wish.resource]
-    may = allowed(spec.mode, spec.mixed, HorizontalDelta(current, desired, spec.replicas), deltas)
+    may = allowed(spec.mode, spec.mixed, (current, desired), spec.replicas, deltas)
 
     def chosen(wish: Recommendation) -> bool:
         if gates.is_urgent(wish):  # more replicas would run out of memory like those that did

@@ -46,15 +46,6 @@ class Mixed:
 
 
 @dataclass(frozen=True, slots=True)
-class HorizontalDelta:
-    """The current and the desired replicas (equal without a wish), and their bounds."""
-
-    current: int
-    desired: int
-    bounds: ReplicaBounds
-
-
-@dataclass(frozen=True, slots=True)
 class VerticalDelta:
     """One vertical wish: its change (signed), the threshold ``y``, and whether the target is above the limit."""
 
@@ -77,19 +68,22 @@ _VERTICAL: Final = Allowed(horizontal=False, up=True, down=True)
 _NONE: Final = Allowed(horizontal=False, up=False, down=False)
 
 
-def allowed(mode: HvpaMode, mixed: Mixed, replicas: HorizontalDelta, vertical: Sequence[VerticalDelta]) -> Allowed:
-    """The wishes that may pass. Only for the modes that choose."""
-    scales, bounds = replicas.desired != replicas.current, replicas.bounds
+def allowed(
+    mode: HvpaMode, mixed: Mixed, replicas: tuple[int, int], bounds: ReplicaBounds, vertical: Sequence[VerticalDelta]
+) -> Allowed:
+    """The wishes that may pass; ``replicas`` from and to. Only for the modes that choose."""
+    current, desired = replicas
+    scales = desired != current
     if mode is HvpaMode.HPA_PREFERRED:
         if scales:
             return _HORIZONTAL
         # At a bound the HPA can go no further in that direction, so sizes take over.
-        return Allowed(False, up=replicas.current >= bounds.max, down=replicas.current <= bounds.min)
+        return Allowed(False, up=current >= bounds.max, down=current <= bounds.min)
     # Only one of the two wants something, so there is nothing to choose.
     if not (scales and vertical):
         return _HORIZONTAL if scales else _VERTICAL
     if mode is HvpaMode.MIXED:
-        return _mixed(mixed, abs(replicas.desired - replicas.current), vertical)
+        return _mixed(mixed, abs(desired - current), vertical)
     return _HORIZONTAL if mode is HvpaMode.HPA_BIASED else _VERTICAL
 
 

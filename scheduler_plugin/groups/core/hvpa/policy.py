@@ -184,7 +184,9 @@ def decide(
     # At zero replicas a recommendation means nothing, and people decide when to scale up from zero.
     if workload.replicas <= 0:
         return WorkloadDecision(explanation=(SCALED_TO_ZERO,)), memory
-    recommendations = _said(recommendations)
+    # A new HPA has `desiredReplicas: 0` until its first look.
+    if recommendations.horizontal is not None and recommendations.horizontal.desired <= 0:
+        recommendations = replace(recommendations, horizontal=None)
     gates = Gates(spec, memory, now, frozenset(kill.container for kill in workload.out_of_memory))
     vertical = vertical_wishes(spec, workload, recommendations)
     if spec.mode is HvpaMode.EFFECTIVE_INTERVALS:
@@ -209,13 +211,6 @@ def _waiting(spec: HvpaSpec, answers: Sequence[GatedRecommendation]) -> list[Rec
     return [wish for wish in waits if wish.value < wish.now]
 
 
-def _said(recommendations: Recommendations) -> Recommendations:
-    """An HPA that desires no replicas has not looked yet."""
-    horizontal = recommendations.horizontal
-    # A new HPA has `desiredReplicas: 0` until its first look.
-    return replace(recommendations, horizontal=horizontal if horizontal and horizontal.desired > 0 else None)
-
-
 def _explained(plan: ScalingPlan) -> tuple[str, ...]:
     lines = (
         f"{need.container}/{need.resource}: needs {amount(need.resource, need.each(plan.replicas))}"
@@ -238,13 +233,12 @@ def _decision(
     return WorkloadDecision(
         replicas=next((wish.value for wish in wishes if wish.resource is None), None),
         containers=_containers(spec, workload, wishes),
-        kept=(*withheld, *(wish.kept(Rule.BOUNDS, _bound(wish)) for wish in vertical.at_bounds)),
+        kept=(*withheld, *(wish.kept(Rule.BOUNDS, _AT_BOUND[wish.grows]) for wish in vertical.at_bounds)),
         explanation=(*needs, *changes),
     )
 
 
-def _bound(wish: Recommendation) -> str:
-    return "at maxAllowed" if wish.grows else "at minAllowed"
+_AT_BOUND: Final = {True: "at maxAllowed", False: "at minAllowed"}
 
 
 def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendation]) -> tuple[SizedContainer, ...]:

@@ -24,7 +24,6 @@ from protocol.kubernetes.timestamps import micro_timestamp, parse_timestamp
 from protocol.smoothing.confidence import confidence_factor
 from protocol.units import Bytes, MilliCpu, Seconds
 from scheduler_plugin.groups.core.workload import (
-    NOTHING,
     RESOURCES,
     ContainerRecommendation,
     Resource,
@@ -222,23 +221,19 @@ def _of(name: str, history: ContainerHistory, replicas: int, rules: VerticalRule
 def _sized(
     history: ContainerHistory, replicas: int, rules: VerticalRules, fraction: float, factor: float
 ) -> ResourceList:
-    sizes = NOTHING
-    for resource in RESOURCES:
+    def size(resource: Resource) -> int | None:
         # CPU is the sum of all replicas, memory that of one.
         histogram, share = (history.cpu, replicas) if resource == "cpu" else (history.memory, 1)
-        used = histogram.percentile(fraction)
-        if used is not None:
-            least = rules.least[resource]
-            size = ceil(used / share * (1 + rules.margin) * factor)
-            sizes = sizes.with_value(resource, max(size, 0 if least is None else least.value))
-    return sizes
+        used, least = histogram.percentile(fraction), rules.least[resource]
+        if used is None:
+            return None
+        return max(ceil(used / share * (1 + rules.margin) * factor), 0 if least is None else least.value)
+
+    return ResourceList.of(size)
 
 
 MOST_CONTAINERS: Final = 16
 """This many containers are remembered, by name."""
-
-MOST_DESIRES: Final = 64
-"""This many entries of the stabilization window are remembered, the newest."""
 
 _MOST: Final = 1e18  # more than any amount of memory, and than any weight
 
@@ -266,26 +261,23 @@ def _weights(histogram: UsageHistogram, at: float) -> Json:
     return {"totalWeight": float(f"{histogram.total(at):.9g}"), "bucketWeights": histogram.checkpoint()}
 
 
-def decode_history(
-    found: JsonObject, field: str, rules: VerticalRules | None = None, now: float = inf
-) -> dict[str, ContainerHistory]:
+def decode_history(found: JsonObject, field: str, now: float = inf) -> dict[str, ContainerHistory]:
     """Decode the output of ``encode_history`` in ``field`` of ``found``.
 
     Times in the future, from a clock that was ahead, count as ``now``; otherwise nothing would be learned until then.
     """
-    rules = rules or VerticalRules()
-    decoded = {text(entry, "containerName"): _decoded(entry, rules, now) for entry in items(found, field)}
+    decoded = {text(entry, "containerName"): _decoded(entry, now) for entry in items(found, field)}
     return {name: history for name, history in decoded.items() if name and history is not None}
 
 
-def _decoded(found: JsonObject, rules: VerticalRules, now: float) -> ContainerHistory | None:
+def _decoded(found: JsonObject, now: float) -> ContainerHistory | None:
     since, until = (parse_timestamp(found.get(name)) for name in ("firstSampleTime", "lastSampleTime"))
     if since is None or until is None or until < since:
         return None
     # The writer's clock may have been ahead: later samples would be left out until then.
     since, until = min(since, now), min(until, now)
     peak_until = parse_timestamp(child(found, "memoryPeak").get("until")) or 0.0
-    empty = no_history(until, rules)
+    empty = no_history(until, VerticalRules())
     return ContainerHistory(
         _restored(empty.cpu, child(found, "cpu"), until),
         _restored(empty.memory, child(found, "memory"), until),

@@ -160,6 +160,10 @@ class GroupPlan:
     fault: str = ""
     look_again: Seconds | None = None
 
+    def drains(self, member: Member) -> bool:
+        """Return True if the member is about to leave, or begins to now."""
+        return member.draining is not None or any(going.member.name == member.name for going in self.drain)
+
 
 def plan_group(
     spec: GroupSpec, members: Sequence[Member], had_primary: bool, taken: Set[str] = frozenset()
@@ -197,7 +201,7 @@ def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, t
         *(
             Reasoned(replica, "the primary has another address now")
             for replica in present
-            if _turns_stale(replica, primary)
+            if replica.draining is None and is_stale(replica, primary)
         ),
         *(Reasoned(replica, surplus) for replica in leaving_order(staying, primary, spec)[: max(0, -missing)]),
     ]
@@ -238,10 +242,6 @@ def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None
 def is_stale(member: Member, primary: Member) -> bool:
     """Return True if a replica follows an address other than the primary's."""
     return bool(primary.address) and member.source != primary.address
-
-
-def _turns_stale(member: Member, primary: Member) -> bool:
-    return member.draining is None and is_stale(member, primary)
 
 
 def leaving_order(staying: Iterable[Member], primary: Member, spec: GroupSpec) -> list[Member]:

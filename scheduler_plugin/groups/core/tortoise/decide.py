@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
 from scheduler_plugin.groups.core.tortoise import horizontal, vertical
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Scaling, effective
@@ -23,7 +24,7 @@ from scheduler_plugin.groups.core.tortoise.phases import (
     resource_phases,
 )
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
-from scheduler_plugin.groups.core.tortoise.vertical import Numbers, Resize, Sizing, bounds_of
+from scheduler_plugin.groups.core.tortoise.vertical import Numbers, Resize, bounds_of
 from scheduler_plugin.groups.core.workload import (
     OutOfMemory,
     Rule,
@@ -64,8 +65,7 @@ def decide(
     autoscaler, proposed, memory = _numbered(wanted, spec, workload, memory, now)
     changes, memory = _sized(spec, workload, wanted, memory, now)
     containers, withheld, after = vertical.written(changes, memory, now)
-    because = (_because(change) for change in changes if change.sized.size != change.request.value)
-    explanation = (*_unheard(spec, memory), f"{_phase(memory)}{_range(proposed)}", *because)
+    explanation = tuple(_explained(spec, memory, proposed, changes))
     unanswered = tuple(_unanswered(spec, workload, memory, now))
     if spec.mode is TortoiseMode.OFF:
         dry = WorkloadDecision(kept=tuple(_dry(changes, seen.autoscaler, autoscaler)), explanation=explanation)
@@ -108,12 +108,9 @@ def _serve(workload: Workload) -> bool:
     return workload.ready * 2 >= workload.replicas
 
 
-Numbered = tuple[Autoscaler | None, Autoscaler | None, TortoiseMemory]
-
-
 def _numbered(
     wanted: Autoscaler | None, spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime
-) -> Numbered:
+) -> tuple[Autoscaler | None, Autoscaler | None, TortoiseMemory]:
     """The HPA to write, the one that would be right without waiting, and what is to be remembered."""
     # Until enough data is gathered, the HPA keeps its numbers.
     if wanted is None or not horizontal.is_ready(memory):
@@ -137,7 +134,7 @@ def _sized(
     )
     places = horizontal_places(memory.policies)
     targets = {place: None if autoscaler is None else autoscaler.target(*place) for place in places}
-    return list(vertical.resizes(spec, workload, memory, Sizing.of(configuration, numbers, targets))), memory
+    return list(vertical.resizes(spec, workload, memory, numbers, targets)), memory
 
 
 def _sizes(changes: Iterable[Resize]) -> tuple[SizedContainer, ...]:
@@ -170,22 +167,24 @@ def _unheard(spec: Spec, memory: TortoiseMemory) -> Iterable[str]:
         yield f"updateMode Emergency has no effect: {why}"
 
 
-def _phase(memory: TortoiseMemory) -> str:
-    phrases = {
-        Phase.INITIALIZING: "waiting for the first recommendation",
-        Phase.GATHERING_DATA: "gathering data before anything is scaled",
-        Phase.EMERGENCY: "an emergency: as many replicas as ever, and nothing shrinks",
-        Phase.BACK_TO_NORMAL: "on the way back from an emergency, step by step",
-    }
-    return phrases.get(memory.phase or Phase.INITIALIZING, "working")
+_PHRASES: Final = {
+    Phase.INITIALIZING: "waiting for the first recommendation",
+    Phase.GATHERING_DATA: "gathering data before anything is scaled",
+    Phase.EMERGENCY: "an emergency: as many replicas as ever, and nothing shrinks",
+    Phase.BACK_TO_NORMAL: "on the way back from an emergency, step by step",
+}
 
 
-def _range(proposed: Autoscaler | None) -> str:
-    return "" if proposed is None else f"; between {proposed.min} and {proposed.max} replicas"
-
-
-def _because(each: Resize) -> str:
-    return f"{'/'.join(each.place)} from {each.request} to {type(each.request)(each.sized.size)}: {each.sized.because}"
+def _explained(
+    spec: Spec, memory: TortoiseMemory, proposed: Autoscaler | None, changes: Iterable[Resize]
+) -> Iterator[str]:
+    yield from _unheard(spec, memory)
+    bounds = "" if proposed is None else f"; between {proposed.min} and {proposed.max} replicas"
+    yield f"{_PHRASES.get(memory.phase or Phase.INITIALIZING, 'working')}{bounds}"
+    for change in changes:
+        if change.sized.size != change.request.value:
+            size = type(change.request)(change.sized.size)
+            yield f"{'/'.join(change.place)} from {change.request} to {size}: {change.sized.because}"
 
 
 def _is_emergency(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> bool:

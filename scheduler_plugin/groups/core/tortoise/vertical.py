@@ -11,7 +11,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
@@ -100,7 +100,9 @@ def container_size(policy: Scaling, facts: SizeFacts, numbers: Numbers, ratios: 
     if policy is Scaling.VERTICAL:
         wanted, because = _vertical(facts, ratios.buffer)
     else:
-        wanted, because = next(result for rule in _HORIZONTAL if (result := rule(facts, numbers)) is not None)
+        results = (rule(facts, numbers) for rule in _HORIZONTAL)
+        usual = (facts.request, "the number of replicas follows the need")
+        wanted, because = next((result for result in results if result is not None), usual)
     return Sized(_bounded(wanted, facts, ratios.down), wanted, because)
 
 
@@ -147,12 +149,7 @@ def _under_used(facts: SizeFacts, numbers: Numbers) -> Found:
     )
 
 
-def _right(facts: SizeFacts, numbers: Numbers) -> Found:  # noqa: ARG001 - one of a table of rules
-    # The last rule always applies, so `next` finds one.
-    return facts.request, "the number of replicas follows the need"
-
-
-_HORIZONTAL: Final[tuple[Callable[[SizeFacts, Numbers], Found], ...]] = (_too_many, _fewest, _under_used, _right)
+_HORIZONTAL: Final[tuple[Callable[[SizeFacts, Numbers], Found], ...]] = (_too_many, _fewest, _under_used)
 """The first rule that applies decides."""
 
 
@@ -196,11 +193,15 @@ def watched(
     return True, replace(memory, too_many_since=now)
 
 
-def resizes(spec: Spec, workload: Workload, memory: TortoiseMemory, found: Sizing) -> Iterator[Resize]:
-    """Every resource that may be sized now, in the order of the containers.
+def resizes(
+    spec: Spec, workload: Workload, memory: TortoiseMemory, numbers: Numbers, targets: Mapping[Place, int | None]
+) -> Iterator[Resize]:
+    """Every resource that may be sized now, in the order of the containers; ``targets`` are the HPA's.
 
     In an emergency, and on the way back, that is only memory that ran out.
     """
+    configuration = spec.configuration
+    ratios = Ratios(configuration.buffer_ratio_on_vertical_resource, configuration.max_allowed_scaling_down_ratio)
     killed = {(kill.container, "memory") for kill in workload.out_of_memory}
     is_usual = memory.phase in (Phase.WORKING, Phase.PARTLY_WORKING)
     for container in workload.containers:
@@ -208,13 +209,13 @@ def resizes(spec: Spec, workload: Workload, memory: TortoiseMemory, found: Sizin
         for resource, request in container.sizes:
             place, most = (container.name, resource), recommended[resource]
             if memory.works(place) and request and most is not None and (is_usual or place in killed):
-                facts = _facts(place, request, most, spec, found)
+                facts = _facts(place, request, most, spec, targets)
                 # A container that ran out of memory gets more, even if its memory scales horizontally.
                 policy = Scaling.VERTICAL if place in killed else memory.policies[place]
-                sized = container_size(policy, facts, found.numbers, found.ratios)
+                sized = container_size(policy, facts, numbers, ratios)
                 # In an emergency nothing shrinks.
                 if is_usual or sized.size > request.value:
-                    yield Resize(place, request, sized, _limit(container, place, sized, spec.configuration))
+                    yield Resize(place, request, sized, _limit(container, place, sized, configuration))
 
 
 def _limit(container: SizedContainer, place: Place, sized: Sized, configuration: Configuration) -> int | None:
@@ -229,27 +230,10 @@ def _limit(container: SizedContainer, place: Place, sized: Sized, configuration:
     return max(scaled or 0, least)
 
 
-@dataclass(frozen=True, slots=True)
-class Sizing:
-    """Inputs that size all containers of one workload: the numbers, the HPA's targets, and the ratios."""
-
-    numbers: Numbers
-    targets: dict[Place, int | None]
-    ratios: Ratios
-
-    @classmethod
-    def of(cls, configuration: Configuration, numbers: Numbers, targets: dict[Place, int | None]) -> Sizing:
-        """With the configuration's ratios."""
-        ratios = Ratios(configuration.buffer_ratio_on_vertical_resource, configuration.max_allowed_scaling_down_ratio)
-        return cls(numbers, targets, ratios)
-
-
-def _facts(place: Place, request: Amount, most: Amount, spec: Spec, found: Sizing) -> SizeFacts:
+def _facts(place: Place, request: Amount, most: Amount, spec: Spec, targets: Mapping[Place, int | None]) -> SizeFacts:
     container, resource = place
     least, highest = bounds_of(spec.sizes.get(container, SizeBounds()), spec.configuration.sizes, resource)
-    return SizeFacts(
-        request.value, most.value, least, highest, found.targets.get(place), several=len(found.targets) > 1
-    )
+    return SizeFacts(request.value, most.value, least, highest, targets.get(place), several=len(targets) > 1)
 
 
 def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple[int, int]:

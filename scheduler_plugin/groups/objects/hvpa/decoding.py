@@ -2,13 +2,13 @@
 
 Rules that hold here:
 
-- Whatever cannot be used raises ``HvpaError`` with one sentence for each part that is wrong; then nothing is scaled.
+- Whatever cannot be used raises ``InvalidSpecError`` with one sentence for each part that is wrong; then nothing is
+  scaled.
 - The fields ``mode``, ``mixed`` and ``updateMode`` are this project's own; the document names the modes without fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -29,9 +29,8 @@ from scheduler_plugin.groups.core.hvpa.spec import (
     ScalingInterval,
     UpdateMode,
 )
-from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
-from scheduler_plugin.groups.core.workload import ReplicaBounds, Resource
-from scheduler_plugin.groups.objects.hvpa.lenient_fields import MOST_REPLICAS, FieldError, Fields
+from scheduler_plugin.groups.core.workload import ReplicaBounds
+from scheduler_plugin.groups.objects.hvpa.lenient_fields import MOST_REPLICAS, FieldError, Fields, Parts
 from scheduler_plugin.groups.objects.hvpa.part_fields import (
     autoscaler,
     axis_rules,
@@ -39,10 +38,10 @@ from scheduler_plugin.groups.objects.hvpa.part_fields import (
     container_policies,
     hpa_template,
     maintenance_window,
-    metric_targets,
     utilization_resources,
     vpa_template,
 )
+from scheduler_plugin.groups.objects.targets import InvalidSpecError
 
 ANY_REPLICAS: Final = ReplicaBounds(1, MOST_REPLICAS)
 """Without an HPA: replicas stay as they are."""
@@ -183,10 +182,6 @@ _NOTHING: Final[Json] = {}
 _AXES: Final = ("hpa", "vpa")
 
 
-class HvpaError(ValueError):
-    """An Hvpa that cannot be used; the message names every field that is wrong."""
-
-
 class Applied(StrEnum):
     """The way sizes reach running pods: through the template, in place, or not at all."""
 
@@ -200,7 +195,7 @@ class Hvpa:
     """An Hvpa as its policy and its controller need it.
 
     ``target`` has apiVersion, kind and name. ``hpa`` and ``vpa`` are what these objects' specs are to have beside their
-    targets; None if there is to be none. ``metrics`` are the HPA's targets of CPU and memory.
+    targets; None if there is to be none.
     """
 
     spec: HvpaSpec
@@ -208,7 +203,6 @@ class Hvpa:
     hpa: Json | None
     vpa: Json | None
     in_place: bool = False
-    metrics: tuple[MetricTarget, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,26 +213,9 @@ class _Autoscalers:
     vpa: Fields | None
 
 
-class _Parts:
-    """Reads an object part by part and collects what is wrong with each."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def read(self, part: Callable[[], T], otherwise: T) -> T:
-        """Value of ``part``, or ``otherwise`` if it cannot be decoded."""
-        try:
-            return part()
-        except FieldError as error:
-            # Several parts may read the same field and fail in the same way.
-            if str(error) not in self.problems:
-                self.problems.append(str(error))
-            return otherwise
-
-
 def decode(found: JsonObject) -> Hvpa:
-    """Reads the object. Raises ``HvpaError``."""
-    spec, parts = Fields(child(found, "spec"), "spec"), _Parts()
+    """Reads the object. Raises ``InvalidSpecError``."""
+    spec, parts = Fields(child(found, "spec"), "spec"), Parts()
     found_in = _Autoscalers(*(parts.read(partial(autoscaler, spec, kind), None) for kind in _AXES))
     # Read all parts before raising anything, so that people see every problem at once.
     target = parts.read(lambda: _target(spec, found_in.hpa), _NOTHING)
@@ -253,14 +230,13 @@ def decode(found: JsonObject) -> Hvpa:
         hpa=None if found_in.hpa is None else parts.read(partial(hpa_template, found_in.hpa), _NOTHING),
         vpa=None if found_in.vpa is None else parts.read(partial(vpa_template, found_in.vpa), _NOTHING),
         in_place=applied is Applied.IN_PLACE,
-        metrics=() if found_in.hpa is None else parts.read(partial(metric_targets, found_in.hpa), ()),
     )
     if parts.problems:
-        raise HvpaError("; ".join(parts.problems))
+        raise InvalidSpecError("; ".join(parts.problems))
     return decoded
 
 
-def _policy_spec(spec: Fields, parts: _Parts, found: _Autoscalers, *, is_off: bool, is_vm_group: bool) -> HvpaSpec:
+def _policy_spec(spec: Fields, parts: Parts, found: _Autoscalers, *, is_off: bool, is_vm_group: bool) -> HvpaSpec:
     bounds = parts.read(lambda: replica_bounds(found.hpa), ANY_REPLICAS)
     rules = [_OFF if is_off else parts.read(partial(axis_rules, spec, axis), _NO_RULES) for axis in _AXES]
     return HvpaSpec(
@@ -274,7 +250,7 @@ def _policy_spec(spec: Fields, parts: _Parts, found: _Autoscalers, *, is_off: bo
         vertical=rules[1],
         window=parts.read(lambda: maintenance_window(spec, *rules), None),
         limit_gap=parts.read(lambda: _limit_gap(spec), NO_PARAMS),
-        desired_by_utilization=parts.read(lambda: _by_utilization(found.hpa), ()),
+        desired_by_utilization=parts.read(lambda: (utilization_resources(found.hpa) or ()) if found.hpa else (), ()),
     )
 
 
@@ -282,10 +258,6 @@ def _limit_gap(spec: Fields) -> ResourceChangeParams:
     name = "limitsRequestsGapScaleParams"
     # The `vpa` part overrides the Hvpa's own value.
     return both_params(spec.fields("vpa"), name, both_params(spec, name, NO_PARAMS))
-
-
-def _by_utilization(horizontal: Fields | None) -> tuple[Resource, ...]:
-    return () if horizontal is None else utilization_resources(horizontal) or ()
 
 
 def _target(spec: Fields, horizontal: Fields | None) -> Json:

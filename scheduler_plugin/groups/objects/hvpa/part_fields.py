@@ -22,7 +22,6 @@ from scheduler_plugin.groups.core.hvpa.rules import (
     parse_maintenance_time,
 )
 from scheduler_plugin.groups.core.hvpa.spec import ANY_CONTAINER, AxisRules, ContainerPolicy, DirectionRules, UpdateMode
-from scheduler_plugin.groups.core.recommender.horizontal import MetricTarget
 from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizeBounds
 from scheduler_plugin.groups.objects.hvpa.lenient_fields import FieldError, Fields
 
@@ -51,15 +50,11 @@ def hpa_template(hpa: Fields) -> Json:
     percentage = hpa.count("targetCPUUtilizationPercentage", 1)
     # The field of HPA v1 counts only without metrics.
     if not body["metrics"]:
-        body["metrics"] = [_cpu_utilization(percentage or _DEFAULT_UTILIZATION)]
+        target = {"type": "Utilization", "averageUtilization": percentage or _DEFAULT_UTILIZATION}
+        body["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
     if hpa.has("behavior"):
         body["behavior"] = dict(hpa.fields("behavior").found)
     return body
-
-
-def _cpu_utilization(percentage: int) -> Json:
-    target: Json = {"type": "Utilization", "averageUtilization": percentage}
-    return {"type": "Resource", "resource": {"name": "cpu", "target": target}}
 
 
 def _metric(metric: Fields) -> Json:
@@ -74,34 +69,25 @@ def _metric(metric: Fields) -> Json:
     return {"type": "Resource", "resource": {"name": resource.text("name"), "target": target}}
 
 
-def metric_targets(hpa: Fields) -> tuple[MetricTarget, ...]:
-    """Targets of the HPA's CPU and memory metrics; other kinds are left out. Raises ``FieldError``."""
-    return tuple(target for metric in _v2_metrics(hpa) for target in _targets(metric))
-
-
-def _v2_metrics(hpa: Fields) -> list[Fields]:
-    body = Fields(hpa_template(hpa), hpa.path)
-    return body.each("metrics")
-
-
-def _targets(metric: Fields) -> list[MetricTarget]:
-    source = metric.fields("containerResource" if metric.has("containerResource") else "resource")
-    target, name = source.fields("target"), source.text("name")
-    return [
-        MetricTarget(resource, target.count("averageUtilization", 1), target.quantity("averageValue", resource) or None)
-        for resource in RESOURCES
-        if resource == name
-    ]
-
-
 def utilization_resources(hpa: Fields) -> tuple[Resource, ...] | None:
     """The resources of which use is measured against requests; None if other metrics stand beside them."""
-    metrics = _v2_metrics(hpa)
-    measured = [target.resource for metric in metrics for target in _targets(metric) if target.utilization]
+    metrics = Fields(hpa_template(hpa), hpa.path).each("metrics")
+    measured = [resource for metric in metrics if (resource := _utilized(metric)) is not None]
     # Then only part of the HPA's count follows from utilisation, and the total need cannot be computed from it.
     if measured and len(measured) < len(metrics):
         return None
     return tuple(resource for resource in RESOURCES if resource in measured)
+
+
+def _utilized(metric: Fields) -> Resource | None:
+    """The resource whose use the metric measures against requests, if it does. Raises ``FieldError``."""
+    source = metric.fields("containerResource" if metric.has("containerResource") else "resource")
+    target, name = source.fields("target"), source.text("name")
+    for resource in RESOURCES:
+        if resource == name:
+            target.quantity("averageValue", resource)  # only for its ``FieldError``
+            return resource if target.count("averageUtilization", 1) else None
+    return None
 
 
 def vpa_template(vpa: Fields) -> Json:

@@ -2,14 +2,13 @@
 
 Rules that hold here:
 
-- Whatever cannot be used raises ``InvalidTortoiseError`` with a sentence for each field that is wrong; nothing is
+- Whatever cannot be used raises ``InvalidSpecError`` with a sentence for each field that is wrong; nothing is
   scaled then.
 - A target that is a VirtualMachine gets a floor (S3.7); it has no HPA and no containers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -25,6 +24,8 @@ from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
 from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Resource, ResourceList, SizeBounds
+from scheduler_plugin.groups.objects.hvpa.lenient_fields import Parts
+from scheduler_plugin.groups.objects.targets import InvalidSpecError
 
 MOST_CONTAINERS: Final = 64
 """The most containers that one Tortoise may name: its status has an entry for each."""
@@ -32,10 +33,6 @@ MOST_CONTAINERS: Final = 64
 MOST_REPLICAS: Final = 10_000
 _NO_TARGET: Final[Json] = {"kind": ""}
 _API_VERSIONS: Final = {VM_KIND: f"{VM_GROUP}/{VM_VERSION}"}
-
-
-class InvalidTortoiseError(ValueError):
-    """A Tortoise that cannot be used; the message has a sentence for each field that is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +93,7 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
-    """Reads the object. Raises ``InvalidTortoiseError``.
+    """Reads the object. Raises ``InvalidSpecError``.
 
     >>> refs = {"scaleTargetRef": {"kind": "Deployment", "name": "shop"}}
     >>> found = {"metadata": {"namespace": "zoo", "name": "lovely"}, "spec": {"targetRefs": refs}}
@@ -107,9 +104,9 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
     try:
         manifest = msgspec.convert(found, _Object).spec
     except (ValueError, RecursionError) as error:
-        raise InvalidTortoiseError(field_message(error)) from None
+        raise InvalidSpecError(field_message(error)) from None
     # Read all parts before raising anything, so that people see every problem at once.
-    name, refs, parts = name_of(found), manifest.target_refs, _Parts()
+    name, refs, parts = name_of(found), manifest.target_refs, Parts()
     target = parts.read(lambda: _target(refs.scale_target_ref), _NO_TARGET)
     spec = Spec(
         configuration=configuration,
@@ -124,28 +121,13 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
     )
     deletes = parts.read(lambda: _deletes(manifest.deletion_policy), False)
     if parts.problems:
-        raise InvalidTortoiseError("; ".join(parts.problems))
+        raise InvalidSpecError("; ".join(parts.problems))
     # The name that upstream gives a Tortoise's own HPA, so that an existing one is found.
     hpa = spec.autoscaler or f"tortoise-hpa-{name.name}"
     return Tortoise(name, spec, target, hpa, deletes, manifest.horizontal_pod_autoscaler_behavior or {})
 
 
-T = TypeVar("T")
 C = TypeVar("C", TortoiseMode, Scaling)
-
-
-class _Parts:
-    """Reads part by part and collects every problem."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def read(self, part: Callable[[], T], otherwise: T) -> T:
-        try:
-            return part()
-        except ValueError as error:
-            self.problems.append(str(error))
-            return otherwise
 
 
 def _target(given: _Target) -> Json:

@@ -9,20 +9,14 @@ import pytest
 
 from protocol.kubernetes.objects import Json, JsonObject, items, text
 from protocol.kubernetes.resources import HVPAS, Resource
-from scheduler_plugin.groups.controllers.desired_state import (
-    DesiredState,
-    GroupFacts,
-    InvalidSpecError,
-    PolicyDecision,
-    ReconcileResult,
-)
+from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, PolicyDecision, ReconcileResult
 from scheduler_plugin.groups.controllers.group_status import refused, stopped
 from scheduler_plugin.groups.controllers.policies import HvpaPolicy, TortoisePolicy, overlaps
 from scheduler_plugin.groups.controllers.reconcile import reconcile
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.workload import Workload
 from scheduler_plugin.groups.objects.group_status import stopped_because
-from scheduler_plugin.groups.objects.targets import TargetRef
+from scheduler_plugin.groups.objects.targets import InvalidSpecError, TargetRef
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WEB = TargetRef("apps", "Deployment", "web")

@@ -15,7 +15,8 @@ from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
 from scheduler_plugin.groups.core.workload import ResourceList, SizeBounds
-from scheduler_plugin.groups.objects.tortoise.manifest import InvalidTortoiseError, Tortoise, parse_tortoise
+from scheduler_plugin.groups.objects.targets import InvalidSpecError
+from scheduler_plugin.groups.objects.tortoise.manifest import Tortoise, parse_tortoise
 
 USUAL = Configuration()
 MINIMAL = """
@@ -142,13 +143,13 @@ POLICY = {"containerName": "app", "policy": {}}
     ],
 )
 def test_what_cannot_be_used_is_named(found: Json, message: str) -> None:
-    with pytest.raises(InvalidTortoiseError) as refused:
+    with pytest.raises(InvalidSpecError) as refused:
         parse_tortoise(found, USUAL)
     assert str(refused.value).startswith(message)
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(InvalidTortoiseError) as refused:
+    with pytest.raises(InvalidSpecError) as refused:
         parse_tortoise(changed(updateMode="on", maxReplicas=-1, deletionPolicy="?"), USUAL)
     assert len(str(refused.value).split("; ")) == 3
 

@@ -16,19 +16,16 @@ from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOS
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.cluster.watches.kinds import FactChange
-from scheduler_plugin.groups.controllers.cache import Cache, Claimant, Key, PodIndex, References, key_of
-from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, GroupPolicy, InvalidSpecError
+from scheduler_plugin.groups.controllers.cache import Cache, GroupKey, Index, Key, PodIndex, References, key_of
+from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, GroupPolicy
 from scheduler_plugin.groups.core.writes import is_owned_by, original_of
-from scheduler_plugin.groups.objects.autoscalers import scales, sized_by, sizing_mode
-from scheduler_plugin.groups.objects.pods import killed_in, running_containers, selects
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetFields, TargetKind
+from scheduler_plugin.groups.objects.autoscalers import REFERENCES, about, sizing_mode
+from scheduler_plugin.groups.objects.pods import selects
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidSpecError, TargetFields, TargetKind, TargetRef
 from scheduler_plugin.groups.objects.vm_use import as_noted
 
 AROUND: Final = (*(kind.resource for kind in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
 """Every kind that a group may refer to."""
-
-_ABOUT: Final = {HORIZONTAL_AUTOSCALERS: scales, VERTICAL_AUTOSCALERS: sized_by}
-"""What an object of each kind is about."""
 
 NO_VPAS: Final = (
     "SizesUnknown",
@@ -36,21 +33,22 @@ NO_VPAS: Final = (
     "the cluster has no VerticalPodAutoscalers, so nothing recommends sizes",
 )
 
-LookAt = Callable[[str, ObjectName], None]
+Enqueue = Callable[[str, ObjectName], None]
 """Queues the group of that kind and name."""
 
 
-class GroupSurroundings:
+class GroupWatches:
     """The references between the groups of all ``policies`` and the objects of the cluster."""
 
     def __init__(
-        self, cache: Cache, policies: Iterable[GroupPolicy], look_at: LookAt, interval: Callable[[], Seconds]
+        self, cache: Cache, policies: Iterable[GroupPolicy], enqueue: Enqueue, interval: Callable[[], Seconds]
     ) -> None:
         self._interval = interval
         self._cache = cache
-        self._look_at = look_at
+        self._enqueue = enqueue
         self._references = References()
-        self._held: dict[tuple[str, ObjectName], set[tuple[Resource, ObjectName]]] = {}
+        self._autoscalers: Index[Key, tuple[Resource, ObjectName]] = Index()
+        self._held: Index[GroupKey, tuple[Resource, ObjectName]] = Index()
         self.pods = PodIndex(cache, self._ran_out_of_memory)
         for policy in policies:
             cache.listen(policy.kind, partial(self._group_changed, policy))
@@ -58,13 +56,16 @@ class GroupSurroundings:
             cache.listen(kind, partial(self._object_changed, kind))
 
     def facts(self, policy: GroupPolicy, group: JsonObject) -> GroupFacts:
-        """All that is known of one group and its surroundings."""
+        """All that is known of one group and of the objects around it."""
         try:
             desired = self._possible(policy.desired(group))
         except InvalidSpecError as error:
             return GroupFacts(group, fault=str(error))
-        name, kind = name_of(group), TARGET_KINDS[desired.target.group, desired.target.kind]
-        hpa, vpa = desired.hpa, desired.vpa
+        name, kind = name_of(group), desired.target.target_kind
+        beside = {
+            resource: self._beside(resource, name.namespace, companion.name, kind)
+            for resource, companion in desired.beside.items()
+        }
         target = self._cache.get(kind.resource, ObjectName(name.namespace, desired.target.name))
         # Only pods that come from a template carry the group's sizes; those of a VM follow the VM.
         pods = () if target is None or kind.shape is not TargetFields.TEMPLATE else self.pods.of(target)
@@ -72,12 +73,10 @@ class GroupSurroundings:
             group,
             desired,
             target=target,
-            hpa=None if hpa is None else self._beside(HORIZONTAL_AUTOSCALERS, name.namespace, hpa.name, kind),
-            vpa=None if vpa is None else self._beside(VERTICAL_AUTOSCALERS, name.namespace, vpa.name, kind),
-            rivals=tuple(self._references.rivals(policy.kind.kind, name)),
+            hpa=beside.get(HORIZONTAL_AUTOSCALERS),
+            vpa=beside.get(VERTICAL_AUTOSCALERS),
+            rivals=tuple(self._references.scaling(_key(desired.target, name.namespace), (policy.kind.kind, name))),
             others=tuple(self._other_writers(group, desired)),
-            killed=tuple(killed for pod in pods for killed in killed_in(pod)),
-            running=running_containers(pods),
             pods=tuple(pods),
             pause=timedelta(seconds=self._interval()),
         )
@@ -96,7 +95,7 @@ class GroupSurroundings:
 
     def held_by(self, kind: str, name: ObjectName) -> list[tuple[Resource, JsonObject]]:
         """The HPAs and VPAs that the group has changed and does not own."""
-        changed = sorted(self._held.get((kind, name), ()), key=str)
+        changed = sorted(self._held.at((kind, name)), key=str)
         pairs = ((resource, self._cache.get(resource, object_name)) for resource, object_name in changed)
         return [(resource, obj) for resource, obj in pairs if obj is not None and not is_leaving(obj)]
 
@@ -117,15 +116,14 @@ class GroupSurroundings:
         """Writers of that object's replicas: groups that scale it, and HPAs."""
         key = key_of(kind, name)
         hpas = (hpa for hpa, _ in self._autoscalers_of(HORIZONTAL_AUTOSCALERS, key))
-        return [*self._references.targeting(key), *(f"{HORIZONTAL_AUTOSCALERS.kind} {hpa}" for hpa in hpas)]
+        return [*self._references.scaling(key), *(f"{HORIZONTAL_AUTOSCALERS.kind} {hpa}" for hpa in hpas)]
 
     def _other_writers(self, group: JsonObject, desired: DesiredState) -> Iterator[str]:
         """HPAs and VPAs other than the group's that act on its target.
 
         A group without an HPA writes sizes only, and one that sizes nothing leaves sizes to others.
         """
-        reference = desired.target
-        key = (reference.group, reference.kind, ObjectName(name_of(group).namespace, reference.name))
+        key = _key(desired.target, name_of(group).namespace)
         if desired.hpa is not None:
             hpas = self._foreign(HORIZONTAL_AUTOSCALERS, key, group, desired.hpa.name)
             if names := ", ".join(name for name, _ in hpas):
@@ -146,76 +144,74 @@ class GroupSurroundings:
 
     def _autoscalers_of(self, kind: Resource, key: Key) -> Iterator[tuple[str, JsonObject]]:
         """Every HPA, or every VPA, that is about the object and stays."""
-        for name in self._references.autoscalers_at(key, kind):
+        names = sorted((name for of_kind, name in self._autoscalers.at(key) if of_kind is kind), key=str)
+        for name in names:
             autoscaler = self._cache.get(kind, name)
-            if (
-                autoscaler is not None
-                and not is_leaving(autoscaler)
-                and _ABOUT[kind](autoscaler) == (key[0], key[1], key[2].name)
-            ):
+            if autoscaler is not None and not is_leaving(autoscaler) and _target_key(kind, autoscaler) == key:
                 yield name.name, autoscaler
 
     def _group_changed(self, policy: GroupPolicy, change: FactChange[Json]) -> None:
         kind, name = policy.kind.kind, change.name
         if _is_status_only(change):  # most are our own: another look at once would undo the pause after a refusal
             return
-        before = self._references.target_of(kind, name)
+        before = self._references.target_of((kind, name))
         if change.after is None or is_leaving(change.after):
             # References of a group that is being deleted must not block another one that takes over its target.
-            self._references.drop(kind, name)
+            self._references.drop((kind, name))
         else:
-            self._references.set(_claimant(policy, change.after), *_keys(policy, change.after))
-        self._look_at(kind, name)
+            created = text(change.after, "metadata", "creationTimestamp")
+            self._references.set((kind, name), created, *self._keys(policy, change.after))
+        self._enqueue(kind, name)
         # The old target matters too: its other groups may have waited for this one to leave.
-        for key in {before, self._references.target_of(kind, name)} - {None}:
+        for key in {before, self._references.target_of((kind, name))} - {None}:
             self._target_changed(key)
 
     def _object_changed(self, kind: Resource, change: FactChange[Json]) -> None:
-        self._look_at_all(key_of(kind, change.name))
-        if kind in _ABOUT:
-            self._note_holder(kind, change)
-            before = None if change.before is None else _target_key(kind, change.before)
-            after = None if change.after is None else _target_key(kind, change.after)
-            self._references.note_autoscaler(key_of(kind, change.name), after)
-            for key in {before, after} - {None}:
-                self._target_changed(key)
+        self._enqueue_all(key_of(kind, change.name))
+        if kind not in REFERENCES:
+            return
+        autoscaler, sides = (kind, change.name), (change.before, change.after)
+        # The record may have moved to another group, which may be gone.
+        before, after = ([] if obj is None else _holders(change.name, obj) for obj in sides)
+        self._held.move(autoscaler, before, after)
+        for holder in after:
+            self._enqueue(*holder)
+        old, new = ([] if obj is None else [_target_key(kind, obj)] for obj in sides)
+        self._autoscalers.move(autoscaler, old, new)
+        for key in {*old, *new}:
+            self._target_changed(key)
 
-    def _note_holder(self, kind: Resource, change: FactChange[Json]) -> None:
-        """Remembers which group has changed an HPA or a VPA, and queues it, because it may be gone."""
-        before, after = (_holder(change.name, obj) for obj in (change.before, change.after))
-        autoscaler = (kind, change.name)
-        # The record may have moved to another group since.
-        if before is not None and before != after:
-            self._held[before].discard(autoscaler)
-            if not self._held[before]:
-                del self._held[before]
-        if after is not None:
-            self._held.setdefault(after, set()).add(autoscaler)
-            self._look_at(*after)
+    def _keys(self, policy: GroupPolicy, group: JsonObject) -> tuple[Key | None, list[Key]]:
+        """The group's target, and the HPA and VPA beside it."""
+        desired, namespace = self.desired(policy, group), name_of(group).namespace
+        if desired is None:
+            return None, []
+        beside = [key_of(kind, ObjectName(namespace, companion.name)) for kind, companion in desired.beside.items()]
+        return _key(desired.target, namespace), beside
 
     def _ran_out_of_memory(self, pod: JsonObject) -> None:
         for key in self._references.targets_in(name_of(pod).namespace):
             # The cache drops the owner of a pod, so its workload is found through the selectors of the targets.
             target = self._cache.get(TARGET_KINDS[key[:2]].resource, key[2])
             if target is not None and selects(child(target, "spec", "selector"), labels_of(pod)):
-                self._look_at_all(key)
+                self._enqueue_all(key)
 
     def _target_changed(self, key: Key | None) -> None:
         """Another writer of the object has come or gone."""
-        self._look_at_all(key)
+        self._enqueue_all(key)
         # A group of VMs that scales itself stops while someone else writes its replicas, and goes on after that.
         if key is not None and key[:2] == (VM_GROUPS.group, VM_GROUPS.kind):
-            self._look_at(VM_GROUPS.kind, key[2])
+            self._enqueue(VM_GROUPS.kind, key[2])
 
-    def _look_at_all(self, key: Key | None) -> None:
+    def _enqueue_all(self, key: Key | None) -> None:
         for kind, name in () if key is None else self._references.groups_at(key):
-            self._look_at(kind, name)
+            self._enqueue(kind, name)
 
 
-def _holder(name: ObjectName, found: JsonObject | None) -> tuple[str, ObjectName] | None:
-    """Kind and name of the group whose record an HPA or a VPA has."""
-    original = None if found is None else original_of(found)
-    return None if original is None else (original.kind, ObjectName(name.namespace, original.name))
+def _holders(name: ObjectName, autoscaler: JsonObject) -> list[GroupKey]:
+    """Kind and name of the group whose record an HPA or a VPA has, if it has one."""
+    original = original_of(autoscaler)
+    return [] if original is None else [(original.kind, ObjectName(name.namespace, original.name))]
 
 
 def _is_status_only(change: FactChange[Json]) -> bool:
@@ -226,24 +222,8 @@ def _is_status_only(change: FactChange[Json]) -> bool:
 
 
 def _target_key(kind: Resource, autoscaler: JsonObject) -> Key:
-    group, target, name = _ABOUT[kind](autoscaler)
-    return group, target, ObjectName(name_of(autoscaler).namespace, name)
+    return _key(about(autoscaler, kind), name_of(autoscaler).namespace)
 
 
-def _claimant(policy: GroupPolicy, group: JsonObject) -> Claimant:
-    name = name_of(group)
-    return Claimant(text(group, "metadata", "creationTimestamp"), policy.kind.kind, name.namespace, name.name)
-
-
-def _keys(policy: GroupPolicy, group: JsonObject) -> tuple[Key | None, list[Key]]:
-    """The group's target, and the HPA and VPA beside it."""
-    try:
-        desired = policy.desired(group)
-    except InvalidSpecError:
-        return None, []
-    namespace = name_of(group).namespace
-    target = (desired.target.group, desired.target.kind, ObjectName(namespace, desired.target.name))
-    pairs = ((HORIZONTAL_AUTOSCALERS, desired.hpa), (VERTICAL_AUTOSCALERS, desired.vpa))
-    return target, [
-        key_of(kind, ObjectName(namespace, autoscaler.name)) for kind, autoscaler in pairs if autoscaler is not None
-    ]
+def _key(reference: TargetRef, namespace: str) -> Key:
+    return reference.group, reference.kind, ObjectName(namespace, reference.name)
