@@ -10,28 +10,26 @@ from typing import Any, Final
 
 from protocol.units import Bytes, MilliCpu, Seconds
 from scheduler_plugin.groups.core.hvpa.gates import Gates, delay_passed
-from scheduler_plugin.groups.core.hvpa.modes import (
-    HvpaMode,
-    Interval,
-    Mixed,
-    Preference,
-    VerticalDelta,
-    allowed,
-    effective_weight,
-    vpa_weight,
-    weighted,
-    weighted_replicas,
-)
 from scheduler_plugin.groups.core.hvpa.needs import ContainerNeed, planned_replicas, scale_in_boundary
 from scheduler_plugin.groups.core.hvpa.rules import (
     DEFAULT_MIN_CHANGE,
     NO_PARAMS,
     ChangeParams,
+    HvpaMode,
+    Interval,
     MaintenanceWindow,
+    Mixed,
+    Preference,
+    VerticalDelta,
+    allowed,
+    effective_weight,
     is_enough,
     parse_maintenance_time,
     scaled_limit,
     threshold,
+    vpa_weight,
+    weighted,
+    weighted_replicas,
 )
 from scheduler_plugin.groups.core.hvpa.spec import (
     AxisRules,

@@ -13,9 +13,14 @@ from fractions import Fraction
 from typing import Any, Final
 
 from protocol.units import Bytes, MilliCpu
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval
 from scheduler_plugin.groups.core.hvpa.policy import decide
-from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, MaintenanceWindow, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.rules import (
+    ChangeParams,
+    HvpaMode,
+    Interval,
+    MaintenanceWindow,
+    ResourceChangeParams,
+)
 from scheduler_plugin.groups.core.hvpa.spec import (
     AxisRules,
     ContainerPolicy,

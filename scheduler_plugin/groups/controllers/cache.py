@@ -139,9 +139,10 @@ class Index(Generic[K, V]):
         """Moves ``value`` from the keys ``before`` to those ``after``."""
         old, new = set(before), set(after)
         for key in old - new:
-            self._at[key].discard(value)
-            if not self._at[key]:
-                del self._at[key]
+            values = self._at.get(key, set())
+            values.discard(value)
+            if not values:
+                self._at.pop(key, None)
         for key in new:
             self._at.setdefault(key, set()).add(value)
 

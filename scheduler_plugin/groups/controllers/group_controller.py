@@ -17,9 +17,14 @@ from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, ite
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
-from scheduler_plugin.groups.controllers.companions import hpa_write, released
 from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController
-from scheduler_plugin.groups.controllers.desired_state import GroupFacts, GroupPolicy, ReconcileResult
+from scheduler_plugin.groups.controllers.desired_state import (
+    GroupFacts,
+    GroupPolicy,
+    ReconcileResult,
+    hpa_write,
+    released,
+)
 from scheduler_plugin.groups.controllers.group_status import (
     contested,
     pods_refused,

@@ -95,11 +95,11 @@ def shown(kept: WithheldChange) -> Json:
 
 
 def conditions(
-    group: JsonObject, desired: DesiredState, ruling: PolicyDecision, fights: Sequence[str] = ()
+    group: JsonObject, desired: DesiredState, decided: PolicyDecision, fights: Sequence[str] = ()
 ) -> list[Json]:
     """The conditions of a group that is scaled. ``fights`` says who keeps overwriting what the group writes."""
-    withheld = ruling.decision.kept
-    active = ("False", "NoRecommendation", ruling.waits_for) if ruling.waits_for else ("True", "Recommended", "")
+    withheld = decided.decision.kept
+    active = ("False", "NoRecommendation", decided.waits_for) if decided.waits_for else ("True", "Recommended", "")
     limited = (
         ("True", withheld[0].rule.value, f"{withheld[0].subject}: {withheld[0].message}")
         if withheld
@@ -109,10 +109,10 @@ def conditions(
         condition(group, ABLE, "True", "TargetFound", f"scales {desired.target}"),
         condition(group, ACTIVE, *active),
         condition(group, LIMITED, *limited),
-        *([condition(group, AS_ORDERED, "False", "PodsDiffer", ruling.pods_differ)] if ruling.pods_differ else []),
+        *([condition(group, AS_ORDERED, "False", "PodsDiffer", decided.pods_differ)] if decided.pods_differ else []),
         *(
             condition(group, kind, "True", reason, message)
-            for kind, reason, message in (*desired.remarks, *ruling.remarks)
+            for kind, reason, message in (*desired.remarks, *decided.remarks)
         ),
         *([condition(group, CONTESTED, "True", "Overwritten", "; ".join(fights))] if fights else []),
         # A decision says nothing about writes, so their conditions are carried over.

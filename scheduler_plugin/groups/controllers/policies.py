@@ -21,8 +21,8 @@ from scheduler_plugin.groups.controllers.desired_state import (
     GroupFacts,
     PolicyDecision,
 )
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
+from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
 from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision

@@ -3,7 +3,7 @@
 Rules that hold here:
 
 - Whatever is wrong becomes a condition of the group, and then nothing is scaled.
-- The same facts give the same judgement; its writes are absolute values, so repeating them is safe.
+- The same facts give the same result; its writes are absolute values, so repeating them is safe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from protocol.kubernetes.conditions import condition, condition_of
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, text
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
-from scheduler_plugin.groups.controllers.companions import companions, hpa_changes, hpa_write, inbox, managed
 from scheduler_plugin.groups.controllers.desired_state import (
     GroupFacts,
     GroupPolicy,
@@ -24,6 +23,11 @@ from scheduler_plugin.groups.controllers.desired_state import (
     ReconcileResult,
     ScalableTarget,
     StopError,
+    companions,
+    hpa_changes,
+    hpa_write,
+    inbox,
+    managed,
 )
 from scheduler_plugin.groups.controllers.group_status import (
     RESIZABLE,

@@ -11,18 +11,20 @@ from fractions import Fraction
 from math import ceil
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.modes import (
+from scheduler_plugin.groups.core.hvpa.rules import (
+    DEFAULT_MIN_CHANGE,
     HORIZONTAL_ONLY,
     VERTICAL_ONLY,
     VerticalDelta,
     allowed,
     away_from,
     effective_weight,
+    is_enough,
+    threshold,
     vpa_weight,
     weighted,
     weighted_replicas,
 )
-from scheduler_plugin.groups.core.hvpa.rules import DEFAULT_MIN_CHANGE, is_enough, threshold
 from scheduler_plugin.groups.core.hvpa.spec import DirectionRules, HvpaSpec, ScalingTimes, UpdateMode
 from scheduler_plugin.groups.core.hvpa.wishes import Recommendation, VerticalWishes, enough_since
 from scheduler_plugin.groups.core.workload import Rule, Workload

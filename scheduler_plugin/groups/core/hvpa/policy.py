@@ -12,7 +12,6 @@ from typing import Final
 
 from protocol.units import Amount
 from scheduler_plugin.groups.core.hvpa.gates import GatedRecommendation, Gates, by_mode, by_weight, gated, written
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
 from scheduler_plugin.groups.core.hvpa.needs import (
     ContainerNeed,
     planned_replicas,
@@ -21,7 +20,7 @@ from scheduler_plugin.groups.core.hvpa.needs import (
     total_needs,
     unknown_needs,
 )
-from scheduler_plugin.groups.core.hvpa.rules import scaled_limit
+from scheduler_plugin.groups.core.hvpa.rules import HvpaMode, scaled_limit
 from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes, waits_for
 from scheduler_plugin.groups.core.hvpa.wishes import (
     Recommendation,

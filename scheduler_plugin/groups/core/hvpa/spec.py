@@ -16,8 +16,15 @@ from fractions import Fraction
 from typing import Final
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval, Mixed
-from scheduler_plugin.groups.core.hvpa.rules import NO_PARAMS, ChangeParams, MaintenanceWindow, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.rules import (
+    NO_PARAMS,
+    ChangeParams,
+    HvpaMode,
+    Interval,
+    MaintenanceWindow,
+    Mixed,
+    ResourceChangeParams,
+)
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     ONE_REPLICA,

@@ -18,8 +18,16 @@ from typing import Final, TypeVar
 from protocol.kubernetes.objects import Json, JsonObject, child
 from protocol.names import VM_KIND
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval, Mixed, Preference, stages
-from scheduler_plugin.groups.core.hvpa.rules import NO_PARAMS, ChangeParams, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.rules import (
+    NO_PARAMS,
+    ChangeParams,
+    HvpaMode,
+    Interval,
+    Mixed,
+    Preference,
+    ResourceChangeParams,
+    stages,
+)
 from scheduler_plugin.groups.core.hvpa.spec import (
     DEFAULT_OVERLAP,
     AxisRules,

@@ -10,8 +10,8 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from protocol.units import MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, stages
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
+from scheduler_plugin.groups.core.hvpa.rules import HvpaMode, stages
 from scheduler_plugin.groups.core.hvpa.spec import (
     ContainerPolicy,
     EffectiveIntervals,

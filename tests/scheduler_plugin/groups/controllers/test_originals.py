@@ -7,9 +7,9 @@ import pytest
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS
 from protocol.names import ANNOTATION_ORIGINAL
-from scheduler_plugin.groups.controllers.companions import released
+from scheduler_plugin.groups.controllers.desired_state import released
 from scheduler_plugin.groups.core.writes import changed, put_back
-from tests.scheduler_plugin.groups.controllers.test_judgement import hvpa
+from tests.scheduler_plugin.groups.controllers.test_reconcile import hvpa
 
 GROUP = hvpa()
 

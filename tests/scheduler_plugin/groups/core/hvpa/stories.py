@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
 from scheduler_plugin.groups.core.hvpa.policy import decide
+from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
 from scheduler_plugin.groups.core.hvpa.spec import ContainerPolicy, HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.workload import (
     NOTHING,

@@ -8,10 +8,9 @@ from fractions import Fraction
 import pytest
 
 from protocol.units import MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
 from scheduler_plugin.groups.core.hvpa.needs import base_of, scale_in_boundary
 from scheduler_plugin.groups.core.hvpa.policy import planned
-from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, HvpaMode, ResourceChangeParams
 from scheduler_plugin.groups.core.hvpa.spec import (
     AxisRules,
     ContainerPolicy,

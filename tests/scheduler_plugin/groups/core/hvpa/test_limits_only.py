@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
+from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
 from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.workload import (
     NOTHING,

@@ -8,9 +8,8 @@ from fractions import Fraction
 
 import pytest
 
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
 from scheduler_plugin.groups.core.hvpa.needs import total_needs
-from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, HvpaMode, ResourceChangeParams
 from scheduler_plugin.groups.core.hvpa.spec import (
     EffectiveIntervals,
     PastPods,

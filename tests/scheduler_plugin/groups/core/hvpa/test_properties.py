@@ -15,9 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.units import Bytes, MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval, Mixed, Preference, vpa_weight
 from scheduler_plugin.groups.core.hvpa.policy import decide
-from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.rules import (
+    ChangeParams,
+    HvpaMode,
+    Interval,
+    Mixed,
+    Preference,
+    ResourceChangeParams,
+    vpa_weight,
+)
 from scheduler_plugin.groups.core.hvpa.spec import (
     AxisRules,
     ContainerPolicy,

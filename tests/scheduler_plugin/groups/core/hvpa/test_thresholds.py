@@ -9,9 +9,9 @@ from fractions import Fraction
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
 from scheduler_plugin.groups.core.hvpa.rules import (
     ChangeParams,
+    HvpaMode,
     MaintenanceWindow,
     ResourceChangeParams,
     is_enough,

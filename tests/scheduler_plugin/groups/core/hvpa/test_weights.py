@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.modes import (
+from scheduler_plugin.groups.core.hvpa.rules import (
     HvpaMode,
     Interval,
     effective_weight,

@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode, Interval, Mixed, Preference
-from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, MaintenanceWindow, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.rules import (
+    ChangeParams,
+    HvpaMode,
+    Interval,
+    MaintenanceWindow,
+    Mixed,
+    Preference,
+    ResourceChangeParams,
+)
 from scheduler_plugin.groups.core.hvpa.spec import (
     DEFAULT_OVERLAP,
     AxisRules,

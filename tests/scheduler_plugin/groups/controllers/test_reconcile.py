@@ -1,4 +1,4 @@
-"""What is judged of a group where something is wrong, or was left behind by another version of the program."""
+"""The reconcile result of a group where something is wrong, or was left behind by another version of the program."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_sizes_in_place_rest_after_each_change() -> None:
     assert reconcile(policy, resized, NOW + timedelta(seconds=15)).sizes != first.sizes
 
 
-def test_the_same_facts_give_the_same_judgement() -> None:
+def test_the_same_facts_give_the_same_result() -> None:
     policy, group = HvpaPolicy(), hvpa()
     facts = GroupFacts(group, policy.desired(group), target=deployment())
     assert reconcile(policy, facts, NOW) == reconcile(HvpaPolicy(), facts, NOW)
