@@ -6,7 +6,11 @@ from protocol.kubernetes.objects import Json, JsonObject, items, text
 
 
 def condition_of(about: JsonObject, kind: str) -> Json:
-    """The first condition ``kind`` of ``about``; empty if it has none."""
+    """The first condition ``kind`` of ``about``; empty if it has none.
+
+    >>> condition_of({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, "Ready")
+    {'type': 'Ready', 'status': 'True'}
+    """
     return next((current for current in items(about, "status", "conditions") if text(current, "type") == kind), {})
 
 

@@ -24,7 +24,11 @@ def micro_timestamp(wall: float) -> str:
 
 
 def parse_moment(text: object) -> datetime | None:
-    """``parse_timestamp`` as an aware time in UTC."""
+    """``parse_timestamp`` as an aware time in UTC.
+
+    >>> str(parse_moment("2026-01-01T00:00:00Z"))
+    '2026-01-01 00:00:00+00:00'
+    """
     seconds = parse_timestamp(text)
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
