@@ -19,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from protocol.runtime.explaining.displacing import keep_waiting
-from protocol.runtime.prompt_server import PromptServer
+from protocol.runtime.serving.prompt_server import PromptServer
 from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
 from scheduler_plugin.web.http.bounded_protocol import BoundedProtocol
 from scheduler_plugin.web.http.tls_acceptor import TlsAcceptor

@@ -47,7 +47,7 @@ class GateServer:
         # QEMU serves one client for each monitor socket.
         turn, leaving = asyncio.create_task(self._free.get()), asyncio.create_task(_collect(reader, early))
         try:
-            # A client that hangs up while it waits leaves at once: its name may have only so many connections.
+            # A client that hangs up while it waits leaves at once, because the connections of its name are bounded.
             await asyncio.wait((turn, leaving), return_when=asyncio.FIRST_COMPLETED)
             # A stream has one reader at a time.
             await _ended(leaving)

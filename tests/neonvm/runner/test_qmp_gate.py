@@ -260,15 +260,17 @@ async def test_a_move_waits_until_qemu_answers(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def busy_gate(folder: Path) -> AsyncIterator[tuple[Callable[[], Awaitable[Streams]], Streams, list[bytes]]]:
-    """A gate whose only monitor has a client: a way to connect, that client, and a note for each client that left."""
-    qemu, left = Qemu(), list[bytes]()
+async def busy_gate(
+    folder: Path,
+) -> AsyncIterator[tuple[Callable[[], Awaitable[Streams]], Streams, asyncio.Queue[None]]]:
+    """A gate whose only monitor has a client: a way to connect, that client, and an entry for each client that left."""
+    qemu, left = Qemu(), asyncio.Queue[None]()
     async with await asyncio.start_unix_server(qemu.serve, folder / "monitor"):
         gate = GateServer([folder / "monitor"], Pod())
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await gate.serve(CONTROLLER, reader, writer)
-            left.append(b"left")
+            left.put_nowait(None)
 
         served = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
 
@@ -282,12 +284,6 @@ async def busy_gate(folder: Path) -> AsyncIterator[tuple[Callable[[], Awaitable[
         await served.close()
 
 
-async def _eventually(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(2):
-        while not is_so():
-            await asyncio.sleep(0.01)
-
-
 async def test_waiting_client_that_hangs_up_leaves(tmp_path: Path) -> None:
     """Its place among the connections is free at once, not when its turn comes."""
     async with busy_gate(tmp_path) as (connected, _, left):
@@ -295,14 +291,17 @@ async def test_waiting_client_that_hangs_up_leaves(tmp_path: Path) -> None:
         waiting[1].writer.write(b'{"execute": "query-status"}')
         for client in waiting:
             client.close()
-        await _eventually(lambda: len(left) == 3)
+        async with asyncio.timeout(2):
+            for _ in range(3):
+                await left.get()
 
 
 async def test_flood_before_its_turn_is_cut(tmp_path: Path) -> None:
     async with busy_gate(tmp_path) as (connected, _, left):
         flood = await connected()
         flood.writer.write(b" " * 128 * 1024)
-        await _eventually(lambda: len(left) == 1)
+        async with asyncio.timeout(2):
+            await left.get()
         flood.close()
 
 
