@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from deploy.neonvm.access.callers import AGENT, CONTROLLER, NOBODY
 from deploy.neonvm.access.connections import Streams
-from deploy.neonvm.network.serving import Serving
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.runner.gate_server import GateServer, split
 from deploy.neonvm.runner.qmp_gate import GateState, refusal
+from protocol.runtime.serving.tcp_listener import TcpListener
 from tests.fake_clock import settle
 
 MI = 1024**2
@@ -214,7 +214,7 @@ async def answers(gate: GateServer, who: str, orders: bytes, count: int) -> list
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await gate.serve(who, reader, writer)
 
-    served = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
+    served = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     lines = [(await reader.readline()).decode().strip()]
     if lines[0]:
@@ -272,7 +272,7 @@ async def busy_gate(
             await gate.serve(CONTROLLER, reader, writer)
             left.put_nowait(None)
 
-        served = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
+        served = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
 
         async def connected() -> Streams:
             return Streams(*await asyncio.open_connection("127.0.0.1", served.port))
