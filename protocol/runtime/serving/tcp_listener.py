@@ -81,13 +81,18 @@ class TcpListener:
 
     async def _accept(self, listening: socket.socket) -> None:
         listening.setblocking(False)
-        loop = asyncio.get_running_loop()
+        loop, is_failing = asyncio.get_running_loop(), False
         while True:
             try:
                 connection, (address, *_) = await loop.sock_accept(listening)
-            except OSError:
-                await asyncio.sleep(_PAUSE)  # the caller has hung up, or there are too many files open
+            except OSError as error:  # the caller has hung up, or there are too many files open
+                # Once in a row: it is tried again and again.
+                if not is_failing:
+                    loop.call_exception_handler({"message": "a connection cannot be accepted", "exception": error})
+                is_failing = True
+                await asyncio.sleep(_PAUSE)
                 continue
+            is_failing = False
             self._make_room(address)
             task = asyncio.create_task(self._received(connection, address))
             self._displaceable[task] = address

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -123,6 +124,23 @@ async def test_connection_that_cannot_be_opened_is_closed() -> None:
     writer.close()
     await listener.close()
     assert served.begun == 0
+
+
+class Full(socket.socket):
+    """Has no files left."""
+
+    def accept(self) -> tuple[socket.socket, object]:
+        raise OSError(errno.EMFILE, "too many open files")
+
+
+async def test_failing_accept_is_reported_once() -> None:
+    reports: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context["message"]))
+    (listening,) = await bound("127.0.0.1", 0)
+    listener = TcpListener([Full(fileno=listening.detach())], Served().serve)
+    await asyncio.sleep(0.15)
+    await listener.close()
+    assert reports == ["a connection cannot be accepted"]
 
 
 async def test_taken_port_is_an_error() -> None:
