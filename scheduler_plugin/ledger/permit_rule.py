@@ -16,10 +16,12 @@ from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
 
-from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.agent_messages import Message
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
+from scheduler_plugin.ledger.believed import believed, judge_again
+from scheduler_plugin.ledger.events import AgentAsked, Outcome, PermitWritten
+from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import (
     NotReadyError,
     OtherAgentError,
@@ -30,16 +32,22 @@ from scheduler_plugin.ledger.outcomes import (
 from scheduler_plugin.ledger.state import LedgerState
 
 
-def decide(state: LedgerState, claim: Claim, request: AgentRequest, agent: str, now: Instant) -> PermitDecision:
-    """Decides one request of the ``agent`` and records it.
+def decide(state: LedgerState, event: AgentAsked, now: Instant) -> PermitDecision:
+    """Decides one request of an agent and records it.
 
     Raises ``UnknownPodError`` and ``NotReadyError``; then nothing changed. Raises ``OtherAgentError``.
     """
+    state.require_ready()
+    claim, request = claim_of(state, event.uid), event.request
+    # A part of the object did not count for lack of room; some may have become free.
+    if claim.vm is not None and claim.vm.facts is not None and claim.vm.facts.said is not None:
+        judge_again(state, claim.vm)
     account = _account(claim)
     policy = state.nodes[claim.node].policy
     if policy is None:
         raise NotReadyError(f"node {claim.node} of pod {request.pod} is not known yet")
     reserved = account.reserved
+    agent = event.agent or event.uid
     message = Message(claim.pod.uid, agent, request.sequence, request.resources, request.last_permit)
     if account.has_agent:
         _require_turn(state, claim, account, message, now)
@@ -116,6 +124,14 @@ def _is_over(state: LedgerState, account: VmAccount) -> bool:
     return False
 
 
+def claim_of(state: LedgerState, uid: str) -> Claim:
+    """The claim of the pod. Raises ``UnknownPodError``."""
+    claim = state.claims.get(uid)
+    if claim is None:
+        raise UnknownPodError(f"no pod with UID {uid} holds a claim")
+    return claim
+
+
 def _account(claim: Claim) -> VmAccount:
     account, pod = claim.vm, claim.pod
     if account is None:
@@ -180,3 +196,47 @@ def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instan
         claim.denied_since = now
     if unmet != claim.unmet:
         state.change(claim, unmet=unmet)
+
+
+# Writes of permits ---------------------------------------------------------------------------------------------------
+
+
+def is_wanted(state: LedgerState, order: PersistPermit) -> bool:
+    """Return True if the write still makes sense: a permit is taken back only from a VM without an agent."""
+    account = state.vms.get(order.vm)
+    # Autoscaling may have been switched on again while the write waited in its queue.
+    return not order.takes_back or account is None or not (account.has_agent and account.claims)
+
+
+def permit_written(state: LedgerState, event: PermitWritten) -> None:
+    """The write of a permit has ended."""
+    account = state.vms.get(event.vm)
+    if account is None:
+        return
+    before, reserved = account.facts, account.reserved
+    facts = event.facts and believed(state, event.facts)
+    if event.outcome is Outcome.UNKNOWN:
+        account.unsure(event.revision, event.version)
+    elif event.outcome is Outcome.REFUSED or facts is None:
+        account.refused(event.revision, event.why, facts)
+    else:
+        account.confirmed(event.revision, facts)
+    _written(state, account, before, reserved)
+
+
+def _written(state: LedgerState, account: VmAccount, known: VmFacts | None, reserved: Resources) -> None:
+    """A write of the VM's permit has ended; before, this was ``known`` and ``reserved``."""
+    vm, name = account.facts, account.name
+    if vm is None or name is None:
+        return
+    is_moving = bool(state.migrations.of(name))  # then room for it is looked for again
+    # Most writes change nothing but the annotation: then no claim of the VM can have changed.
+    if reserved == account.reserved and not is_moving and known and _is_same_but_for_permit(known, vm):
+        return
+    state.recount(name)
+    state.migrations.disturb(name)
+    state.settle_vm(account)
+
+
+def _is_same_but_for_permit(known: VmFacts, vm: VmFacts) -> bool:
+    return vm == known.with_permit(vm.version, vm.permit)

@@ -19,6 +19,7 @@ from scheduler_plugin.cluster.virtual_machines import vm_facts, with_permit
 from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PersistPermit, VmFacts
+from scheduler_plugin.ledger.events import Outcome, PermitWritten
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.for_each import AT_ONCE
 
@@ -176,13 +177,8 @@ class PermitWriter:
         return facts.with_permit(number(version), permit)
 
     def _report(self, order: PersistPermit, ended: WriteResult, version: int) -> None:
-        ledger, facts = self._context.ledger, ended.facts
-        if not ended.why and facts is not None:
-            self._context.order(ledger.permit_stored(order.revision, facts))
-        elif ended.outcome == "unknown":
-            self._context.order(ledger.permit_unsure(order.revision, order.vm, version))
-        else:
-            self._context.order(ledger.permit_refused(order.revision, order.vm, ended.why, facts))
+        outcome = Outcome.UNKNOWN if ended.outcome == "unknown" else Outcome.REFUSED if ended.why else Outcome.DONE
+        self._context.apply(PermitWritten(order.vm, order.revision, outcome, ended.facts, ended.why, version))
 
 
 class _Turn:
