@@ -32,7 +32,7 @@ class SchedulerContext:
     migration_status: MigrationStatus
     term: Term
 
-    def apply(self, event: PermitWritten | Fact | Report) -> None:
+    def report(self, event: PermitWritten | Fact | Report) -> None:
         """Book an event that asks for no decision, and queue the orders that follow from it."""
         self.queues.add(self.ledger.apply(event, self.clock.now()))
 

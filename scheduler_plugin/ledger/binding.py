@@ -15,7 +15,7 @@ from zlib import crc32
 from protocol.units import Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, claim_size
 from scheduler_plugin.ledger.believed import seen_on_node
-from scheduler_plugin.ledger.events import BindEnded, Outcome
+from scheduler_plugin.ledger.events import BindEnded, WriteEnd
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.migration_reservations import judge_target
 from scheduler_plugin.ledger.moves import reservation_uid
@@ -182,11 +182,11 @@ def bind_ended(state: LedgerState, event: BindEnded) -> Effects:
     claim = _attempt_over(state, event.uid, event.node)
     if claim is None:
         return ()
-    if event.outcome is Outcome.UNKNOWN:
+    if event.outcome is WriteEnd.UNKNOWN:
         # The reservation stays until the pod is read.
         claim.state = ClaimState.UNKNOWN
         return (ReadPod(event.uid, claim.pod.name),)
-    if event.outcome is Outcome.DONE:
+    if event.outcome is WriteEnd.DONE:
         claim.state, claim.attempts = ClaimState.CONFIRMED, 0
     # Only the last certain refusal of all calls in flight releases. After a call with an unknown outcome, only a
     # fresh read of the pod does.

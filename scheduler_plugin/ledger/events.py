@@ -19,7 +19,7 @@ from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.ledger.outcomes import ResizePod
 
 
-class Outcome(Enum):
+class WriteEnd(Enum):
     """End of a write: done for certain, refused for certain, or unknown (it may still land)."""
 
     DONE = "done"
@@ -147,7 +147,7 @@ class PermitWritten(msgspec.Struct, frozen=True, gc=False):
 
     vm: ObjectName
     revision: int
-    outcome: Outcome
+    outcome: WriteEnd
     facts: VmFacts | None = None
     why: str = ""
     version: int = 0
@@ -170,18 +170,18 @@ class BindEnded:
 
     uid: str
     node: str
-    outcome: Outcome
+    outcome: WriteEnd
 
 
 @dataclass(frozen=True, slots=True)
 class PodRefused:
-    """``filter`` refused the pod on all ``asked`` nodes.
+    """``filter`` refused the pod on all ``nodes``.
 
     If they are a sample and others have room, kube-scheduler is made to look again.
     """
 
     pod: PodFacts
-    asked: list[str]
+    nodes: list[str]
 
 
 # Moves ----------------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class MoveAnswered:
     """The API made a migration that we ordered, certainly did not or was never asked to, or may have made it."""
 
     migration: ObjectName
-    outcome: Outcome
+    outcome: WriteEnd
 
 
 # Requests of pods (B.10) ----------------------------------------------------------------------------------------------

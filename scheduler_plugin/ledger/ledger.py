@@ -139,8 +139,8 @@ def _reported(state: LedgerState, event: Report, now: Instant) -> Effects:
     match event:
         case BindEnded():
             return binding.bind_ended(state, event)
-        case PodRefused(pod, asked):
-            return binding.look_further(state, pod, asked)
+        case PodRefused(pod, nodes):
+            return binding.look_further(state, pod, nodes)
         case MoveAnswered(migration, outcome):
             return migration_reservations.move_answered(state, migration, outcome)
         case ResizeRefused():

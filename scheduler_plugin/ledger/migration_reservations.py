@@ -18,7 +18,7 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount, claim_size
-from scheduler_plugin.ledger.events import Outcome
+from scheduler_plugin.ledger.events import WriteEnd
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN, Creation, Migration, Move, carried_out
 from scheduler_plugin.ledger.outcomes import (
@@ -103,16 +103,16 @@ def _forget(state: LedgerState, migration: Migration) -> None:
     state.close_claim(migration.reservation_uid)
 
 
-def move_answered(state: LedgerState, name: ObjectName, outcome: Outcome) -> Effects:
+def move_answered(state: LedgerState, name: ObjectName, outcome: WriteEnd) -> Effects:
     """The API made the migration, certainly did not, or the outcome is unknown and it has to be read."""
     migration = state.migrations.named.get(name)
     # One that was seen exists, whatever was answered.
     if migration is None or migration.facts is not None:
         return ()
-    if outcome is Outcome.REFUSED:
+    if outcome is WriteEnd.REFUSED:
         lose_migration(state, name)
         return ()
-    is_unsure = outcome is Outcome.UNKNOWN
+    is_unsure = outcome is WriteEnd.UNKNOWN
     migration.creation = Creation.UNSURE if is_unsure else Creation.DONE
     return (ReadMigration(name),) if is_unsure else ()
 

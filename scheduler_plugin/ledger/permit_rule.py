@@ -20,7 +20,7 @@ from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.agent_messages import Message
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.believed import believed, judge_again
-from scheduler_plugin.ledger.events import AgentAsked, Outcome, PermitWritten
+from scheduler_plugin.ledger.events import AgentAsked, PermitWritten, WriteEnd
 from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import (
     NotReadyError,
@@ -215,9 +215,9 @@ def permit_written(state: LedgerState, event: PermitWritten) -> None:
         return
     before, reserved = account.facts, account.reserved
     facts = event.facts and believed(state, event.facts)
-    if event.outcome is Outcome.UNKNOWN:
+    if event.outcome is WriteEnd.UNKNOWN:
         account.unsure(event.revision, event.version)
-    elif event.outcome is Outcome.REFUSED or facts is None:
+    elif event.outcome is WriteEnd.REFUSED or facts is None:
         account.refused(event.revision, event.why, facts)
     else:
         account.confirmed(event.revision, facts)

@@ -57,7 +57,7 @@ class BackgroundTasks:
         if pod_now is not None and pod_now.node is None and self._unanswered.may_land(uid, self._context.clock.now()):
             return pod_now
         self._unanswered.settled(uid)
-        self._context.apply(PodRead(uid, pod_now))
+        self._context.report(PodRead(uid, pod_now))
         return pod_now
 
     async def _fresh(self, uid: str, pod: ObjectName) -> PodFacts | None:
@@ -106,7 +106,7 @@ class BackgroundTasks:
         while True:
             await self._context.clock.sleep(TIME_STEP)
             if self._context.ledger.is_ready:
-                self._context.apply(TimePassed())
+                self._context.report(TimePassed())
 
     async def _read(self) -> Never:
         while True:

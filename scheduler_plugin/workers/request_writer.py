@@ -129,7 +129,7 @@ class RequestWriter:
                 self._offered = is_offered
         limits_cpu = context.feed.settings.limits_cpu
         # Without ``pods/resize`` permits do not wait for requests. While that is unknown, they do.
-        context.apply(RequestsFollow(is_wanted, can=self._offered is not False, limits_cpu=limits_cpu))
+        context.report(RequestsFollow(is_wanted, can=self._offered is not False, limits_cpu=limits_cpu))
         context.telemetry.requests.followed.set(context.ledger.follows_requests)
 
     async def _round(self) -> None:
@@ -197,7 +197,7 @@ class RequestWriter:
             await self._refused(order, error)
         except ApiError as error:
             self._tell(order, error)
-            self._context.apply(ResizeUnanswered(order, str(error)))
+            self._context.report(ResizeUnanswered(order, str(error)))
         self._context.telemetry.requests.writes.labels(outcome).inc()
         if order.withdraws and outcome == "written":
             self._note_withdrawn(order)
@@ -207,7 +207,7 @@ class RequestWriter:
         """Record what a webhook left of the write: the rest counts as refused."""
         runner = None if found is None else found.runner
         if runner is not None and runner.asked != order.size:
-            self._context.apply(ResizeRefused(order, f"the API server has made them {runner.asked}"))
+            self._context.report(ResizeRefused(order, f"the API server has made them {runner.asked}"))
 
     def _note_withdrawn(self, order: ResizePod) -> None:
         verdict = order.withdraws if order.withdraws in VERDICTS else "other"
@@ -220,7 +220,7 @@ class RequestWriter:
         is_final, is_of_size = error.refusal.is_by_validation, error.kind not in WHATEVER_SIZE
         if not is_conflict:
             self._tell(order, error)
-        self._context.apply(ResizeRefused(order, "" if is_conflict else str(error), is_final, is_of_size))
+        self._context.report(ResizeRefused(order, "" if is_conflict else str(error), is_final, is_of_size))
         # The pod may be gone, or the API server was downgraded: ask it again.
         if error.kind is RefusalKind.NOT_FOUND and self._offered:
             self._offered = None

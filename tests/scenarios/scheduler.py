@@ -39,7 +39,6 @@ from scheduler_plugin.ledger.events import (
     MoveWanted,
     NodeGone,
     NodeSeen,
-    Outcome,
     PermitWritten,
     PodGone,
     PodRead,
@@ -47,6 +46,7 @@ from scheduler_plugin.ledger.events import (
     PodToBind,
     VmGone,
     VmSeen,
+    WriteEnd,
 )
 from scheduler_plugin.placement import FITS
 from scheduler_plugin.planner import MigrationPolicy, Now, Planner, Rest, completed
@@ -198,11 +198,11 @@ class Scheduler:
             self.late_binds.append(bind)
         landed = outcome in ("answered", "lost") and self.cluster.bind(bind.uid, bind.node)
         if outcome == "refused":
-            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, Outcome.REFUSED), now))
+            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, WriteEnd.REFUSED), now))
         elif landed and outcome == "answered":
-            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, Outcome.DONE), now))
+            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, WriteEnd.DONE), now))
         else:
-            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, Outcome.UNKNOWN), now))
+            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, WriteEnd.UNKNOWN), now))
 
     def read(self, now: Instant) -> None:
         """Reads one pod whose bind is in doubt."""
@@ -240,11 +240,11 @@ class Scheduler:
         elif outcome == "late":
             self.late_creations.append(order)
         if outcome == "answered":
-            self._do(self.ledger.apply(MoveAnswered(order.migration, Outcome.DONE), now))
+            self._do(self.ledger.apply(MoveAnswered(order.migration, WriteEnd.DONE), now))
         elif outcome == "refused":
-            self._do(self.ledger.apply(MoveAnswered(order.migration, Outcome.REFUSED), now))
+            self._do(self.ledger.apply(MoveAnswered(order.migration, WriteEnd.REFUSED), now))
         else:
-            self._do(self.ledger.apply(MoveAnswered(order.migration, Outcome.UNKNOWN), now))
+            self._do(self.ledger.apply(MoveAnswered(order.migration, WriteEnd.UNKNOWN), now))
 
     def settle(self, now: Instant) -> None:
         """Reads a migration whose creation is in doubt; that there is none is believed once none can come any more."""
@@ -256,7 +256,7 @@ class Scheduler:
         elif any(order.migration == doubt.migration for order in self.late_creations):
             self.doubts.append(doubt)
         else:
-            self._do(self.ledger.apply(MoveAnswered(doubt.migration, Outcome.REFUSED), now))
+            self._do(self.ledger.apply(MoveAnswered(doubt.migration, WriteEnd.REFUSED), now))
 
     def _make(self, order: CreateMigration) -> None:
         self.controller.create(order.migration, order.move.vm, order.move.target, is_ours=True)
@@ -296,7 +296,7 @@ class Scheduler:
         if outcome == "answered" and found is not None:
             self._do(self.ledger.apply(permit_stored(effect.revision, found.facts()), now))
         else:
-            self._do(self.ledger.apply(PermitWritten(vm, effect.revision, Outcome.UNKNOWN, version=base), now))
+            self._do(self.ledger.apply(PermitWritten(vm, effect.revision, WriteEnd.UNKNOWN, version=base), now))
         for entry in [entry for entry in self.waiting if entry[0].vm == vm]:
             self.waiting.remove(entry)
             stored = outcome == "answered" and entry[0].revision == effect.revision

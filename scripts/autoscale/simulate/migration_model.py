@@ -13,7 +13,7 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move
-from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, MoveAnswered, MoveWanted, Outcome, PodGone
+from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, MoveAnswered, MoveWanted, PodGone, WriteEnd
 from scheduler_plugin.placement import FITS
 from scheduler_plugin.planner import (
     Freedom,
@@ -164,7 +164,7 @@ class SimulatedMigrations:
         # Nothing lies between plan and reservation here, so a refusal is a bug.
         if answer.verdict is not FITS:
             raise RuntimeError(f"the planner's own move {move} is refused: {answer}")
-        ledger.apply(MoveAnswered(name, Outcome.DONE), now)
+        ledger.apply(MoveAnswered(name, WriteEnd.DONE), now)
         facts = MigrationFacts(
             name,
             name.name,

@@ -15,11 +15,11 @@ from scheduler_plugin.ledger.events import (
     AgentAsked,
     BindEnded,
     Listed,
-    Outcome,
     PermitWritten,
     PodSeen,
     PodToBind,
     VmSeen,
+    WriteEnd,
 )
 from scheduler_plugin.placement import FITS
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettingsError
@@ -56,7 +56,7 @@ class SimulatedCluster:
             vm.version += 1
             vm.permit = decision.persist.permit
             # The permit is stored before the answer, as in the real scheduler.
-            written = PermitWritten(vm.name, decision.persist.revision, Outcome.DONE, self.facts(vm))
+            written = PermitWritten(vm.name, decision.persist.revision, WriteEnd.DONE, self.facts(vm))
             self.ledger.apply(written, now)
             self.touched.add(vm.node)
         # Requests for less are always granted and would hide the denials.
@@ -121,7 +121,7 @@ class SimulatedCluster:
         """Binds the pod, as the scheduler and the API do it. False if the scheduler refuses."""
         if self.ledger.apply(PodToBind(pod, node), now).verdict is not FITS:
             return False
-        self.ledger.apply(BindEnded(pod.uid, node, Outcome.DONE), now)
+        self.ledger.apply(BindEnded(pod.uid, node, WriteEnd.DONE), now)
         self.ledger.apply(PodSeen(replace(pod, node=node)), now)
         self.touched.add(node)
         return True

@@ -23,17 +23,17 @@ from scheduler_plugin.ledger import (
     VmFacts,
     violations,
 )
+from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
 from scheduler_plugin.ledger.events import (
     AgentAsked,
     Fact,
     Listed,
-    Outcome,
     PermitWritten,
     Report,
     SettingsRead,
     VmSeen,
+    WriteEnd,
 )
-from scheduler_plugin.ledger.sampled_pods import PERCENT
 
 NOW = Instant(1000.0)
 LATER = Instant(NOW + 60.0)
@@ -116,7 +116,7 @@ def migration(
 
 def permit_stored(revision: int, facts: VmFacts) -> PermitWritten:
     """The API took a write of a permit, and returned ``facts``."""
-    return PermitWritten(facts.name, revision, Outcome.DONE, facts)
+    return PermitWritten(facts.name, revision, WriteEnd.DONE, facts)
 
 
 def settings_read(

@@ -13,7 +13,6 @@ from scheduler_plugin.ledger.events import (
     Listed,
     MigrationSeen,
     MoveWanted,
-    Outcome,
     PermitWritten,
     PodGone,
     PodSeen,
@@ -21,6 +20,7 @@ from scheduler_plugin.ledger.events import (
     VersionsForgotten,
     VmGone,
     VmSeen,
+    WriteEnd,
 )
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
@@ -159,7 +159,7 @@ def test_opt_out_during_downtime_is_taken_back() -> None:
     effects = ledger.apply(Listed([node()], [vm_pod("a", "n1")], [opted_out("a", 1, permit=8)]), NOW)
     assert (effects, ledger.nodes["n1"].reserved) == ((), amount(8))
     assert ledger.apply(TimePassed(), AFTER) == (taken_back(1, 1),)
-    ledger.apply(PermitWritten(name("a"), 1, Outcome.REFUSED, why="403"), LATER)
+    ledger.apply(PermitWritten(name("a"), 1, WriteEnd.REFUSED, why="403"), LATER)
     assert ledger.nodes["n1"].reserved == amount(8)
     assert ledger.apply(TimePassed(), LATER) == (taken_back(1, 2),)
     ledger.apply(permit_stored(2, opted_out("a", 1, permit=1, version=2)), LATER)
@@ -236,7 +236,7 @@ def test_orphaned_permit_is_taken_back() -> None:
 def test_failed_take_back_is_retried() -> None:
     fleet = Fleet(node(total=4), pending("a", 2, permit=8))
     assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == []
-    fleet.apply(PermitWritten(name("a"), 1, Outcome.UNKNOWN))
+    fleet.apply(PermitWritten(name("a"), 1, WriteEnd.UNKNOWN))
     (order,) = fleet.apply(TimePassed(), LATER)
     assert isinstance(order, PersistPermit)
     assert order == taken_back(2, order.revision)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.units import Resources
 from scheduler_plugin.constraints import NodeTraits, Taint
-from scheduler_plugin.ledger.assumed_pods import KEPT, AssumedPods
+from scheduler_plugin.ledger.accounts.assumed_pods import KEPT, AssumedPods
 from scheduler_plugin.ledger.events import PodGone, PodToBind, VmSeen
 from scheduler_plugin.placement import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod

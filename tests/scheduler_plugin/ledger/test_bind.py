@@ -19,12 +19,12 @@ from scheduler_plugin.ledger.events import (
     BindEnded,
     Listed,
     MigrationSeen,
-    Outcome,
     PodGone,
     PodRead,
     PodSeen,
     PodToBind,
     VersionsForgotten,
+    WriteEnd,
 )
 from scheduler_plugin.placement import FITS, NO_FREE_CPU, UNKNOWN_NODE, Refused
 from tests.scheduler_plugin.ledger.fleet import (
@@ -63,7 +63,7 @@ def test_three_pods_race_for_room_for_one() -> None:
 
 def test_bound_pod_is_reserved_once() -> None:
     fleet, pod = tentative()
-    fleet.apply(BindEnded(pod.uid, "n1", Outcome.DONE))
+    fleet.apply(BindEnded(pod.uid, "n1", WriteEnd.DONE))
     assert fleet.ledger.claims[pod.uid].state is ClaimState.CONFIRMED
     for _ in range(2):
         fleet.apply(PodSeen(plain_pod("a", amount(2), "n1")))
@@ -74,7 +74,7 @@ def test_bound_pod_is_reserved_once() -> None:
 def test_repeated_bind_reserves_once() -> None:
     fleet, pod = tentative()
     assert fleet.ledger.apply(PodToBind(pod, "n1"), LATER) == RESERVED
-    fleet.apply(BindEnded(pod.uid, "n1", Outcome.DONE))
+    fleet.apply(BindEnded(pod.uid, "n1", WriteEnd.DONE))
     assert fleet.ledger.apply(PodToBind(pod, "n1"), LATER) == Reservation(FITS, needs_bind=False)
     assert fleet.on("n1") == amount(2)
 
@@ -92,7 +92,7 @@ def test_second_node_bind_is_refused() -> None:
 def test_certain_refusal_frees_for_another_node() -> None:
     fleet, pod = tentative()
     for _ in range(2):
-        fleet.apply(BindEnded(pod.uid, "n1", Outcome.REFUSED))
+        fleet.apply(BindEnded(pod.uid, "n1", WriteEnd.REFUSED))
     assert fleet.on("n1") == ZERO
     assert fleet.ledger.apply(PodToBind(pod, "n2"), LATER) == RESERVED
 
@@ -100,30 +100,30 @@ def test_certain_refusal_frees_for_another_node() -> None:
 def test_last_refusal_releases() -> None:
     fleet, pod = tentative()
     fleet.ledger.apply(PodToBind(pod, "n1"), LATER)
-    fleet.apply(BindEnded(pod.uid, "n1", Outcome.REFUSED))
+    fleet.apply(BindEnded(pod.uid, "n1", WriteEnd.REFUSED))
     assert fleet.on("n1") == amount(2)
-    fleet.apply(BindEnded(pod.uid, "n1", Outcome.REFUSED))
+    fleet.apply(BindEnded(pod.uid, "n1", WriteEnd.REFUSED))
     assert fleet.on("n1") == ZERO
 
 
 def test_late_refusal_keeps_bound_pod() -> None:
     fleet, pod = tentative()
     fleet.apply(PodSeen(plain_pod("a", amount(2), "n1")))
-    fleet.apply(BindEnded(pod.uid, "n1", Outcome.REFUSED))
-    assert fleet.ledger.apply(BindEnded(pod.uid, "n1", Outcome.UNKNOWN), LATER) == ()
+    fleet.apply(BindEnded(pod.uid, "n1", WriteEnd.REFUSED))
+    assert fleet.ledger.apply(BindEnded(pod.uid, "n1", WriteEnd.UNKNOWN), LATER) == ()
     assert fleet.on("n1") == amount(2)
 
 
 def test_a_refusal_for_another_node_releases_nothing() -> None:
     fleet, pod = tentative()
-    fleet.apply(BindEnded(pod.uid, "n2", Outcome.REFUSED))
-    fleet.apply(BindEnded(pod.uid, "n2", Outcome.DONE))
+    fleet.apply(BindEnded(pod.uid, "n2", WriteEnd.REFUSED))
+    fleet.apply(BindEnded(pod.uid, "n2", WriteEnd.DONE))
     assert fleet.ledger.claims[pod.uid].state is ClaimState.TENTATIVE
 
 
 def test_released_then_bound_is_reserved_once() -> None:
     fleet, pod = tentative()
-    fleet.apply(BindEnded(pod.uid, "n1", Outcome.REFUSED))
+    fleet.apply(BindEnded(pod.uid, "n1", WriteEnd.REFUSED))
     fleet.apply(PodSeen(plain_pod("a", amount(2), "n1")))
     assert fleet.on("n1") == amount(2)
 
@@ -139,9 +139,9 @@ def test_reservation_follows_observed_node() -> None:
 
 def test_unknown_outcome_keeps_reservation() -> None:
     fleet, pod = tentative()
-    assert fleet.ledger.apply(BindEnded(pod.uid, "n1", Outcome.UNKNOWN), LATER) == (ReadPod(pod.uid, pod.name),)
+    assert fleet.ledger.apply(BindEnded(pod.uid, "n1", WriteEnd.UNKNOWN), LATER) == (ReadPod(pod.uid, pod.name),)
     fleet.apply(PodSeen(pod))
-    fleet.apply(BindEnded(pod.uid, "n1", Outcome.REFUSED))
+    fleet.apply(BindEnded(pod.uid, "n1", WriteEnd.REFUSED))
     assert fleet.on("n1") == amount(2)
     fleet.apply(PodRead(pod.uid, pod))
     assert fleet.on("n1") == ZERO
@@ -149,14 +149,14 @@ def test_unknown_outcome_keeps_reservation() -> None:
 
 def test_read_settles_bound_node() -> None:
     fleet, pod = tentative()
-    fleet.ledger.apply(BindEnded(pod.uid, "n1", Outcome.UNKNOWN), LATER)
+    fleet.ledger.apply(BindEnded(pod.uid, "n1", WriteEnd.UNKNOWN), LATER)
     fleet.apply(PodRead(pod.uid, plain_pod("a", amount(2), "n2")))
     assert (fleet.on("n1"), fleet.on("n2")) == (ZERO, amount(2))
 
 
 def test_read_waits_for_calls_in_flight() -> None:
     fleet, pod = tentative()
-    fleet.ledger.apply(BindEnded(pod.uid, "n1", Outcome.UNKNOWN), LATER)
+    fleet.ledger.apply(BindEnded(pod.uid, "n1", WriteEnd.UNKNOWN), LATER)
     assert fleet.ledger.apply(PodToBind(pod, "n1"), LATER) == RESERVED
     fleet.apply(PodRead(pod.uid, pod))
     assert fleet.on("n1") == amount(2)
@@ -164,7 +164,7 @@ def test_read_waits_for_calls_in_flight() -> None:
 
 def test_a_read_that_finds_no_pod_releases() -> None:
     fleet, pod = tentative()
-    fleet.ledger.apply(BindEnded(pod.uid, "n1", Outcome.UNKNOWN), LATER)
+    fleet.ledger.apply(BindEnded(pod.uid, "n1", WriteEnd.UNKNOWN), LATER)
     fleet.apply(PodRead(pod.uid, None))
     assert fleet.on("n1") == ZERO
 
@@ -179,7 +179,7 @@ def test_deletion_before_bind_is_final() -> None:
     fleet, pod = tentative()
     for _ in range(2):
         fleet.apply(PodGone(pod.uid))
-    fleet.apply(BindEnded(pod.uid, "n1", Outcome.DONE))
+    fleet.apply(BindEnded(pod.uid, "n1", WriteEnd.DONE))
     fleet.apply(PodSeen(plain_pod("a", amount(2), "n1")))
     assert fleet.on("n1") == ZERO
     with pytest.raises(UnknownPodError, match="pod db/a is deleted or has finished"):
@@ -280,7 +280,7 @@ def test_confirmed_bind_is_in_doubt_after_a_restore() -> None:
     """The watch has not shown the pod on its node yet, and never will: in the restored store it has none."""
     fleet, pod = Fleet(node()), plain_pod("p", amount(2))
     assert fleet.ledger.apply(PodToBind(pod, "n1"), LATER).needs_bind
-    fleet.apply(BindEnded("uid-p", "n1", Outcome.DONE))
+    fleet.apply(BindEnded("uid-p", "n1", WriteEnd.DONE))
     assert not fleet.ledger.apply(PodToBind(pod, "n1"), LATER).needs_bind
     fleet.ledger.apply(VersionsForgotten(), LATER)
     assert fleet.apply(Listed([node()], [pod], []), LATER) == (ReadPod("uid-p", pod.name),)

@@ -12,13 +12,13 @@ from scheduler_plugin.ledger.events import (
     Listed,
     NodeGone,
     NodeSeen,
-    Outcome,
     PermitWritten,
     PodGone,
     PodSeen,
     PodToBind,
     VmGone,
     VmSeen,
+    WriteEnd,
 )
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
@@ -113,7 +113,7 @@ def test_older_list_keeps_newer_bind() -> None:
     fleet = Fleet(node())
     for pod in (plain_pod("a", amount(1)), plain_pod("b", amount(1))):
         fleet.ledger.apply(PodToBind(pod, "n1"), LATER)
-    fleet.ledger.apply(BindEnded("uid-b", "n1", Outcome.DONE), LATER)
+    fleet.ledger.apply(BindEnded("uid-b", "n1", WriteEnd.DONE), LATER)
     doubts = fleet.apply(Listed([node()], [], []), LATER)
     assert doubts == (ReadPod("uid-a", name("a")), ReadPod("uid-b", name("b")))
     assert fleet.on("n1") == amount(2)
@@ -166,7 +166,7 @@ def test_pod_before_vm_counts_requests() -> None:
 def test_pod_only_account_goes_with_pod() -> None:
     fleet = Fleet(node(), vm_pod("a", "n1"))
     fleet.apply(PodGone("uid-a"))
-    assert fleet.ledger.apply(PermitWritten(name("a"), 1, Outcome.UNKNOWN), LATER) == ()
+    assert fleet.ledger.apply(PermitWritten(name("a"), 1, WriteEnd.UNKNOWN), LATER) == ()
     assert fleet.on("n1") == ZERO
 
 
@@ -175,7 +175,7 @@ def test_vm_without_pod_restarts_from_api() -> None:
     fleet.ask("a", amount(5), number=9)
     fleet.apply(PodGone("uid-a"))
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(5)
-    fleet.apply(PermitWritten(name("a"), 1, Outcome.UNKNOWN, version=1))
+    fleet.apply(PermitWritten(name("a"), 1, WriteEnd.UNKNOWN, version=1))
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(5)
     fleet.apply(VmSeen(vm("a", amount(1), version=5)), LATER)
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(1), "it was for an older version"

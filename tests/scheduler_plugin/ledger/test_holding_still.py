@@ -7,7 +7,7 @@ from dataclasses import replace
 from protocol.messages import AgentRequest
 from protocol.units import Instant
 from scheduler_plugin.ledger import PermitDecision
-from scheduler_plugin.ledger.events import AgentAsked, BindEnded, MigrationSeen, Outcome, PodToBind
+from scheduler_plugin.ledger.events import AgentAsked, BindEnded, MigrationSeen, PodToBind, WriteEnd
 from scheduler_plugin.placement import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name
 from tests.scheduler_plugin.ledger.moving import FAILED, RUNNING, on_both, reserved_move, target_pod
@@ -53,7 +53,7 @@ def test_a_late_message_gets_no_more_either() -> None:
 
 def test_target_without_node_frees_growth() -> None:
     fleet = placed()
-    fleet.apply(BindEnded("uid-t", "n2", Outcome.REFUSED))
+    fleet.apply(BindEnded("uid-t", "n2", WriteEnd.REFUSED))
     assert asked(fleet, 4, 2) == (False, 4)
 
 

@@ -16,10 +16,10 @@ from scheduler_plugin.ledger.events import (
     MoveWanted,
     NodeGone,
     NodeSeen,
-    Outcome,
     PodSeen,
     PodToBind,
     VmSeen,
+    WriteEnd,
 )
 from scheduler_plugin.placement import CORDONED, NO_FREE_CPU
 from tests.scheduler_plugin.ledger.fleet import (
@@ -76,14 +76,14 @@ def test_ended_booking_wakes_waiters() -> None:
     fleet = two_nodes(total=3)
     fleet.did(fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).effects)
     assert not fleet.ledger.filter(plain_pod("b", amount(2)), ["n2"]).fits
-    assert fleet.apply(MoveAnswered(ONE, Outcome.REFUSED)) == (RoomFreed("n2"),)
+    assert fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED)) == (RoomFreed("n2"),)
 
 
 def test_a_booking_takes_nobodys_name() -> None:
     fleet = reserved_move()
     assert fleet.ledger.uid_of(ONE) is None
     fleet.apply(PodSeen(PodFacts("uid-x", ONE, amount(1), None, "n1")))
-    fleet.apply(MoveAnswered(ONE, Outcome.REFUSED))
+    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
     assert fleet.ledger.uid_of(ONE) == "uid-x"
 
 

@@ -23,9 +23,9 @@ from scheduler_plugin.ledger.events import (
     MoveAnswered,
     MoveWanted,
     NodeSeen,
-    Outcome,
     PodSeen,
     PodToBind,
+    WriteEnd,
 )
 from scheduler_plugin.ledger.migration_reservations import NOT_SETTLED, ON_THE_WAY, STAYS_AWAY, TAKEN
 from scheduler_plugin.placement import CORDONED, FITS, NO_FREE_CPU, UNKNOWN_NODE, NeverFits
@@ -156,30 +156,30 @@ def test_a_booking_follows_its_vm() -> None:
 
 def test_a_refused_creation_ends_booking_and_order() -> None:
     fleet = reserved_move()
-    fleet.apply(MoveAnswered(ONE, Outcome.REFUSED))
-    fleet.apply(MoveAnswered(ONE, Outcome.REFUSED))
+    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
+    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
     assert (on_both(fleet), dict(fleet.ledger.migrations)) == ((2, 0), {})
     assert fleet.ask("a", amount(3), number=1).migrate is False
 
 
 def test_unknown_creation_keeps_everything() -> None:
     fleet = reserved_move()
-    assert fleet.apply(MoveAnswered(ONE, Outcome.UNKNOWN)) == (ReadMigration(ONE),)
+    assert fleet.apply(MoveAnswered(ONE, WriteEnd.UNKNOWN)) == (ReadMigration(ONE),)
     assert on_both(fleet) == (2, 2)
     fleet.apply(MigrationSeen(migration("a", PENDING, to="n2")), LATER)
-    fleet.apply(MoveAnswered(ONE, Outcome.REFUSED))
-    assert fleet.ledger.apply(MoveAnswered(ONE, Outcome.UNKNOWN), LATER) == ()
+    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
+    assert fleet.ledger.apply(MoveAnswered(ONE, WriteEnd.UNKNOWN), LATER) == ()
     assert on_both(fleet) == (2, 2)
 
 
 def test_unordered_migration_news_is_ignored() -> None:
     fleet = two_nodes()
     assert (
-        fleet.ledger.apply(MoveAnswered(ONE, Outcome.DONE), LATER)
-        == fleet.ledger.apply(MoveAnswered(ONE, Outcome.UNKNOWN), LATER)
+        fleet.ledger.apply(MoveAnswered(ONE, WriteEnd.DONE), LATER)
+        == fleet.ledger.apply(MoveAnswered(ONE, WriteEnd.UNKNOWN), LATER)
         == ()
     )
-    fleet.apply(MoveAnswered(ONE, Outcome.REFUSED))
+    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
     fleet.apply(MigrationGone(ONE))
     assert dict(fleet.ledger.migrations) == {}
 
@@ -188,7 +188,7 @@ def test_list_ends_seen_questions_created() -> None:
     fleet = reserved_move()
     facts = [node(), node("n2")], [vm_pod("a", "n1")], list(fleet.vms.values())
     assert fleet.apply(Listed(*facts), LATER) == ()
-    assert fleet.ledger.apply(MoveAnswered(ONE, Outcome.DONE), LATER) == ()
+    assert fleet.ledger.apply(MoveAnswered(ONE, WriteEnd.DONE), LATER) == ()
     assert fleet.apply(Listed(*facts), LATER) == (ReadMigration(ONE),)
     assert on_both(fleet) == (2, 2)
     fleet.apply(Listed(*facts, [migration("a", to="n2")]), LATER)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from protocol.units import Instant
 from scheduler_plugin.ledger import Ledger, PermitDecision, PersistPermit
 from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
-from scheduler_plugin.ledger.events import Listed, Outcome, PermitWritten, PodGone, VmGone, VmSeen
+from scheduler_plugin.ledger.events import Listed, PermitWritten, PodGone, VmGone, VmSeen, WriteEnd
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, UNIT, Fleet, amount, name, node, permit_stored, vm, vm_pod
 
 HOLDERS = ("uid-a", "uid-a")
@@ -78,7 +78,7 @@ def test_unknown_write_is_reordered() -> None:
     first = fleet.ask("a", amount(4), number=1)
     assert first.persist is not None
     for revision in (first.persist.revision, 99):
-        fleet.apply(PermitWritten(name("a"), revision, Outcome.UNKNOWN))
+        fleet.apply(PermitWritten(name("a"), revision, WriteEnd.UNKNOWN))
     again = fleet.ask("a", amount(4), number=2)
     assert again.persist == order(4, 2)
     fleet.store(again)
@@ -90,7 +90,7 @@ def test_unknown_decrease_may_be_stored() -> None:
     fleet.grant("a", amount(4), number=1)
     down = fleet.ask("a", amount(1), number=2)
     assert down.persist is not None
-    fleet.apply(PermitWritten(name("a"), down.persist.revision, Outcome.UNKNOWN))
+    fleet.apply(PermitWritten(name("a"), down.persist.revision, WriteEnd.UNKNOWN))
     up = fleet.ask("a", amount(3), number=3)
     assert up.persist is not None
     assert up.persist.before_answer
@@ -135,7 +135,7 @@ def test_confirmation_for_other_uid_is_ignored() -> None:
 def test_outcomes_for_forgotten_vm_are_ignored() -> None:
     fleet = Fleet(node())
     assert fleet.ledger.apply(permit_stored(1, vm("a", amount(1))), LATER) == ()
-    assert fleet.ledger.apply(PermitWritten(name("a"), 1, Outcome.UNKNOWN), LATER) == ()
+    assert fleet.ledger.apply(PermitWritten(name("a"), 1, WriteEnd.UNKNOWN), LATER) == ()
 
 
 def test_removed_permit_is_rewritten() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scheduler_plugin.ledger import RoomFreed
+from scheduler_plugin.ledger.accounts.sampled_pods import KEPT, SampledPods
 from scheduler_plugin.ledger.events import PodGone, PodRefused, PodSeen, PodToBind
-from scheduler_plugin.ledger.sampled_pods import KEPT, SampledPods
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, node, plain_pod, settings_read
 
 FULL = [f"full-{number:03}" for number in range(100)]

@@ -19,13 +19,13 @@ from scheduler_plugin.ledger.events import (
     MigrationSeen,
     MoveWanted,
     NodeSeen,
-    Outcome,
     PodGone,
     PodSeen,
     PodToBind,
     RequestsFollow,
     ResizeDue,
     VmSeen,
+    WriteEnd,
 )
 from scheduler_plugin.ledger.migration_reservations import OTHER_VM, OVER, STAYS_AWAY
 from scheduler_plugin.placement import FITS, NeverFits
@@ -71,7 +71,7 @@ def test_refused_target_bind_keeps_booking() -> None:
     fleet = two_nodes(total=3)
     fleet.did(fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).effects)
     fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER)
-    fleet.apply(BindEnded("uid-t", "n2", Outcome.REFUSED))
+    fleet.apply(BindEnded("uid-t", "n2", WriteEnd.REFUSED))
     assert (on_both(fleet), INCOMING in fleet.ledger.claims) == ((2, 2), True)
 
 

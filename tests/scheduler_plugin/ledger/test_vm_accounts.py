@@ -16,12 +16,12 @@ from scheduler_plugin.ledger.events import (
     MigrationGone,
     MigrationSeen,
     MoveWanted,
-    Outcome,
     PodGone,
     PodSeen,
     PodToBind,
     VmGone,
     VmSeen,
+    WriteEnd,
 )
 from scheduler_plugin.placement import FITS
 from tests.scheduler_plugin.ledger.fleet import (
@@ -79,7 +79,7 @@ def test_extra_pod_is_placed_normally() -> None:
     fleet = fleet_of(RUNS, runner())
     assert fleet.ledger.claim_of(backup(None)) == amount(1)
     assert fleet.ledger.apply(PodToBind(backup(None), "n1"), LATER).verdict is FITS
-    fleet.apply(BindEnded("uid-backup", "n1", Outcome.DONE))
+    fleet.apply(BindEnded("uid-backup", "n1", WriteEnd.DONE))
     assert fleet.on("n1") == amount(7)
 
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import ZERO, Instant
-from scheduler_plugin.ledger import Ledger, PodFacts, RoomFreed, waiting_pods
+from scheduler_plugin.ledger import Ledger, PodFacts, RoomFreed
+from scheduler_plugin.ledger.accounts import waiting_pods
+from scheduler_plugin.ledger.accounts.waiting_pods import WaitingPods
 from scheduler_plugin.ledger.events import (
     Listed,
     MigrationSeen,
@@ -18,7 +20,6 @@ from scheduler_plugin.ledger.events import (
     TimePassed,
     VmSeen,
 )
-from scheduler_plugin.ledger.waiting_pods import WaitingPods
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, node, plain_pod, vm, vm_pod
 
 

@@ -9,7 +9,15 @@ import pytest
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, PodFacts
-from scheduler_plugin.ledger.events import MigrationGone, MoveAnswered, NodeGone, NodeSeen, Outcome, PodGone, PodSeen
+from scheduler_plugin.ledger.events import (
+    MigrationGone,
+    MoveAnswered,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    WriteEnd,
+)
 from scheduler_plugin.planner import Cancel, MigrationPolicy, MovePlan, Rest
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, name
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
@@ -102,7 +110,7 @@ def test_unmade_order_does_not_blame_vm() -> None:
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
     fixture.plan()
-    fixture.fleet.apply(MoveAnswered(name("a-1"), Outcome.REFUSED))
+    fixture.fleet.apply(MoveAnswered(name("a-1"), WriteEnd.REFUSED))
     assert moves_first_after(fixture) == 20
 
 
@@ -161,7 +169,7 @@ def test_needless_move_is_cancelled_after_while() -> None:
     assert fixture.plan(after=9.9).cancels == ()
     plan = fixture.plan(after=0.1)
     assert plan == MovePlan(cancels=(Cancel(name("v0-1"), "node n1 does not need it any more"),))
-    fixture.fleet.apply(MoveAnswered(name("v0-1"), Outcome.REFUSED))
+    fixture.fleet.apply(MoveAnswered(name("v0-1"), WriteEnd.REFUSED))
     assert fixture.plan(after=60) == MovePlan()
     assert fixture.ledger.nodes["n1"].migrating == amount(0)
 

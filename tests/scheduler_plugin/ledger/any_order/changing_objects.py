@@ -16,7 +16,7 @@ from scheduler_plugin.ledger import (
     PodFacts,
     VmFacts,
 )
-from scheduler_plugin.ledger.events import BindEnded, Outcome, PodToBind
+from scheduler_plugin.ledger.events import BindEnded, PodToBind, WriteEnd
 from tests.scheduler_plugin.ledger.any_order.hearing_scheduler import HearingScheduler
 from tests.scheduler_plugin.ledger.any_order.undelivered_news import NODES, UNREADABLE, names, sizes
 from tests.scheduler_plugin.ledger.fleet import amount, name
@@ -99,7 +99,7 @@ class ChangingObjects(HearingScheduler):
                 return
             if not reservation.needs_bind:
                 return
-            self.did(self.ledger.apply(BindEnded(pod.uid, to, Outcome.DONE), self.now))
+            self.did(self.ledger.apply(BindEnded(pod.uid, to, WriteEnd.DONE), self.now))
         self.bound(pod, to)
 
     def bound(self, pod: PodFacts, to: str) -> None:

@@ -22,7 +22,6 @@ from scheduler_plugin.ledger.events import (
     Listed,
     MigrationGone,
     MigrationSeen,
-    Outcome,
     PermitWritten,
     PodGone,
     PodRead,
@@ -30,6 +29,7 @@ from scheduler_plugin.ledger.events import (
     TimePassed,
     VmGone,
     VmSeen,
+    WriteEnd,
 )
 from tests.scheduler_plugin.ledger.any_order.undelivered_news import NODES, Api, kinds, names
 from tests.scheduler_plugin.ledger.fleet import NOW, name, node, permit_stored
@@ -122,7 +122,7 @@ class HearingScheduler(RuleBasedStateMachine):
         if found is not None and found.uid == order.uid:
             stored = self.api.put_vm(replace(found, permit=order.permit))
         if stored is None or is_lost:
-            self.did(self.ledger.apply(PermitWritten(order.vm, order.revision, Outcome.UNKNOWN), self.now))
+            self.did(self.ledger.apply(PermitWritten(order.vm, order.revision, WriteEnd.UNKNOWN), self.now))
             return False
         self.did(self.ledger.apply(permit_stored(order.revision, stored), self.now))
         return True
