@@ -9,7 +9,7 @@ from msgspec import structs
 
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger import VmFacts
-from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
+from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
 from scheduler_plugin.ledger.events import Listed, NodeGone, NodeSeen, PodGone, PodSeen, TimePassed, VmGone, VmSeen
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
