@@ -259,7 +259,7 @@ class SettingsRead:
 
 @dataclass(frozen=True, slots=True)
 class RequestsFollow:
-    """Whether the requests of pods follow reservations: the settings say so, and the API server can.
+    """The requests of pods follow reservations, or no longer: the settings say so, and the API server ``can``.
 
     If it cannot, raised requests stay as they are.
     """

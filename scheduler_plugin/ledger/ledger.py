@@ -12,7 +12,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import overload
+from typing import assert_never, overload
 
 from protocol.units import Instant
 from scheduler_plugin.ledger import binding, listing, migration_reservations, permit_rule, request_orders
@@ -71,8 +71,8 @@ class Ledger(LedgerViews):
     ) -> PermitDecision | Reservation | MoveReservation | ResizeDecision | Effects:
         """Book ``event``, and decide what it asks. Carry out the effects, then report what became of them.
 
-        Events that ask for a decision may raise ``LedgerError``; then nothing has changed, but the turn of an agent
-        (``OtherAgentError``).
+        Events that ask for a decision may raise ``LedgerError``; then nothing has changed. ``OtherAgentError`` alone
+        keeps in mind what the agent that is refused says that it holds.
         """
         state = self._state
         match event:
@@ -152,4 +152,6 @@ def _reported(state: LedgerState, event: Report, now: Instant) -> Effects:
             state.scheduler, state.sampled.percent = event.scheduler, event.percent_of_nodes
         case RequestsFollow():
             request_orders.follow(state, event)
+        case _:
+            assert_never(event)
     return ()
