@@ -201,13 +201,6 @@ def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instan
 # Writes of permits ---------------------------------------------------------------------------------------------------
 
 
-def is_wanted(state: LedgerState, order: PersistPermit) -> bool:
-    """Return True if the write still makes sense: a permit is taken back only from a VM without an agent."""
-    account = state.vms.get(order.vm)
-    # Autoscaling may have been switched on again while the write waited in its queue.
-    return not order.takes_back or account is None or not (account.has_agent and account.claims)
-
-
 def permit_written(state: LedgerState, event: PermitWritten) -> None:
     """The write of a permit has ended."""
     account = state.vms.get(event.vm)

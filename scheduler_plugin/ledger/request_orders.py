@@ -90,15 +90,6 @@ def is_short(state: LedgerState, uid: str, request: AgentRequest) -> bool:
     return not bounded(account, request.resources).within(account.had.at_least(secured))
 
 
-def is_awaited(state: LedgerState, uid: str) -> bool:
-    """Return True if the pod asks for more than its kubelet has set aside, and the kubelet has not refused it."""
-    claim = state.claims.get(uid)
-    runner = None if claim is None else claim.pod.runner
-    if claim is None or runner is None or runner.problem or claim.resizes is None or claim.resizes.may_land:
-        return False
-    return claim.resizes.is_unanswered(runner)
-
-
 def raise_requests(state: LedgerState, uid: str, request: AgentRequest, now: Instant) -> ResizePod | None:
     """The write needed before the agent may get its request; None if none, or not now.
 

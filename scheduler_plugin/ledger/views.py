@@ -145,7 +145,9 @@ class LedgerViews:
 
     def wants(self, order: PersistPermit) -> bool:
         """Return True if the write still makes sense: a permit is taken back only from a VM without an agent."""
-        return permit_rule.is_wanted(self._state, order)
+        account = self._state.vms.get(order.vm)
+        # Autoscaling may have been switched on again while the write waited in its queue.
+        return not order.takes_back or account is None or not (account.has_agent and account.claims)
 
     @property
     def follows_requests(self) -> bool:
@@ -162,7 +164,11 @@ class LedgerViews:
 
     def is_awaited(self, uid: str) -> bool:
         """Return True if the pod asks for more than its kubelet has set aside, and the kubelet has not refused it."""
-        return request_orders.is_awaited(self._state, uid)
+        claim = self._state.claims.get(uid)
+        runner = None if claim is None else claim.pod.runner
+        if claim is None or runner is None or runner.problem or claim.resizes is None or claim.resizes.may_land:
+            return False
+        return claim.resizes.is_unanswered(runner)
 
     def is_unheld(self, uid: str) -> bool:
         """Return True if the pod's requests are less than its VM has reserved."""
