@@ -8,7 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from functools import partial
 from zlib import crc32
 
@@ -115,7 +115,7 @@ def look_further(state: LedgerState, pod: PodFacts, asked: list[str]) -> Effects
     return (RoomFreed(elsewhere),)
 
 
-def find_waiting(state: LedgerState, pods: list[PodFacts]) -> list[Effect]:
+def find_waiting(state: LedgerState, pods: Iterable[PodFacts]) -> list[Effect]:
     """Make the listed pods that kube-scheduler found no node for wait again; the calls for those that fit now."""
     everywhere, calls = frozenset(state.rooms), dict[str, None]()
     for pod in pods:

@@ -6,8 +6,7 @@ decision. How a write ended is reported to the ledger whoever waited for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection
 from enum import Enum
 
 import msgspec
@@ -30,93 +29,81 @@ class WriteEnd(Enum):
 # Facts of the Kubernetes API ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(msgspec.Struct, frozen=True, gc=False):
     """Complete lists: at the start, and whenever a watch had to list again. The ledger is ready afterwards.
 
     A pod that is missing is gone, unless its bind is younger than the list may be: that one is read again.
     """
 
-    nodes: Iterable[NodeFacts]
-    pods: Iterable[PodFacts]
-    vms: Iterable[VmFacts]
-    migrations: Iterable[MigrationFacts] = ()
+    nodes: Collection[NodeFacts]
+    pods: Collection[PodFacts]
+    vms: Collection[VmFacts]
+    migrations: Collection[MigrationFacts] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSeen:
+class NodeSeen(msgspec.Struct, frozen=True, gc=False):
     """A node appeared or changed, or its policy did."""
 
     node: NodeFacts
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGone:
+class NodeGone(msgspec.Struct, frozen=True, gc=False):
     """The node was deleted. Claims of pods still named on it stay on its book until the pods go."""
 
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodSeen:
+class PodSeen(msgspec.Struct, frozen=True, gc=False):
     """A pod appeared or changed. One that is on another node than reserved takes its reservation along."""
 
     pod: PodFacts
 
 
-@dataclass(frozen=True, slots=True)
-class PodGone:
+class PodGone(msgspec.Struct, frozen=True, gc=False):
     """The pod was deleted: whatever it held is free."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class PodRead:
+class PodRead(msgspec.Struct, frozen=True, gc=False):
     """A fresh read of a pod, as ``ReadPod`` orders; None if there is no such pod (or one with another UID)."""
 
     uid: str
     pod: PodFacts | None
 
 
-@dataclass(frozen=True, slots=True)
-class VmSeen:
+class VmSeen(msgspec.Struct, frozen=True, gc=False):
     """A VirtualMachine appeared or changed."""
 
     vm: VmFacts
 
 
-@dataclass(frozen=True, slots=True)
-class VmGone:
+class VmGone(msgspec.Struct, frozen=True, gc=False):
     """The VirtualMachine was deleted. Its pods hold their reservations until they go."""
 
     vm: ObjectName
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationSeen:
+class MigrationSeen(msgspec.Struct, frozen=True, gc=False):
     """A VirtualMachineMigration appeared or changed, or was read."""
 
     migration: MigrationFacts
 
 
-@dataclass(frozen=True, slots=True)
-class MigrationGone:
+class MigrationGone(msgspec.Struct, frozen=True, gc=False):
     """The VirtualMachineMigration was deleted: its reservation and its order end."""
 
     migration: ObjectName
 
 
-@dataclass(frozen=True, slots=True)
-class VersionsForgotten:
+class VersionsForgotten(msgspec.Struct, frozen=True, gc=False):
     """The API has gone back to an earlier state (its store was restored): what it says next is the newest there is.
 
     Nothing is decided until complete lists have been taken in (``Listed``).
     """
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(msgspec.Struct, frozen=True, gc=False):
     """Time to end promises to agents not heard from since a rebuild, and wishes of those that have fallen silent.
 
     Due every few seconds.
@@ -156,16 +143,14 @@ class PermitWritten(msgspec.Struct, frozen=True, gc=False):
 # kube-scheduler -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PodToBind:
+class PodToBind(msgspec.Struct, frozen=True, gc=False):
     """kube-scheduler wants the pod on ``node``. Answered by a ``Reservation``."""
 
     pod: PodFacts
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class BindEnded:
+class BindEnded(msgspec.Struct, frozen=True, gc=False):
     """The API has answered a bind, or not. A conflict is no certain refusal: its outcome is unknown."""
 
     uid: str
@@ -173,8 +158,7 @@ class BindEnded:
     outcome: WriteEnd
 
 
-@dataclass(frozen=True, slots=True)
-class PodRefused:
+class PodRefused(msgspec.Struct, frozen=True, gc=False):
     """``filter`` refused the pod on all ``nodes``.
 
     If they are a sample and others have room, kube-scheduler is made to look again.
@@ -187,16 +171,14 @@ class PodRefused:
 # Moves ----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MoveWanted:
+class MoveWanted(msgspec.Struct, frozen=True, gc=False):
     """The planner wants a VM moved, by a migration of this name (S4.9). Answered by a ``MoveReservation``."""
 
     move: Move
     migration: ObjectName
 
 
-@dataclass(frozen=True, slots=True)
-class MoveAnswered:
+class MoveAnswered(msgspec.Struct, frozen=True, gc=False):
     """The API made a migration that we ordered, certainly did not or was never asked to, or may have made it."""
 
     migration: ObjectName
@@ -206,23 +188,20 @@ class MoveAnswered:
 # Requests of pods (B.10) ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RaiseWanted:
+class RaiseWanted(msgspec.Struct, frozen=True, gc=False):
     """The pod's requests have to hold what the agent asks for first. Answered by a ``ResizeDecision``."""
 
     uid: str
     request: AgentRequest
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeDue:
+class ResizeDue(msgspec.Struct, frozen=True, gc=False):
     """The pod's requests may not be what they should be (``requests_astray``). Answered by a ``ResizeDecision``."""
 
     uid: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeRefused:
+class ResizeRefused(msgspec.Struct, frozen=True, gc=False):
     """The API server certainly did not make the write; ``why`` is empty if the pod had changed.
 
     ``is_final``: it never will, so that permits do not depend on this pod's requests. ``is_of_size``: it might have
@@ -235,8 +214,7 @@ class ResizeRefused:
     is_of_size: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeUnanswered:
+class ResizeUnanswered(msgspec.Struct, frozen=True, gc=False):
     """The outcome of the write is unknown, for the reason ``why``."""
 
     order: ResizePod
@@ -246,8 +224,7 @@ class ResizeUnanswered:
 # Settings -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsRead:
+class SettingsRead(msgspec.Struct, frozen=True, gc=False):
     """Scoring rules (S2.8b; prices come with the nodes), the ``schedulerName`` of pods that the extender places, and
     the part of the nodes that the kube-scheduler that asks looks at (1-100).
     """
@@ -257,8 +234,7 @@ class SettingsRead:
     percent_of_nodes: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestsFollow:
+class RequestsFollow(msgspec.Struct, frozen=True, gc=False):
     """The requests of pods follow reservations, or no longer: the settings say so, and the API server ``can``.
 
     If it cannot, raised requests stay as they are.

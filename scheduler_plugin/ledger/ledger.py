@@ -121,12 +121,12 @@ class Ledger(LedgerViews):
         return self._finish(outside=True)
 
     def _listed(self, lists: Listed, now: Instant) -> Effects:
-        is_first, pods = not self.is_ready, list(lists.pods)
-        doubtful = listing.take_in(self._state, replace(lists, pods=pods), now)
+        is_first = not self.is_ready
+        doubtful = listing.take_in(self._state, lists, now)
         effects = (*doubtful, *self._finish(outside=True))
         # Pods that the previous process refused wait for room here too: kube-scheduler does not ask about them again
         # by itself.
-        return (*effects, *binding.find_waiting(self._state, pods)) if is_first else effects
+        return (*effects, *binding.find_waiting(self._state, lists.pods)) if is_first else effects
 
     def _finish(self, *, outside: bool) -> Effects:
         """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""

@@ -5,6 +5,8 @@ Nodes go in before VMs before pods: a claim is bounded by its node, and takes it
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from protocol.units import Instant
 from scheduler_plugin.ledger import believed, binding, migration_reservations
 from scheduler_plugin.ledger.accounts.claims import ClaimState
@@ -17,11 +19,11 @@ from scheduler_plugin.ledger.state import LedgerState
 
 def take_in(state: LedgerState, lists: Listed, now: Instant) -> Effects:
     """Take in complete lists. Returns reads of what is missing but may be younger than its list."""
-    nodes, pods, is_first = list(lists.nodes), list(lists.pods), not state.is_ready
-    _list_nodes(state, nodes)
-    _list_vms(state, believed.at_rebuild(lists.vms, nodes, pods) if is_first else list(lists.vms), now)
-    doubtful = _list_pods(state, pods)
-    doubtful += migration_reservations.relist(state, list(lists.migrations), now)
+    is_first = not state.is_ready
+    _list_nodes(state, lists.nodes)
+    _list_vms(state, believed.at_rebuild(lists.vms, lists.nodes, lists.pods) if is_first else lists.vms, now)
+    doubtful = _list_pods(state, lists.pods)
+    doubtful += migration_reservations.relist(state, lists.migrations, now)
     if is_first:
         migration_reservations.fit_left(state)
         _rebuilt(state, now)
@@ -30,7 +32,7 @@ def take_in(state: LedgerState, lists: Listed, now: Instant) -> Effects:
     return tuple(doubtful)
 
 
-def _list_nodes(state: LedgerState, nodes: list[NodeFacts]) -> None:
+def _list_nodes(state: LedgerState, nodes: Collection[NodeFacts]) -> None:
     for node in nodes:
         see_node(state, node)
     for name in state.nodes.keys() - {node.name for node in nodes}:
@@ -47,7 +49,7 @@ def see_node(state: LedgerState, node: NodeFacts) -> None:
         believed.node_known(state, node.name)
 
 
-def _list_vms(state: LedgerState, vms: list[VmFacts], now: Instant) -> None:
+def _list_vms(state: LedgerState, vms: Collection[VmFacts], now: Instant) -> None:
     for vm in vms:
         # At a rebuild the whole list was judged together already.
         facts = believed.believed(state, vm) if state.is_ready else vm
@@ -56,7 +58,7 @@ def _list_vms(state: LedgerState, vms: list[VmFacts], now: Instant) -> None:
         state.lose_vm(name)
 
 
-def _list_pods(state: LedgerState, pods: list[PodFacts]) -> list[Effect]:
+def _list_pods(state: LedgerState, pods: Collection[PodFacts]) -> list[Effect]:
     """Take in the pods; returns reads of those that are missing but may be younger than the list."""
     doubtful: list[Effect] = []
     for pod in pods:

@@ -13,6 +13,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from protocol.messages import ObjectName
@@ -117,7 +118,7 @@ def move_answered(state: LedgerState, name: ObjectName, outcome: WriteEnd) -> Ef
     return (ReadMigration(name),) if is_unsure else ()
 
 
-def relist(state: LedgerState, listed: list[MigrationFacts], now: Instant) -> Effects:
+def relist(state: LedgerState, listed: Collection[MigrationFacts], now: Instant) -> Effects:
     """Take in a complete list. Returns reads of those that we ordered and never saw."""
     for facts in listed:
         see_migration(state, facts, now)
