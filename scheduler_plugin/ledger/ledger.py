@@ -16,7 +16,7 @@ from typing import assert_never, overload
 
 from protocol.units import Instant
 from scheduler_plugin.ledger import binding, listing, migration_reservations, permit_rule, request_orders
-from scheduler_plugin.ledger.believed import believed
+from scheduler_plugin.ledger.believed import believed, judge_all_again
 from scheduler_plugin.ledger.events import (
     AgentAsked,
     BindEnded,
@@ -113,6 +113,7 @@ class Ledger(LedgerViews):
                 return self._listed(event, now)
             case TimePassed():
                 state.lapse(now)
+                judge_all_again(state)
             case VersionsForgotten():
                 state.forget_versions()
                 return ()  # the reads that it orders wait for the lists

@@ -39,18 +39,17 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> PermitDecisio
     """
     state.require_ready()
     claim, request = claim_of(state, event.uid), event.request
-    # A part of the object did not count for lack of room; some may have become free.
-    if claim.vm is not None and claim.vm.facts is not None and claim.vm.facts.said is not None:
-        judge_again(state, claim.vm)
     account = _account(claim)
     policy = state.nodes[claim.node].policy
     if policy is None:
         raise NotReadyError(f"node {claim.node} of pod {request.pod} is not known yet")
-    reserved = account.reserved
     agent = event.agent or event.uid
     message = Message(claim.pod.uid, agent, request.sequence, request.resources, request.last_permit)
     if account.has_agent:
         _require_turn(state, claim, account, message, now)
+    # Changes the books, so nothing after it may raise: only ``finish`` publishes the new room to binds.
+    judge_again(state, account)
+    reserved = account.reserved
     permit, persist, outside = _decided(state, claim, account, message, now)
     if request.metrics is not None:
         claim.metrics = request.metrics

@@ -7,10 +7,21 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger import VmFacts
+from scheduler_plugin.ledger import LedgerError, VmFacts, violations
 from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
-from scheduler_plugin.ledger.events import Listed, NodeGone, NodeSeen, PodGone, PodSeen, TimePassed, VmGone, VmSeen
+from scheduler_plugin.ledger.events import (
+    AgentAsked,
+    Listed,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    TimePassed,
+    VmGone,
+    VmSeen,
+)
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 HUGE = amount(1000)
@@ -51,7 +62,7 @@ def test_an_edit_beyond_the_room_blocks_no_neighbour(changes: dict[str, object])
     """Nor when it is written again and again, between the requests of both agents."""
     fleet = neighbours()
     for number in range(2, 6):
-        edit(fleet, **changes)
+        edit(fleet, has_agent=False, use=amount(8))
         assert fleet.on("n1").within(amount(2 + number))
         assert not fleet.ledger.nodes["n1"].over.any
         assert fleet.grant("b", amount(number + 1), number=number) == amount(number + 1)
@@ -376,3 +387,26 @@ def test_pod_on_an_unknown_node_lifts_no_bound(is_registered_late: bool) -> None
     fleet.apply(PodSeen(vm_pod("a", "n1", "uid-a2")))
     fleet.apply(NodeSeen(node()))
     assert fleet.ledger.claims["uid-a2"].reserved.within(amount(9))
+
+
+@pytest.mark.parametrize("runs_in", ["other-pod", "a-pod"])
+def test_refused_request_leaves_the_room_published(runs_in: str) -> None:
+    """Room for what an object asks for had become free: it was booked, not published, and a bind could take it, too."""
+    fleet = Fleet(node(), known(), vm_pod("a", "n1"), plain_pod("b", amount(5), "n1"))
+    fleet.grant("a", amount(2), number=1)
+    edit(fleet, use=amount(8), pod=name(runs_in))
+    fleet.apply(PodGone("uid-b"), LATER)
+    stranger = "" if runs_in == "other-pod" else "uid-of-another-agent"
+    with pytest.raises(LedgerError):
+        fleet.ledger.apply(AgentAsked("uid-a", AgentRequest(name("a-pod"), amount(2), None), stranger), LATER)
+    assert violations(fleet.ledger) == []
+
+
+def test_room_that_becomes_free_is_counted_without_an_agent() -> None:
+    """Nobody asks for such a VM, and its guest may have all of it."""
+    fleet = Fleet(node(), known(), vm_pod("a", "n1"), plain_pod("b", amount(5), "n1"))
+    edit(fleet, has_agent=False, use=amount(8))
+    assert fleet.reserved("a") == amount(2)  # whole or not at all
+    fleet.apply(PodGone("uid-b"), LATER)
+    fleet.apply(TimePassed(), LATER)
+    assert fleet.reserved("a") == amount(8)
