@@ -35,7 +35,7 @@ from agent.core.events import (
     VmRestored,
     VmSeen,
 )
-from agent.core.guest import GuestSample, is_other_boot
+from agent.core.guest import GuestSample
 from agent.core.monitor.monitor_side import printable
 from agent.core.state import State
 from protocol.guest.monitor_messages import DownscaleResult
@@ -53,13 +53,6 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-_LEVELS: Final[Mapping[LogLevel, int]] = {
-    LogLevel.INFO: logging.INFO,
-    LogLevel.WARNING: logging.WARNING,
-    LogLevel.ERROR: logging.ERROR,
-}
-
-
 class Log(Protocol):
     """Destination of log lines."""
 
@@ -75,7 +68,7 @@ class AgentLog:
 
     def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
         """See ``Log``."""
-        self._logger.log(_LEVELS[level], message, extra=dict(fields))
+        self._logger.log(getattr(logging, level.name), message, extra=dict(fields))
 
 
 def note(  # noqa: PLR0913, PLR0917 - where to, about whom, and what
@@ -192,9 +185,7 @@ def _metrics_back(state: State) -> Line | None:
 
 def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
     """A guest that kills on and on is one line in ``KILLS_APART`` seconds."""
-    guest = state.guest
-    is_rebooted = guest.seen is not None and is_other_boot(guest.seen.sample, sample)
-    count, last = guest.kills.count(sample, is_rebooted=is_rebooted), guest.kills.at
+    count, last = state.guest.kills_in(sample), state.guest.kills.at
     if not count or (last is not None and now - last < KILLS_APART):
         return None
     return LogLevel.WARNING, "the guest killed processes for lack of memory", {"kills": count}

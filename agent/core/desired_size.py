@@ -16,10 +16,9 @@ from agent.core.goal import NO_GOAL, NOTHING, Goal, Part
 from agent.core.memory.kills import MEMORY_KILLS
 from agent.core.memory.memory_view import kernel_share
 from agent.core.monitor.monitor_plan import kept_by, wanted_by, why_kept
-from agent.core.sizing import Sizes
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import State
-from agent.core.vm import Vm
+from agent.core.vm import Sizes, Vm
 from protocol.units import Amount, ComputeUnit, Instant, MilliCpu, Resources
 
 A = TypeVar("A", bound=Amount)
