@@ -44,7 +44,7 @@ def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_
 
 
 def _why(growth: Growth) -> str:
-    return f"with {_gib(growth.base)} the guest {_suffering(growth.baseline)}"
+    return f"with {_gib(growth.base)} the guest {_suffering(growth.baseline, 'rereads', 'waits')}"
 
 
 def _shrink(trial: Shrink, policy: CachePolicy) -> str:
@@ -56,7 +56,7 @@ def _shrink(trial: Shrink, policy: CachePolicy) -> str:
 def _floor(probing: Probing, floor: WorkingSetFloor, now: Instant, policy: CachePolicy) -> str:
     """The working set, as far as it is known."""
     ago = _span(now - floor.at)
-    learned = f"with {_gib(floor.hurt)}, {ago} ago, the guest {_suffered(floor.cost)}"
+    learned = f"with {_gib(floor.hurt)}, {ago} ago, the guest {_suffering(floor.cost, 'reread', 'waited')}"
     # An idle guest gives memory back although it will need it at work.
     if probing.idle_since is not None and probing.is_lifted(now, policy):
         idle = _span(now - probing.idle_since)
@@ -76,16 +76,9 @@ def _fruitless(learned: Fruitless, now: Instant) -> str:
     )
 
 
-def _suffering(cost: Cost) -> str:
-    return f"rereads {_rate(cost)} and waits for that {cost.stall:.0%} of the time"
-
-
-def _suffered(cost: Cost) -> str:
-    return f"reread {_rate(cost)} and waited for that {cost.stall:.0%} of the time"
-
-
-def _rate(cost: Cost) -> str:
-    return f"{min(cost.reread_rate / _MIB, _MOST_SHOWN):.0f} MiB/s"
+def _suffering(cost: Cost, reread: str, waited: str) -> str:
+    rate = min(cost.reread_rate / _MIB, _MOST_SHOWN)
+    return f"{reread} {rate:.0f} MiB/s and {waited} for that {cost.stall:.0%} of the time"
 
 
 def _gib(amount: Bytes) -> str:

@@ -247,7 +247,10 @@ class Probing:
         is_known = self.floor is not None and self.floor.size > view.use
         if shrunk is not None and not is_known and shrunk.is_to_blame(self.recent):
             return Observation.HURTS
-        return Observation.SHORT if self._may_grow(view, now) and not self._trend.is_falling else None
+        # Unused memory that the guest does not fill although it rereads is kept free by its kernel.
+        is_full = view.free.ratio(view.use) < FULL or not self._trend.is_filling
+        may_grow = is_full and not self._is_barred(view, now) and not self._trend.is_falling
+        return Observation.SHORT if may_grow else None
 
     def _shrink(self, phase: Phase, after: Bytes, now: Instant) -> Shrink:
         """The trial of less than before, which began in ``phase``."""
@@ -268,12 +271,6 @@ class Probing:
         self.recent, self._changed_at = NO_COST, now
         return Reclaiming(shrink.before, now)
 
-    def _may_grow(self, view: MemoryView, now: Instant) -> bool:
-        """Return True if the memory is full and a growth is not barred."""
-        # Unused memory that the guest does not fill although it rereads is kept free by its kernel.
-        is_full = view.free is not None and (view.free.ratio(view.use) < FULL or not self._trend.is_filling)
-        return is_full and not self._is_barred(view, now)
-
     def _is_barred(self, view: MemoryView, now: Instant) -> bool:
         """Return True if the VM is at its maximum, or more memory did not help recently."""
         return view.use >= view.most or (self.fruitless is not None and now < self.fruitless.retry_at)
@@ -290,16 +287,13 @@ class Probing:
         # A guest that does not show what it rereads shrinks as far as its programs allow, until that first hurts.
         if view.free is None and self.floor is None:
             return NONE
-        bar = min(self._bar(now, policy), view.use)
+        # Below a floor no shrink is tried until its time has come.
+        is_open = self.floor is None or now >= self.floor.retry_at or self.is_lifted(now, policy)
+        bar = NONE if self.floor is None or is_open else min(self.floor.size, view.use)
         waits = isinstance(self.phase, Shrink) or now - self._changed_at < policy.watch
         if waits or (not self._is_barred(view, now) and suffers(self.recent, view.use, policy, 0.5)):
             return view.use if view.cost is None else max(bar, view.use - self._unused(view, policy))
         return max(bar, self._lower(view, policy))
-
-    def _bar(self, now: Instant, policy: CachePolicy) -> Bytes:
-        """Below this no shrink is tried now."""
-        floor = self.floor
-        return NONE if floor is None or now >= floor.retry_at or self.is_lifted(now, policy) else floor.size
 
     def _lower(self, view: MemoryView, policy: CachePolicy) -> Bytes:
         """One step down: without what holds nothing; otherwise without a part of what holds page cache."""

@@ -10,7 +10,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.core.actions import AskMonitor
@@ -152,7 +152,7 @@ class MonitorSide:
         if alarm is None:
             return
         if not alarm.is_right and need is not None and need > alarm.before:
-            self.alarm = alarm = Alarm(alarm.need, alarm.before, alarm.because, alarm.until, is_right=True)
+            self.alarm = alarm = replace(alarm, is_right=True)
         if now >= alarm.until:
             self.alarm = None
             self.right_alarms += alarm.is_right
