@@ -59,7 +59,8 @@ def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str
         return vm.use, "the VM may not be resized: its phase forbids it, or its opt-in label is missing"
     if unit is None:
         return vm.use, "no compute unit yet: asking for what the VM has"
-    current, used = current_goal(state, now), in_use(state, vm, now)
+    # Stale metrics prove nothing.
+    current, used = state.guest.goal if _fresh(state, now) else NO_GOAL, in_use(state, vm, now)
     sizes = Sizes(unit, vm.bounds_at(now), vm.slot_size)
     size, is_for_cache = _wanted(state, vm, sizes, current, now)
     if vm.floor is not None:
@@ -106,11 +107,6 @@ def _for_cache(state: State, vm: Vm, sizes: Sizes, known: Goal) -> Resources:
     if known.need is None:
         return NOTHING
     return sizes.not_less(Resources(NOTHING.cpu, keep)) if keep > vm.use.mem else Resources(NOTHING.cpu, keep)
-
-
-def current_goal(state: State, now: Instant) -> Goal:
-    """The goal of the last metrics; ``NO_GOAL`` if they are stale."""
-    return state.guest.goal if _fresh(state, now) else NO_GOAL
 
 
 def in_use(state: State, vm: Vm, now: Instant) -> Resources:

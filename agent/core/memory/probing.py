@@ -76,6 +76,7 @@ class Probing:
     _free: Bytes | None = None
     """Unused memory at the last view, if the size is still the same."""
     _changed_at: Instant = Instant(0.0)
+    """The time of the last resize, or of the harm of one."""
     _anchor: Cost | None = None
     """The cost before the first shrink since the last growth: many small steps may hurt together."""
     _trend: Trend = field(default_factory=Trend)
@@ -114,6 +115,9 @@ class Probing:
             # The claim was granted, or the time for it or for the return is over: both bar every other trial.
             case Reclaiming() | Returning(), Observation.WAITED:
                 return Resting()
+            # Metrics were missing for long, so the watch goes on.
+            case Shrink() as shrink, Observation.EXPIRED:
+                return replace(shrink, is_expired=True)
             # What goes wrong so late has another cause.
             case Resting(), Observation.EXPIRED:
                 return Resting()
@@ -134,7 +138,7 @@ class Probing:
             case Shrink() as shrink, Observation.HARMLESS:
                 if self.floor is not None and shrink.after < self.floor.size and self.idle_since is None:
                     self.floor = self.floor.lowered(shrink.after, now, policy)
-                return Resting(None if now - shrink.at > policy.retry else shrink)
+                return Resting(None if shrink.is_expired else shrink)
             case Resting(shrunk), Observation.SHORT:
                 return Growing(Growth(view.use, self._grown(view, policy), self.recent), shrunk)
             # A first scan that has ended says nothing about the next load.
@@ -157,8 +161,7 @@ class Probing:
                 self.fruitless = fruitless_of(self.fruitless, trial, now, policy)
                 self.floor = None if self.floor is None or self.floor.size > growth.base else self.floor
                 return Returning(growth.base, self.fruitless.retry_at)
-            # Reclaiming, GREW: this may be a part of the claim; WAITED follows if it is all. Shrink, EXPIRED: metrics
-            # were missing for long, so the watch goes on; but needs of programs count against it no more.
+            # Reclaiming, GREW: this may be a part of the claim; WAITED follows if it is all.
             case _:
                 return self.phase
 
@@ -174,7 +177,7 @@ class Probing:
             yield Observation.WAITED
         self._account(view, now, policy)
         match self.phase:
-            case (Shrink() as shrink) | Resting(Shrink() as shrink) | Growing(_, Shrink() as shrink):
+            case (Shrink(is_expired=False) as shrink) | Resting(Shrink() as shrink) | Growing(_, Shrink() as shrink):
                 if now - shrink.at > policy.retry:
                     yield Observation.EXPIRED
                 elif view.need > shrink.after:

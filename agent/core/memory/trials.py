@@ -48,13 +48,17 @@ class Observation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """The VM went from ``before`` to ``after`` at ``at``; ``baseline`` is what it cost before, ``cost`` since."""
+    """The VM went from ``before`` to ``after`` at ``at``; ``baseline`` is what it cost before, ``cost`` since.
+
+    ``is_expired``: the needs of programs count against it no more.
+    """
 
     before: Bytes
     after: Bytes
     at: Instant
     baseline: Cost
     cost: Cost = NO_COST
+    is_expired: bool = False
 
     def verdict(self, policy: CachePolicy) -> Observation | None:
         """Harm as soon as it has used up a budget; harmless after a whole watch without that."""
@@ -197,5 +201,5 @@ def suffers(recent: Cost, memory: Bytes, policy: CachePolicy, share: float = 1.0
     return recent.stalled >= share * policy.stall * span or recent.reread >= share * reread
 
 
-def _exceeds(found: float, expected: float, budget: float) -> bool:
-    return found - expected > budget and found > CLEARLY * expected
+def _exceeds(spent: float, expected: float, budget: float) -> bool:
+    return spent - expected > budget and spent > CLEARLY * expected

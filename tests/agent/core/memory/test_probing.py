@@ -194,6 +194,7 @@ def test_late_need_does_not_blame_shrink() -> None:
     probing.observe(look(6, busy(), need=6.5), Instant(3700.0), POLICY)
     assert probing.floor is None
     assert isinstance(probing.phase, Shrink), "its watch goes on"
+    assert probing.phase.is_expired
 
 
 def test_late_need_spares_shrink_before_growth() -> None:
