@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.core.actions import AskMonitor, AskScheduler, PatchVm
+from agent.core.actions import Action, AskMonitor, AskScheduler, PatchVm
 from agent.core.events import (
     Answered,
     AskFailed,
@@ -11,7 +11,6 @@ from agent.core.events import (
     MonitorAnswered,
     MonitorJoined,
     MonitorLost,
-    MonitorSaid,
     PatchConflicted,
     Patched,
     PatchFailed,
@@ -46,12 +45,8 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
             scraped(state, sample, now)
         case ScrapeFailed(fault, reason):
             state.guest.failure = failed_again(state.guest.failure, fault, reason, now)
-        case Started(AskScheduler() as ask):
-            sent(state, ask, now, jitter)
-        case Started(PatchVm() as patch):
-            sent_patch(state, patch, now)
-        case Started(AskMonitor() as message):
-            state.monitor.asking = message
+        case Started(action):
+            _started(state, action, now, jitter)
         case Answered(response):
             answered(state, response, now, jitter)
         case AskFailed():
@@ -74,5 +69,15 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
             state.monitor.leave(now)
         case MonitorAnswered(answer):
             state.monitor.answered(answer, now, jitter)
-        case MonitorSaid(message):
-            state.monitor.hear(message, state.vm.seen, state.policy, now, settling=state.is_settling(now))
+        case _:  # MonitorSaid
+            state.monitor.hear(event.message, state.vm.seen, state.policy, now, settling=state.is_settling(now))
+
+
+def _started(state: State, action: Action | AskMonitor, now: Instant, jitter: float) -> None:
+    match action:
+        case AskScheduler():
+            sent(state, action, now, jitter)
+        case PatchVm():
+            sent_patch(state, action, now)
+        case _:  # AskMonitor
+            state.monitor.asking = action

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.core.goal import NO_GOAL, goal, is_calm, with_part, without_waiting
-from agent.core.guest import LONGEST, NO_RATES, SHORTEST, GuestSample, ObservedSample, is_other_boot, rates
+from agent.core.guest import LONGEST, NO_RATES, SHORTEST, GuestSample, ObservedSample, rates
 from agent.core.memory.memory_view import memory_view
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import cost
@@ -29,20 +29,20 @@ def scraped(state: State, sample: GuestSample, now: Instant) -> None:
             guest.seen = replace(before, again=now)
             _smooth(state, vm, now)
         return
+    is_rebooted = guest.is_rebooted(sample)
     guest.seen, guest.cpus = ObservedSample(sample, now), max(guest.cpus, len(sample.cpus))
     if vm is None:
         guest.had, guest.rates, guest.goal = None, NO_RATES, NO_GOAL
     else:
-        _look(state, vm, before, guest.seen)
+        _look(state, vm, before, guest.seen, is_rebooted=is_rebooted)
 
 
-def _look(state: State, vm: Vm, before: ObservedSample | None, observed: ObservedSample) -> None:
+def _look(state: State, vm: Vm, before: ObservedSample | None, observed: ObservedSample, *, is_rebooted: bool) -> None:
     """Apply a new sample of the guest in ``vm``: what it shows since ``before``."""
     guest, policy, sample, now = state.guest, state.policy, observed.sample, observed.at
     # The smaller of before and after: what waited before a growth must not be counted again after it.
     has = vm.actual.at_most(guest.had or vm.actual)
     guest.had = vm.actual
-    is_rebooted = before is not None and is_other_boot(before.sample, sample)
     guest.kills = guest.kills.after(sample, has.mem, now, policy.memory, is_rebooted=is_rebooted)
     guest.rates = rates(before, observed, min(guest.cpus, has.cpu.whole_cpus))
     guest.counted = guest.counted.plus(guest.rates)
