@@ -14,6 +14,11 @@ def condition_of(about: JsonObject, kind: str) -> Json:
     return next((current for current in items(about, "status", "conditions") if text(current, "type") == kind), {})
 
 
+def holds(about: JsonObject, kind: str) -> bool:
+    """Return True if the condition ``kind`` of ``about`` is true."""
+    return text(condition_of(about, kind), "status") == "True"
+
+
 def condition(about: JsonObject, kind: str, value: str, reason: str, message: str) -> Json:
     """The condition ``kind`` of ``about`` with ``value`` (True, False or Unknown).
 

@@ -14,7 +14,8 @@ from operator import add
 from typing import Final
 
 from deploy.kube.informer import Informer
-from protocol.kubernetes.objects import Json, child, items, text
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import Json, child, items
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -134,10 +135,7 @@ class MigrationScenario:
         return any(child(pod, "metrics") for pod in pods)
 
     async def _answers(self, name: ObjectName) -> bool:
-        conditions = items(self._vms.get(name) or {}, "status", "conditions")
-        return any(
-            text(condition, "type") == "Available" and text(condition, "status") == "True" for condition in conditions
-        )
+        return holds(self._vms.get(name) or {}, "Available")
 
     async def _has_moved(self) -> bool:
         return bool(self.moves) and not any(move.is_under_way for move in self.moves)

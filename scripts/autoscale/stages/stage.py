@@ -16,7 +16,8 @@ from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine.installation import InstallationError
 from deploy.local.kubernetes.plan.installation_plan import hopeless
-from protocol.kubernetes.objects import Json, items, text
+from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.objects import Json, text
 from protocol.kubernetes.resources import PODS
 from protocol.runtime.clock import Clock
 from scripts.autoscale.site import Site, SiteError
@@ -83,12 +84,8 @@ class KubernetesStage:
 
     def guests_of(self, vm: Json) -> str:
         """With the reason for which the guest is emulated, or is not."""
-        why = [
-            text(condition, "message")
-            for condition in items(vm, "status", "conditions")
-            if text(condition, "type") == "Accelerated"
-        ]
-        return f"{self.guests} ({why[0]})" if why else self.guests
+        why = condition_of(vm, "Accelerated")
+        return f"{self.guests} ({text(why, 'message')})" if why else self.guests
 
     async def watch(self) -> None:
         """Raises as soon as a pod is seen that cannot come up any more."""

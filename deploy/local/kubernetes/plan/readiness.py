@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from deploy.local.kubernetes.plan.cluster_plan import ClusterPlan
-from protocol.kubernetes.objects import Json, items, name_of, text
-
-
-def holds(thing: Json, condition: str) -> bool:
-    """Return True if a condition of the object's status is true."""
-    conditions = items(thing, "status", "conditions")
-    return any(text(entry, "type") == condition and text(entry, "status") == "True" for entry in conditions)
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import Json, name_of
 
 
 def unready(objects: list[Json], condition: str) -> list[str]:
