@@ -1,4 +1,4 @@
-"""Memory and CPU of real agents with simulated guests, as sidecars and per node."""
+"""``make bench-agents``: memory and CPU of real agents with simulated guests, as sidecars and per node."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+import typer
+from rich.console import Console
+from rich.table import Table
+
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.launch import launch
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.units import Seconds
 from scripts.bench.load_client import BenchError
+from scripts.bench.process_costs import MIB, cpu_of
 
 SETTLE: Final = Seconds(20.0)
 """How long agents run before they are measured, so that all have settled."""
@@ -25,7 +30,6 @@ SETTLE: Final = Seconds(20.0)
 SPAN: Final = Seconds(20.0)
 FEW: Final = 10
 MANY: Final = 110
-MIB: Final = 1024**2
 Form = Literal["sidecar", "node"]
 
 
@@ -86,12 +90,6 @@ def _resident(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    # ``utime`` and ``stime``, in clock ticks; see proc_pid_stat(5).
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 @asynccontextmanager
 async def _cluster(spec: ClusterSpec, home: Path) -> AsyncIterator[int]:
     """Runs a cluster; yields the id of the process that owns all others."""
@@ -125,17 +123,37 @@ async def _footprint(form: Form, vms: int) -> Footprint:
             agents = _agents_below(owner)
             if not agents:
                 raise BenchError("no agent runs in the cluster")
-            before, began = sum(map(_cpu_seconds, agents)), time.monotonic()
+            before, began = sum(map(cpu_of, agents)), time.monotonic()
             await asyncio.sleep(SPAN)
-            cpu = (sum(map(_cpu_seconds, agents)) - before) / (time.monotonic() - began)
+            cpu = (sum(map(cpu_of, agents)) - before) / (time.monotonic() - began)
             mem = sum(map(_resident, agents)) / MIB
     return Footprint(form, vms, len(agents), mem, cpu * 1000)
 
 
-def measure_agents() -> AgentCosts:
-    """Measures the sidecar of one VM, and the agent of a node with few and with many VMs."""
+async def _measured() -> AgentCosts:
+    return AgentCosts(await _footprint("sidecar", 1), await _footprint("node", FEW), await _footprint("node", MANY))
 
-    async def run() -> AgentCosts:
-        return AgentCosts(await _footprint("sidecar", 1), await _footprint("node", FEW), await _footprint("node", MANY))
 
-    return asyncio.run(run())
+def bench_agents() -> None:
+    """Measure the sidecar of one VM, and the agent of a node with few and with many VMs."""
+    console = Console()
+    console.print("Measuring agents in a local cluster (about 2 minutes) ...")
+    try:
+        console.print(_table(asyncio.run(_measured())))
+    except BenchError as error:
+        console.print(f"bench: {error}", style="red")
+        raise typer.Exit(1) from None
+
+
+def _table(costs: AgentCosts) -> Table:
+    table = Table("form", "VMs", "processes", "memory", "CPU", "CPU per VM", title="Agents")
+    for cost in (costs.first, costs.few, costs.many):
+        cpu = cost.cpu_ms_per_second
+        sizes = [cost.form, str(cost.vms), str(cost.processes), f"{cost.mem_mib:.1f} MiB"]
+        table.add_row(*sizes, f"{cpu:.1f} ms/s", f"{cpu / cost.vms:.2f} ms/s")
+    table.caption = f"each further VM of a node adds {costs.mib_per_further_vm:.2f} MiB"
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(bench_agents)

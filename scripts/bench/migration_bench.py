@@ -17,7 +17,8 @@ from rich.table import Table
 
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
-from protocol.kubernetes.objects import Json, items, text
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
@@ -163,11 +164,7 @@ class _Runs:
             await self._clock.sleep(Seconds(max(0.5, next_start - self._clock.now())))
 
     async def _answers(self) -> bool:
-        vm = await self._site.client.get(VIRTUAL_MACHINES, VM)
-        return any(
-            text(condition, "type") == "Available" and text(condition, "status") == "True"
-            for condition in items(vm, "status", "conditions")
-        )
+        return holds(await self._site.client.get(VIRTUAL_MACHINES, VM), "Available")
 
     async def _has_ended(self, count: int) -> bool:
         return len(self.watcher.moves) >= count and not any(move.is_under_way for move in self.watcher.moves)

@@ -21,7 +21,8 @@ from rich.table import Table
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
-from protocol.kubernetes.objects import Json, child, items, text
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
@@ -118,7 +119,7 @@ class Starter:
         vm = postgres_vm(VM, cpus=4, slots=4)
         await make_password(self.site.client, vm)
         await self.site.client.create(VIRTUAL_MACHINES, VM.namespace, vm)
-        await self._until(lambda: _is_available(self.vms.get(VM) or {}), BOOT, "come up")
+        await self._until(lambda: holds(self.vms.get(VM) or {}, "Available"), BOOT, "come up")
         place = await stack.enter_async_context(self.site.into_vm(self.vms.objects[VM], POSTGRES))
         server = (*place, await password_of(self.site.client, self.vms.objects[VM]))
         sessions = [await DatabaseSession.open(*server) for _ in range(0 if self.connections else SESSIONS)]
@@ -202,13 +203,6 @@ class Starter:
             if explanation is not None:
                 return f"the agent of the guest's monitor: {child(explanation, 'monitor')}"
         return "no agent answered"
-
-
-def _is_available(vm: Json) -> bool:
-    return any(
-        text(condition, "type") == "Available" and text(condition, "status") == "True"
-        for condition in items(vm, "status", "conditions")
-    )
 
 
 def _since(began: Instant, at: Instant | None) -> float | None:

@@ -16,7 +16,7 @@ from protocol.names import TOKEN_AUDIENCE
 from protocol.runtime.trust import trusting
 from scripts.bench.kubernetes.made_objects import NAMESPACE, node, node_name, pod, virtual_machine, vm_name
 from scripts.bench.kubernetes.measured_plane import ACCOUNTS, Plane
-from scripts.bench.load_client import BenchError, Connection, Prepared
+from scripts.bench.load_client import Connection, Prepared, ask_all
 
 _CONNECTIONS: Final = 16
 # The API server then answers with metadata alone, which the client parses far sooner.
@@ -58,23 +58,7 @@ class BulkClient:
 
     async def send(self, requests: Sequence[Prepared]) -> list[bytes]:
         """The answers, in the order of the requests. Raises ``BenchError`` if one is refused."""
-        answers: list[bytes] = [b""] * len(requests)
-        queue = iter(enumerate(requests))
-
-        async def one() -> None:
-            connection = await self.connect()
-            # All connections draw from one iterator, so that none is idle while requests are left.
-            for number, request in queue:
-                status, body = await connection.ask(request)
-                if status >= 300:
-                    raise BenchError(f"the API server answered {status}: {body[:300]!r}")
-                answers[number] = body
-            connection.close()
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(min(_CONNECTIONS, len(requests))):
-                tasks.create_task(one())
-        return answers
+        return [answer.body for answer in await ask_all(self, requests, _CONNECTIONS)]
 
     async def make_nodes(self, numbers: Iterable[int]) -> None:
         """Creates nodes, and takes away the taint that every new node is given."""

@@ -21,7 +21,7 @@ from agent.core.vm import Vm
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import Bytes, ComputeUnit, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
-from scripts.bench.memory_guest import CPU, MIB, MemoryGuest
+from tests.vm.memory_guest import CPU, MIB, MemoryGuest
 
 _POD: Final = ObjectName("default", "memory-pod")
 _LOOK: Final = Seconds(2.0)

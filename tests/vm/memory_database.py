@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from agent.adapters.exposition import read_sample
-from agent.core.guest import GuestSample
 from protocol.units import Bytes, Seconds
 from scripts.autoscale.demonstration.pgbench import GRACE, DatabaseServer, PgbenchError, run_pgbench, tps_of
-from scripts.bench.memory_guest import MIB, PASSWORD, MemoryGuest
+from tests.vm.memory_guest import MIB, PASSWORD, MemoryGuest
 
 PAGE: Final = 8192
 
@@ -36,23 +34,6 @@ _READ: Final = (
 _RESTART: Final = "copy (select 1) to program '(sleep 1; kill -INT $(head -1 postmaster.pid)) >/dev/null 2>&1 &';"
 """Ends the server, which the guest's init starts again."""
 _RESTARTS: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """Throughput of a database: transactions a second by the median second, the CPUs that programs kept busy for them,
-    and the share of what they read that came from the disk.
-
-    Every transaction takes the same CPU time. If other work on the machine changes the speed of an emulated CPU, the
-    ``cores`` of two sizes can still be compared, but not their ``tps``.
-    """
-
-    tps: float
-    cores: float
-    missed: float
-
-    def __str__(self) -> str:
-        return f"{self.tps:.0f} transactions a second with {self.cores:.2f} CPUs, {self.missed:.1%} read from disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +94,15 @@ class Database:
         # A load that did not run at all shows as no throughput.
         return rates or [0.0]
 
-    async def measure(self, seconds: int) -> Throughput:
-        """Throughput for clients that read for that many seconds. Raises ``PgbenchError``."""
-        before, began = read_sample(await self.guest.page()), self.guest.clock.now()
+    async def missed(self, seconds: int) -> float:
+        """The share of what clients read in that many seconds that came from the disk. Raises ``PgbenchError``."""
+        before = read_sample(await self.guest.page())
         rates = await self.tps(seconds)
-        after, ended = read_sample(await self.guest.page()), self.guest.clock.now()
+        after = read_sample(await self.guest.page())
         if before.read is None or after.read is None:
             raise PgbenchError("the guest does not say what it reads from disk")
-        cores = (_programs(after) - _programs(before)) / (ended - began)
         # Each read of an account is about one page: a page holds few rows, and accounts are chosen at random.
-        return Throughput(median(rates), cores, (after.read - before.read) / PAGE / max(1.0, sum(rates) * _READS))
+        return (after.read - before.read) / PAGE / max(1.0, sum(rates) * _READS)
 
     async def _say(self, *statements: str) -> None:
         for statement in statements:
@@ -138,9 +118,3 @@ class Database:
         path = self.folder / f"{name}.sql"
         path.write_text(statement + "\n")
         return str(path)
-
-
-def _programs(sample: GuestSample) -> float:
-    """Seconds of CPU that programs have had."""
-    # Without the kernel's share, because reclaim is not work of the database.
-    return sum(cpu.busy - cpu.kernel for cpu in sample.cpus.values())

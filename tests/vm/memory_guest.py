@@ -28,7 +28,7 @@ from vm_image.build import ensure_image
 
 MIB: Final = 1024**2
 CPU: Final = MilliCpu(1000)
-PASSWORD: Final = "memory"  # noqa: S105
+PASSWORD: Final = "memory"
 """Of a database that exists only during one run, on this machine."""
 
 _VM, _POD = ObjectName("default", "memory"), ObjectName("default", "memory-pod")
@@ -95,19 +95,13 @@ class MemoryGuest:
         output, _ = await process.communicate()
         return output
 
-    async def resize(self, size: Bytes) -> None:
-        """Orders memory until the guest has it, for a minute at most: a busy guest gives it back bit by bit."""
-        deadline = self.clock.now() + 60
-        while (await self.guest.state()).mem != size and self.clock.now() < deadline:
-            await self.guest.set_memory(size)
-
 
 @asynccontextmanager
 async def memory_guest(folder: Path, sizes: GuestSizes) -> AsyncIterator[MemoryGuest]:
     """A running guest that may have ``sizes`` and begins with the most."""
     image = await asyncio.to_thread(ensure_image, lambda line: print(line, file=sys.stderr))
     network: LocalNetwork = await choose_network(
-        NetworkKind.AUTO, real_guests=True, cluster=f"bench-memory-{os.getpid()}"
+        NetworkKind.AUTO, real_guests=True, cluster=f"test-memory-{os.getpid()}"
     )
     clock = SystemClock()
     await network.up()
