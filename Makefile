@@ -68,7 +68,7 @@ test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
 	$(BIN)/pytest -m vm $(TEST_ARGS)
 
 test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: built once, started, tested and removed
-	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
+	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench images
 	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),-n 3 --dist loadgroup $(addprefix --ignore=,$(ALONE_TESTS) $(ADOPTION_TESTS) $(LAST_TESTS)))
 	$(if $(TEST_ARGS),,$(BIN)/pytest -m kubernetes -rs $(ALONE_TESTS))
 
