@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from deploy.kube.client import ApiClient
@@ -21,25 +22,31 @@ async def watch_for_ends(client: ApiClient, clock: Clock, only: ObjectName | Non
 
     Raises ``SiteError`` once one of them has ended by itself. What ended before the watch began does not count.
     """
-    informer = Informer(client, VIRTUAL_MACHINES, clock)
-    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     restarts: dict[str, int] = {}
 
-    def look(change: ObjectChange) -> None:
-        if change.new is None or (only is not None and change.name != only):
-            return
+    def look(vm: Json) -> str:
+        if only is not None and name_of(vm) != only:
+            return ""
         # Restarts from before the watch do not count.
-        before = restarts.setdefault(uid_of(change.new), whole(change.new, "status", "restartCount"))
-        story = end_of(change.new, before)
-        # Several VMs may end at once; a future takes one result.
-        if story and not ended.done():
-            ended.set_result(story)
+        return end_of(vm, restarts.setdefault(uid_of(vm), whole(vm, "status", "restartCount")))
+
+    await fail_with_first(Informer(client, VIRTUAL_MACHINES, clock), look)
+
+
+async def fail_with_first(informer: Informer, failure: Callable[[Json], str]) -> None:
+    """Watches until cancelled. Raises ``SiteError`` with the ``failure`` of the first object that has one."""
+    failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def look(change: ObjectChange) -> None:
+        # Several may fail at once: the first is the cause, and a future takes one result.
+        if change.new is not None and (story := failure(change.new)) and not failed.done():
+            failed.set_result(story)
 
     informer.listen(look)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(informer.run())
         # The error cancels the watch, and everything else in the caller's task group.
-        raise SiteError(await ended)
+        raise SiteError(await failed)
 
 
 def end_of(vm: Json, restarts: int = 0) -> str:

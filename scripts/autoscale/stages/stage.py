@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Final, Protocol
 
 from rich.console import Console
 
-from deploy.kube.informer import Informer, ObjectChange
+from deploy.kube.informer import Informer
 from deploy.local.cluster.control import ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.spec import ClusterSpec
@@ -20,7 +19,8 @@ from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, text
 from protocol.kubernetes.resources import PODS
 from protocol.runtime.clock import Clock
-from scripts.autoscale.site import Site, SiteError
+from scripts.autoscale.demonstration.vm_failures import fail_with_first
+from scripts.autoscale.site import Site
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
 from scripts.autoscale.stages.fresh_kubernetes import Installed, fresh_kubernetes
 
@@ -89,19 +89,7 @@ class KubernetesStage:
 
     async def watch(self) -> None:
         """Raises as soon as a pod is seen that cannot come up any more."""
-        informer = Informer(self.site.client, PODS, self.clock)
-        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-        def look(change: ObjectChange) -> None:
-            # The first pod that cannot come up is the cause; a future takes one result.
-            if change.new is not None and (story := hopeless([change.new])) and not ended.done():
-                ended.set_result(story)
-
-        informer.listen(look)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(informer.run())
-            # The error ends the watch, and everything else in the caller's task group.
-            raise SiteError(await ended)
+        await fail_with_first(Informer(self.site.client, PODS, self.clock), lambda pod: hopeless([pod]))
 
     async def last_look(self) -> str:
         """Summary of what people ask first."""

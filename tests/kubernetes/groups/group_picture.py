@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scripts.autoscale.drawing import save
 from scripts.autoscale.replay.groups.group_plot import SIZE
 from scripts.autoscale.replay.plot import ALLOCATION, DEMAND, RIVAL
 
@@ -67,9 +67,7 @@ def draw(moments: Sequence[Moment], doubled: float, path: Path) -> None:
     figure.legend(
         handles + replica_handles, labels + replica_labels, loc="outside lower left", ncols=5, frameon=False, fontsize=9
     )
-    # The same input draws the same bytes: no random ids, no date. Text stays text.
-    with rc_context({"svg.hashsalt": "autoscale", "svg.fonttype": "none"}):
-        figure.savefig(path, metadata={"Date": None})
+    save(figure, path)
 
 
 def _dress(panel: Axes, unit: str, doubled: float) -> None:
