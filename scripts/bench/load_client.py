@@ -17,19 +17,12 @@ class BenchError(Exception):
     """A measurement failed or cannot be trusted; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request as the bytes that travel."""
-
-    data: bytes
-
-
-def post(path: str, body: bytes, token: str = "") -> Prepared:
+def post(path: str, body: bytes, token: str = "") -> bytes:
     """A POST of JSON, with a bearer token if one is given."""
     lines = [f"POST {path} HTTP/1.1", "Host: bench", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     if token:
         lines.append(f"Authorization: Bearer {token}")
-    return Prepared("\r\n".join([*lines, "", ""]).encode() + body)
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 class Connection:
@@ -39,9 +32,9 @@ class Connection:
         self._reader = reader
         self._writer = writer
 
-    async def ask(self, request: Prepared) -> tuple[int, bytes]:
+    async def ask(self, request: bytes) -> tuple[int, bytes]:
         """The status and body of the answer."""
-        self._writer.write(request.data)
+        self._writer.write(request)
         head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
         if b"transfer-encoding: chunked" in head:
             return int(head[9:12]), await self._chunks()
@@ -87,7 +80,7 @@ class TimedResponse:
     seconds: float
 
 
-async def ask_all(server: Connectable, requests: Sequence[Prepared], connections: int) -> list[TimedResponse]:
+async def ask_all(server: Connectable, requests: Sequence[bytes], connections: int) -> list[TimedResponse]:
     """The answers to all requests, in their order. Raises ``BenchError`` if one is refused."""
     answers: dict[int, TimedResponse] = {}
     queue = iter(enumerate(requests))
@@ -109,7 +102,7 @@ async def ask_all(server: Connectable, requests: Sequence[Prepared], connections
     return [answers[number] for number in range(len(requests))]
 
 
-async def timed(server: Connectable, requests: Sequence[Prepared], connections: int) -> list[float]:
+async def timed(server: Connectable, requests: Sequence[bytes], connections: int) -> list[float]:
     """The latency of each answer in seconds. Raises ``BenchError`` if a request is refused."""
     async with asyncio.timeout(REQUEST_TIMEOUT):
         return [answer.seconds for answer in await ask_all(server, requests, connections)]

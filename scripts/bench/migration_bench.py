@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -28,9 +27,9 @@ from scripts.autoscale.demonstration.moves import MoveWatch, ObservedMove
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, press
 from scripts.autoscale.demonstration.probe import Noticed, probe
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of
-from scripts.autoscale.demonstration.vm_failures import watch_for_ends
-from scripts.autoscale.demonstration.waiting import answers, comes
+from scripts.autoscale.demonstration.waiting import answers, comes, watch_for_ends
 from scripts.autoscale.migrate import migration_of
+from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
@@ -79,8 +78,7 @@ async def _bench(count: int, network: NetworkKind, report: Path | None) -> int:
             for task in watching:
                 task.cancel()
     console.print(table(summary))
-    if report is not None:
-        await asyncio.to_thread(report.write_bytes, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+    await write_outcome(summary, report)
     return 0 if summary.is_clean else 1
 
 

@@ -31,6 +31,7 @@ from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of
 from scripts.autoscale.demonstration.vm_objects import postgres_vm
+from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
@@ -89,8 +90,7 @@ async def _bench(starts: int, connections: int, report: Path | None) -> int:
             reactions = await starter.measure(stack, starts)
             watching.cancel()
     console.print(table(reactions))
-    if report is not None:
-        await asyncio.to_thread(report.write_bytes, msgspec.json.encode(reactions) + b"\n")
+    await write_outcome(reactions, report)
     return 0 if all(reaction.online is not None for reaction in reactions) else 1
 
 

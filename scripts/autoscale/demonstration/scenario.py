@@ -19,9 +19,8 @@ from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
 from scripts.autoscale.demonstration.vm_database import create_vm
-from scripts.autoscale.demonstration.vm_failures import watch_for_ends
 from scripts.autoscale.demonstration.vm_objects import kept_in_place, postgres_vm
-from scripts.autoscale.demonstration.waiting import comes
+from scripts.autoscale.demonstration.waiting import comes, watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 

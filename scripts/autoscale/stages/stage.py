@@ -19,7 +19,7 @@ from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, text
 from protocol.kubernetes.resources import PODS
 from protocol.runtime.clock import Clock
-from scripts.autoscale.demonstration.vm_failures import fail_with_first
+from scripts.autoscale.demonstration.waiting import fail_with_first
 from scripts.autoscale.site import Site
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
 from scripts.autoscale.stages.fresh_kubernetes import Installed, fresh_kubernetes

@@ -23,9 +23,9 @@ from scripts.autoscale.demonstration.groups.group_object import (
 from scripts.autoscale.demonstration.groups.group_report import GroupObservations
 from scripts.autoscale.demonstration.groups.group_watch import GroupWatch
 from scripts.autoscale.demonstration.groups.read_load import ReadLoad
+from scripts.autoscale.demonstration.vm_database import make_password
 from scripts.autoscale.demonstration.waiting import comes
 from scripts.autoscale.demonstration.watcher import Watcher
-from scripts.autoscale.passwords import make_password
 from scripts.autoscale.site import Site, SiteError
 
 _LEAVE: Final = Seconds(60.0)

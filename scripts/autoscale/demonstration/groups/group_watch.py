@@ -14,7 +14,7 @@ from protocol.messages import ObjectName
 from protocol.names import LABEL_GROUP
 from protocol.runtime.clock import Clock
 from protocol.units import MilliCpu
-from scripts.autoscale.demonstration.bars import bar
+from scripts.autoscale.demonstration.fleet import bar
 
 _BAR = 24
 

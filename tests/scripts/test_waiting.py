@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.messages import ObjectName
-from scripts.autoscale.demonstration.vm_failures import end_of, watch_for_ends
+from scripts.autoscale.demonstration.waiting import end_of, watch_for_ends
 from scripts.autoscale.site import SiteError
 from tests.neonvm.runtime_fixture import DB, running_runtime
 from tests.neonvm.sample_objects import virtual_machine
