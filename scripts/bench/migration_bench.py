@@ -172,7 +172,7 @@ class _Runs:
 def _ping_pong() -> Json:
     """A VM that keeps its size."""
     vm = small_vm(VM)
-    return {**vm, "metadata": {"name": VM.name}}
+    return {**vm, "metadata": {"name": VM.name, "namespace": VM.namespace}}
 
 
 def table(found: MigrationFigures) -> Table:
