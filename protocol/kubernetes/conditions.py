@@ -15,7 +15,11 @@ def condition_of(about: JsonObject, kind: str) -> Json:
 
 
 def holds(about: JsonObject, kind: str) -> bool:
-    """Return True if the condition ``kind`` of ``about`` is true."""
+    """Return True if the condition ``kind`` of ``about`` is true.
+
+    >>> holds({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, "Ready")
+    True
+    """
     return text(condition_of(about, kind), "status") == "True"
 
 
