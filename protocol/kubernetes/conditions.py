@@ -6,12 +6,20 @@ from protocol.kubernetes.objects import Json, JsonObject, items, text
 
 
 def condition_of(about: JsonObject, kind: str) -> Json:
-    """The condition ``kind`` in the status of ``about``; empty if it has none."""
+    """The first condition ``kind`` of ``about``; empty if it has none.
+
+    >>> condition_of({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, "Ready")
+    {'type': 'Ready', 'status': 'True'}
+    """
     return next((current for current in items(about, "status", "conditions") if text(current, "type") == kind), {})
 
 
 def holds(about: JsonObject, kind: str) -> bool:
-    """Return True if the condition ``kind`` of ``about`` is true."""
+    """Return True if the condition ``kind`` of ``about`` is true.
+
+    >>> holds({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, "Ready")
+    True
+    """
     return text(condition_of(about, kind), "status") == "True"
 
 

@@ -14,7 +14,7 @@ from deploy.neonvm.addressing import MIGRATION_PORT, MONITOR_PORT, QMP_PORT, RUN
 from protocol.kubernetes.objects import Json, JsonObject, child, labels_of, name_of
 from protocol.kubernetes.resources import NETWORK_POLICIES, Resource
 from protocol.names import LABEL_VM_NAME
-from scheduler_plugin.groups.objects.target_pods import selects
+from scheduler_plugin.groups.objects.pods import selects
 
 NAME: Final = "neonvm-runners"
 CONTROLLER: Final = "neonvm-controller"

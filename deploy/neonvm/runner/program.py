@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from deploy.neonvm.access.door import Door, Serve, Tls
+from deploy.neonvm.access.door import Door, ServeCaller, Tls
 from deploy.neonvm.access.introduction import PodIdentity
 from deploy.neonvm.access.keys import RunnerKey
 from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT
@@ -113,7 +113,7 @@ def _identity(told: RunnerArguments) -> tuple[PodIdentity | None, Tls | None]:
     return PodIdentity(key, _TOKEN), key.context
 
 
-def _open(open_ports: AsyncExitStack, port: int, serve: Serve, tls: Tls | None) -> None:
+def _open(open_ports: AsyncExitStack, port: int, serve: ServeCaller, tls: Tls | None) -> None:
     open_ports.push_async_callback(Door(listening(tcp_socket(), "0.0.0.0", port), serve, tls).close)
 
 

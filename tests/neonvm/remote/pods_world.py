@@ -243,7 +243,7 @@ class World:
             raise httpx.ConnectError("no route to the pod")
         who = CONTROLLER if found.is_closed else ANYONE
         reply = await found.api.answer(who, request.method, request.url.path, request.content)
-        return httpx.Response(int(reply.status[:3]), text=reply.text)
+        return httpx.Response(reply.status, text=reply.body.decode())
 
     async def ask(self, pod: str, path: str) -> httpx.Response:
         """What a pod's runner answers."""

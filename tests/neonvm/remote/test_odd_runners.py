@@ -15,7 +15,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from deploy.neonvm.access.connections import RunnerPlace
-from deploy.neonvm.network.serving import Serving
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.looks import Looks
@@ -23,6 +22,7 @@ from deploy.neonvm.remote.remote_machine import RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
 from protocol.kubernetes.objects import child, items, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.runtime.serving.tcp_listener import TcpListener
 from protocol.units import Seconds
 from tests.neonvm.access.secured_pod import Reviews, connections
 from tests.neonvm.remote.pods_world import DB, OpenForm, World, world
@@ -201,7 +201,7 @@ async def test_an_answer_has_a_size_and_a_time(answer: bytes, part: bytes, said:
             await writer.drain()
         await reader.read()
 
-    serving = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
+    serving = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
     place = replace(PLACE, address="127.0.0.1", api=serving.port, is_open=True)
     client = RunnerClient(connections(Reviews()).ask, place, Looks(), patience=Seconds(0.5))
     with pytest.raises(GuestError, match=said) as refused:

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from deploy.local.certificates import Authority, CertificateSubject, authority, issue, server_identity, signing_key
+from deploy.local.certificates import CertificateSubject, authority, issue, server_identity, signing_key
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, API_SERVICE, CONTROL_HOST, NodePlan
 from deploy.local.kubernetes.plan.kubeconfigs import (
     ADMIN,
@@ -23,6 +23,7 @@ from deploy.local.kubernetes.plan.kubeconfigs import (
     tokened,
 )
 from deploy.local.private_file import secret_file, write_private
+from protocol.runtime.certificates import CertifiedKey
 
 INSIDE: Final = f"https://{CONTROL_HOST}:{API_PORT}"
 """The API server's URL in the cluster's network."""
@@ -38,7 +39,7 @@ class Pki:
     """The keys and certificates of one cluster, in one folder."""
 
     folder: Path
-    signer: Authority
+    signer: CertifiedKey
     now: datetime
 
     @classmethod
@@ -88,7 +89,7 @@ class Pki:
         write_private(folder / "kubelet.kubeconfig", self.kubeconfig_of(CertificateSubject(node_user(node), (NODES,))))
         write_private(folder / "kube-proxy.kubeconfig", self.kubeconfig_of(CertificateSubject("system:kube-proxy")))
 
-    def _write(self, name: str, signer: Authority, identity: CertificateSubject) -> None:
+    def _write(self, name: str, signer: CertifiedKey, identity: CertificateSubject) -> None:
         pair = issue(signer, identity, self.now)
         write_private(self.folder / f"{name}.crt", pair.certificate_pem.decode())
         write_private(self.folder / f"{name}.key", pair.key_pem.decode())
