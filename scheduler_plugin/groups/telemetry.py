@@ -10,10 +10,8 @@ from collections import Counter as Counts
 from collections.abc import Collection
 from typing import Final
 
-from prometheus_client import generate_latest
-
 from protocol.kubernetes.objects import JsonObject
-from scheduler_plugin.groups.policies.notices import stopped_because
+from scheduler_plugin.groups.objects.group_status import stopped_because
 from scheduler_plugin.program_telemetry import ProgramTelemetry
 
 LOG: Final = logging.getLogger("autoscale.groups")
@@ -26,15 +24,11 @@ class GroupsTelemetry(ProgramTelemetry):
         super().__init__("autoscale_groups", LOG, "Objects that cannot be decoded")
         self._stopped: set[tuple[str, str]] = set()
         self.leading = self._gauge("leading", "1 while this process holds the Lease and acts")
-        self.judged = self._counter("reconciles", "Groups that were looked at, by outcome", "kind", "outcome")
+        self.reconciles = self._counter("reconciles", "Groups that were looked at, by outcome", "kind", "outcome")
         self.writes = self._counter("writes", "Writes to the API, by what is written and outcome", "what", "outcome")
         self.scalings = self._counter("scalings", "Scalings that were carried out", "kind", "axis", "direction")
         self.stopped = self._gauge("stopped", "Groups that scale nothing, by reason", "kind", "reason")
         self.count = self._gauge("count", "Groups that there are", "kind")
-
-    def page(self) -> bytes:
-        """The metrics in Prometheus's text format."""
-        return generate_latest(self.registry)
 
     def take(self, kind: str, groups: Collection[JsonObject]) -> None:
         """Counts the groups of one kind, and those that scale nothing by reason, as they are now."""

@@ -54,7 +54,8 @@ class Judge:
         there is room: nobody could know of that permit.
         """
         is_unknown = machine.is_excused and machine is not grown
-        return (self.fleet.stored(machine) or ZERO) if is_unknown else self.fleet.may_use(machine)
+        used = self.fleet.may_use(machine)
+        return used.at_most(self.fleet.stored(machine) or ZERO) if is_unknown else used
 
     def written(self, machine: Machine, agent: Agent, before: Resources) -> list[str]:
         """What is wrong after an answer that was waited for, while ``before`` was stored at first."""

@@ -29,7 +29,7 @@ ACCOUNT_LASTS: Final[Millis] = 5 * MINUTE
 
 @dataclass(slots=True)
 class Batch:
-    """What is written in one transaction: spans that were closed, new decisions, and migrations as they are now."""
+    """Records written in one transaction: spans that were closed, new decisions, and migrations as they are now."""
 
     vms: list[tuple[VmRecord, Span]] = field(default_factory=list)
     nodes: list[tuple[NodeRecord, Span]] = field(default_factory=list)

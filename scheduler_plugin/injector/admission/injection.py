@@ -79,7 +79,7 @@ class InjectedAgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class AgentTemplate(NamedTuple):
-    """What all agents share; ``authorities`` is the ConfigMap in each namespace whose ``ca.crt`` they trust."""
+    """Settings of all agents; ``authorities`` is the ConfigMap in each namespace whose ``ca.crt`` they trust."""
 
     agent: InjectedAgentSettings
     authorities: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler_plugin.ledger.events import NodeGone, PodGone
 from scheduler_plugin.planner.planner import Look, completed
 from scheduler_plugin.planner.victims import Now
 from tests.scheduler_plugin.planner.planner_fixture import RANKING, WALL, PlannerFixture, node
@@ -32,8 +33,8 @@ def test_the_cluster_may_change_between_steps() -> None:
     steps = look(fixture)
     next(steps)
     for of in ("a", "b"):
-        fixture.fleet.did(fixture.ledger.lose_pod(f"uid-{of}"))
-    fixture.fleet.did(fixture.ledger.lose_node("n1"))
+        fixture.fleet.apply(PodGone(f"uid-{of}"))
+    fixture.fleet.apply(NodeGone("n1"))
     plan = completed(steps)
     assert [move.source for move in plan.moves] == ["n2"]
     assert plan.stuck[0].why == "no VM is on it"
