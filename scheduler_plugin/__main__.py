@@ -13,6 +13,7 @@ from typing import Final
 
 import uvloop
 
+from protocol.kubernetes.api import KubernetesApi
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.explaining.explain_access import ExplainAccess
@@ -22,7 +23,6 @@ from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.auth.authenticator import CONCURRENCY
-from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.connections import ConnectionPool, DirectApi

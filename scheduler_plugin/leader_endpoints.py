@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Never
 
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, items, text, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from scheduler_plugin.lease import NEVER
 from scheduler_plugin.term import Term
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Never
 
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, child, number, text, uid_of, version_of, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import LEASES
@@ -21,7 +22,6 @@ from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 
 LOG: Final = logging.getLogger("autoscale.lease")
 

@@ -3,8 +3,7 @@
 Rules that hold here:
 
 - Every call has a deadline. Nothing is retried here: callers are level-triggered.
-- Two errors leave this module: ``KubeApiError`` (the server said no, and why) and ``ApiUnavailableError`` (no usable
-  answer, 5xx included; the request may or may not have been carried out).
+- Each call raises one of the two kinds of ``ApiError``.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import msgspec
 
 from deploy.kube.direct_transport import DirectTransport
 from deploy.kube.port_forward import ForwardRefusedError, NoForwardError, PortForward
+from protocol.kubernetes.api import ApiError, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import (
@@ -29,7 +29,7 @@ from protocol.kubernetes.pages import (
     read_object,
     read_page,
 )
-from protocol.kubernetes.refusals import Refusal, RefusalKind, read_refusal
+from protocol.kubernetes.refusals import Refusal, read_refusal
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
@@ -48,29 +48,6 @@ _LIMITS: Final = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connec
 _WATCH_CONNECT: Final = 10.0
 
 
-class KubeApiError(Exception):
-    """The API server refused; ``refusal`` has its answer."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(f"{refusal.message or refusal.reason or refusal.kind.value} ({refusal.status})")
-        self.refusal = refusal
-
-    @property
-    def kind(self) -> RefusalKind:
-        """The kind of refusal."""
-        return self.refusal.kind
-
-
-class ApiUnavailableError(Exception):
-    """No usable answer came from the API server; the request may have been carried out. ``retry_after`` is the wait
-    that it asks for, in seconds.
-    """
-
-    def __init__(self, message: str, retry_after: Seconds | None = None) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-
-
 class ApiClient:
     """Calls on one API server. Close it when done (``async with``)."""
 
@@ -85,7 +62,7 @@ class ApiClient:
         await self._http.aclose()
 
     async def get(self, kind: Resource, name: ObjectName) -> Json:
-        """One object. Raises ``KubeApiError`` of kind ``NOT_FOUND`` if there is none."""
+        """One object. Raises ``ApiRefusedError`` of kind ``NOT_FOUND`` if there is none."""
         return await self._call("GET", kind.path(name.namespace, name.name))
 
     async def list(
@@ -116,7 +93,7 @@ class ApiClient:
         try:
             return read_page(response.content)
         except UnreadableAnswerError as error:
-            raise ApiUnavailableError(f"GET {path}: {error}") from error
+            raise ApiUnknownError(f"GET {path}: {error}") from error
 
     async def create(self, kind: Resource, namespace: str, body: Json) -> Json:
         """Creates the object and returns it as stored."""
@@ -166,7 +143,7 @@ class ApiClient:
         except ForwardRefusedError as error:
             raise _error(error.refusal) from None
         except (NoForwardError, CredentialsError) as error:
-            raise ApiUnavailableError(f"port-forward to {pod}:{port}: {error}") from error
+            raise ApiUnknownError(f"port-forward to {pod}:{port}: {error}") from error
         if 200 <= status < 300:
             return body
         raise _error(read_refusal(status, body))
@@ -177,8 +154,8 @@ class ApiClient:
         return response.content, response.headers
 
     async def watch(self, kind: Resource, version: str, times: WatchTimes) -> AsyncIterator[WatchEvent]:
-        """Changes after ``version``, until the server ends the watch. Raises ``KubeApiError`` of kind ``GONE`` if that
-        is too long ago.
+        """Changes after ``version``, until the server ends the watch. Raises ``ApiRefusedError`` of kind ``GONE`` if
+        that is too long ago.
         """
         # A watch may be silent for its whole span; only a longer silence means that the connection is dead.
         timeout = httpx.Timeout(_WATCH_CONNECT, read=times.silence)
@@ -192,7 +169,7 @@ class ApiClient:
                     for line in lines.feed(chunk):
                         yield _event(line)
         except (httpx.HTTPError, UnreadableAnswerError) as error:
-            raise ApiUnavailableError(f"the watch of {kind.plural} broke: {error!r}") from error
+            raise ApiUnknownError(f"the watch of {kind.plural} broke: {error!r}") from error
 
     async def _call(
         self,
@@ -207,7 +184,7 @@ class ApiClient:
             # A few subresources answer with no body.
             return read_object(response.content) if response.content else {}
         except UnreadableAnswerError as error:
-            raise ApiUnavailableError(f"{method} {path}: {error}") from error
+            raise ApiUnknownError(f"{method} {path}: {error}") from error
 
     async def _send(
         self,
@@ -224,7 +201,7 @@ class ApiClient:
         try:
             response = await self._http.request(method, path, params=query, content=content, headers=headers)
         except (httpx.HTTPError, CredentialsError) as error:
-            raise ApiUnavailableError(f"{method} {path}: {error!r}") from error
+            raise ApiUnknownError(f"{method} {path}: {error!r}") from error
         if response.is_success:
             return response
         raise _refused(response, response.content)
@@ -238,12 +215,15 @@ def _event(line: bytes) -> WatchEvent:
     return event
 
 
-def _refused(response: httpx.Response, body: bytes) -> KubeApiError | ApiUnavailableError:
+def _refused(response: httpx.Response, body: bytes) -> ApiError:
     return _error(read_refusal(response.status_code, body, response.headers.get("retry-after", "")))
 
 
-def _error(refusal: Refusal) -> KubeApiError | ApiUnavailableError:
-    return ApiUnavailableError(str(refusal), refusal.retry_after) if refusal.is_unknown else KubeApiError(refusal)
+def _error(refusal: Refusal) -> ApiError:
+    if refusal.is_unknown:
+        return ApiUnknownError(str(refusal), refusal.retry_after)
+    # People read these: the reason first, and the status after it.
+    return ApiRefusedError(refusal, f"{refusal.message or refusal.reason or refusal.kind.value} ({refusal.status})")
 
 
 def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from protocol.backoff import Backoff, Retries
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.cursor import Cursor, WatchTimes
 from protocol.kubernetes.objects import Json, name_of, number
 from protocol.kubernetes.pages import Unreadable, WatchEvent
@@ -92,10 +93,10 @@ class Informer:
             began, retry_after = self._clock.now(), Seconds(0.0)
             try:
                 await self._list_and_watch()
-            except KubeApiError as error:
+            except ApiRefusedError as error:
                 retry_after = heeded(error.refusal.retry_after)
                 self._cursor.refused(error.refusal)
-            except ApiUnavailableError as error:
+            except ApiUnknownError as error:
                 retry_after = heeded(error.retry_after)
                 _log.info("the watch is resumed", extra={"resource": self._kind.plural, "reason": str(error)})
             pause = retries.failed(self._clock.jitter(), ran=Seconds(self._clock.now() - began))

@@ -10,6 +10,7 @@ import asyncio
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
+from protocol.kubernetes.api import KubernetesApi
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT_WRITER
 from protocol.permits import decode_writer
@@ -18,7 +19,6 @@ from protocol.ranking.prices import Needs, is_estimated, node_price
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
 from scheduler_plugin.cluster.pods.addresses import PodAddresses
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode

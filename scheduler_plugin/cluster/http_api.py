@@ -9,12 +9,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import httpx2 as httpx
 import msgspec
 
+from protocol.kubernetes.api import LONGEST_PAGE, ApiCall, ApiError, PageTooLargeError, complaint, unknown
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
 from protocol.runtime.credentials import Credentials, encoded_headers
 from protocol.runtime.keep_alive import probed_transport
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, ApiError, PageTooLargeError, complaint, unknown
 
 
 def http_client(found: Credentials, limits: httpx.Limits, name: str) -> httpx.AsyncClient:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, KubernetesApi
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import TOKEN_REVIEWS
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, KubernetesApi
 
 REVIEW_TIMEOUT: Final = Seconds(3.0)
 """Longer than a healthy API ever needs, shorter than agents wait (5 s)."""

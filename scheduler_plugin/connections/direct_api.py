@@ -11,11 +11,11 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from protocol.kubernetes.api import LONGEST_PAGE, ApiCall, PageTooLargeError, complaint, unknown
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError, ResponseHead
-from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, PageTooLargeError, complaint, unknown
 from scheduler_plugin.connections.pool import ConnectionPool
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9/._-]+")

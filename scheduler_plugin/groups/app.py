@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 
+from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.resources import HVPAS, PODS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.group_controller import GroupController
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents

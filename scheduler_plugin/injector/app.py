@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.resources import VERSION_PATH
 from protocol.runtime.clock import Clock
 from protocol.runtime.tls_files import FollowedTls, server_tls
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.admission.sidecars import why_not
 from scheduler_plugin.injector.certificates.gathered_bundle import GatheredBundle

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, KubernetesApi
 from protocol.kubernetes.objects import items, text
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, KubernetesApi
 
 _TIMEOUT: Final = Seconds(3.0)
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Never
 
+from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Effect, LedgerError, PodFacts, ResizePod
 from scheduler_plugin.telemetry import LOG

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME, RUNNER_CONTAINER, TOKEN_AUDIENCE, VM_KIND
-from scheduler_plugin.cluster.api import ApiCall
 
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"

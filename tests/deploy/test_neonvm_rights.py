@@ -8,11 +8,12 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from deploy.neonvm.objects.runner_policy import NAME
 from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies
 from deploy.neonvm.overlay.node_plan import OverlayNode
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, text, texts
 from protocol.kubernetes.resources import NETWORK_POLICIES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -127,7 +128,7 @@ async def test_the_network_program_may_do_what_it_does() -> None:
         caches = {kind: Informer(client, kind, FakeClock()) for kind in WATCHED}
         for each in caches.values():
             await each.refresh()
-            with pytest.raises(KubeApiError):
+            with pytest.raises(ApiRefusedError):
                 await each._list_and_watch()
         deps = NodeNetworkDependencies(client, caches, FakeClock(), holder)
         network = NodeNetwork(OverlayNode("n1", "10.0.0.1", 1500), deps)

@@ -20,6 +20,7 @@ from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
 from agent.adapters.token import NoToken
 from agent.ports import PortError
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
 from protocol.kubernetes.refusals import classify
@@ -28,7 +29,6 @@ from protocol.names import MIGRATION_PLURAL, VM_GROUP
 from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin import cluster
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.cluster.watches.kinds import Kind

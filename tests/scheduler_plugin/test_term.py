@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.lease import Leadership, LeaseTerms
 from scheduler_plugin.term import OutOfTermError, Term
 from tests.fake_clock import FakeClock

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.reporting import write_status
@@ -22,6 +21,7 @@ from deploy.neonvm.ports import (
     TransferLimits,
 )
 from deploy.neonvm.runner.resizer import Resizer
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
@@ -115,7 +115,7 @@ class Kubelet:
         # Two groups: the workers start tasks in `lives`, which must therefore outlive them.
         async with asyncio.TaskGroup() as lives, asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
-                worker = self._queue.serve(lambda name: self._sync(name, lives), (KubeApiError, ApiUnavailableError))
+                worker = self._queue.serve(lambda name: self._sync(name, lives))
                 workers.create_task(worker)
 
     async def _sync(self, name: ObjectName, lives: asyncio.TaskGroup) -> None:
@@ -191,7 +191,7 @@ class Kubelet:
         try:
             # Grace 0 with the uid confirms the deletion of this very pod, as a kubelet does.
             await self._deps.client.delete(PODS, name_of(pod), uid_of(pod), grace=0)
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.events import WARNING, EventRecorder
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.reporting import write_status
@@ -18,6 +18,7 @@ from deploy.local.scheduling.extender import Extender, ExtenderError
 from deploy.local.scheduling.pod_rules import AFFINITY, PodRules, placed
 from deploy.local.scheduling.predicates import refusal
 from deploy.local.scheduling.queue import AttemptFailure, SchedulingQueue
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import (
     Json,
     annotations_of,
@@ -191,7 +192,7 @@ class SchedulingLoop:
         # A merge patch replaces a list as a whole, so the other conditions are sent along.
         others = [other for other in items(pod, "status", "conditions") if text(other, "type") != POD_SCHEDULED]
         # A failed write is harmless: the condition is only advice, and the next attempt writes it again.
-        with suppress(KubeApiError, ApiUnavailableError):
+        with suppress(ApiError):
             await write_status(self._client, pod, {"conditions": [*others, condition]})
 
     def _pod_changed(self, change: ObjectChange) -> None:

@@ -15,7 +15,6 @@ from typing import Final
 
 import httpx2 as httpx
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
@@ -209,7 +208,7 @@ class PodGuests:
         await self._deps.pods.synced.wait()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_WORKERS):
-                looks = self._queue.serve(lambda name: self._sync(name, tasks), (KubeApiError, ApiUnavailableError))
+                looks = self._queue.serve(lambda name: self._sync(name, tasks))
                 tasks.create_task(looks)
 
     async def _sync(self, name: ObjectName, tasks: asyncio.TaskGroup) -> None:

@@ -13,11 +13,11 @@ from typing import Final
 from deploy.neonvm.access.callers import AGENT, CONTROLLER
 from deploy.neonvm.access.connections import Showing
 from deploy.neonvm.access.keys import client_context
+from protocol.kubernetes.api import ApiError, KubernetesApi
 from protocol.names import RUNNER_AUDIENCE
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 from scheduler_plugin.auth.identity import identity_in
-from scheduler_plugin.cluster.api import ApiError, KubernetesApi
 from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.injector.certificates.issuing import Purpose
 from scheduler_plugin.injector.certificates.keeper import (

@@ -15,14 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Never
 
 from protocol.backoff import Backoff, Retries
-from protocol.kubernetes.cursor import Cursor, WatchTimes, watch_query
-from protocol.kubernetes.objects import Json, JsonObject, name_of, number, uid_of, version_of
-from protocol.kubernetes.pages import Page, Unreadable, UnreadableAnswerError, WatchEvent, read_event
-from protocol.kubernetes.refusals import heeded
-from protocol.messages import ObjectName
-from protocol.runtime.clock import Clock
-from protocol.units import Seconds
-from scheduler_plugin.cluster.api import (
+from protocol.kubernetes.api import (
     ApiCall,
     ApiError,
     ApiRefusedError,
@@ -30,6 +23,13 @@ from scheduler_plugin.cluster.api import (
     KubernetesApi,
     PageTooLargeError,
 )
+from protocol.kubernetes.cursor import Cursor, WatchTimes, watch_query
+from protocol.kubernetes.objects import Json, JsonObject, name_of, number, uid_of, version_of
+from protocol.kubernetes.pages import Page, Unreadable, UnreadableAnswerError, WatchEvent, read_event
+from protocol.kubernetes.refusals import heeded
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.units import Seconds
 from scheduler_plugin.cluster.watches.kinds import F
 from scheduler_plugin.cluster.watches.known import KnownFacts
 

@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.objects import items, text
 from protocol.kubernetes.resources import PODS
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 
 TIMEOUT: Final = Seconds(5.0)
 KEPT: Final = Seconds(10.0)

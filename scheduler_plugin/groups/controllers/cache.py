@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
+from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, child
 from protocol.kubernetes.resources import PODS, REPLICA_SETS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.cluster.watches.kinds import FactChange, Kind, WatchReport
 from scheduler_plugin.groups.objects.target_pods import kept_pod

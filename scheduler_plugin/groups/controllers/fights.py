@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError
 from protocol.kubernetes.objects import JsonObject, items, name_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
 from scheduler_plugin.groups.controllers.writer import TIMEOUT, Writer
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS
 from scheduler_plugin.groups.policies.disputes import Disputes, told

@@ -13,10 +13,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
 from scheduler_plugin.groups.controllers.fights import Fights
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
 from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController

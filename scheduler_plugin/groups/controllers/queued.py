@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.runtime.work_queue import WorkQueue
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.writer import Writer
 from scheduler_plugin.groups.telemetry import GroupsTelemetry

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, name_of, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.lease import MERGE_PATCH, Leadership

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler_plugin.cluster.api import KubernetesApi
+from protocol.kubernetes.api import KubernetesApi
 from scheduler_plugin.injector.certificates.secret_reading import read_secret
 from scheduler_plugin.injector.certificates.stored import certificate_in, content
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SECRETS
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, KubernetesApi
 
 TIMEOUT: Final = Seconds(3.0)
 

@@ -81,7 +81,7 @@ class MoveWatch:
         await self._informer.run()
 
     async def begin(self) -> None:
-        """Reads all migrations. Raises ``KubeApiError`` and ``ApiUnavailableError``; ``run`` retries instead."""
+        """Reads all migrations. Raises ``ApiError``; ``run`` retries instead."""
         await self._informer.refresh()
 
     async def synced(self) -> None:

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer, ObjectChange
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -109,7 +109,7 @@ class Watcher:
     async def _explanation(self) -> Json | None:
         try:
             listed = await self.site.client.list(PODS)
-        except (KubeApiError, ApiUnavailableError):
+        except ApiError:
             return None
         return await explanation(self.site, self.found, SitePods.of(listed.objects))
 

@@ -5,7 +5,8 @@ import json
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.cursor import WatchTimes
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.refusals import RefusalKind
@@ -51,24 +52,24 @@ async def test_every_call_goes_where_kubernetes_expects_it() -> None:
 
 
 async def test_a_refusal_carries_the_servers_reason() -> None:
-    with pytest.raises(KubeApiError, match=r"no such pod \(404\)") as refused:
+    with pytest.raises(ApiRefusedError, match=r"no such pod \(404\)") as refused:
         await client(httpx.Response(404, json={"reason": "NotFound", "message": "no such pod"})).get(PODS, POD)
     assert (refused.value.kind, refused.value.refusal.reason) == (RefusalKind.NOT_FOUND, "NotFound")
 
 
 async def test_non_json_refusal_is_shown_verbatim() -> None:
-    with pytest.raises(KubeApiError, match=r"proxy says no \(403\)"):
+    with pytest.raises(ApiRefusedError, match=r"proxy says no \(403\)"):
         await client(httpx.Response(403, text="proxy says no")).get(PODS, POD)
 
 
 async def test_a_server_in_trouble_gave_no_usable_answer() -> None:
-    with pytest.raises(ApiUnavailableError, match="502: bad gateway"):
+    with pytest.raises(ApiUnknownError, match="502: bad gateway"):
         await client(httpx.Response(502, text="bad gateway")).get(PODS, POD)
 
 
 @pytest.mark.parametrize("answer", [httpx.ConnectError("refused"), httpx.Response(200, text="nonsense")])
 async def test_silence_and_nonsense_are_no_answer(answer: httpx.Response | Exception) -> None:
-    with pytest.raises(ApiUnavailableError):
+    with pytest.raises(ApiUnknownError):
         await client(answer).get(PODS, POD)
 
 
@@ -84,6 +85,6 @@ async def test_a_watch_yields_every_event() -> None:
 
 async def test_expired_watch_is_410() -> None:
     gone: Json = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
-    with pytest.raises(KubeApiError) as expired:
+    with pytest.raises(ApiRefusedError) as expired:
         _ = [each async for each in client(lines(gone)).watch(PODS, "5", TIMES)]
     assert expired.value.kind is RefusalKind.GONE

@@ -5,8 +5,9 @@ from __future__ import annotations
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, ApiUnavailableError
+from deploy.kube.client import ApiClient
 from deploy.kube.events import REMEMBERED, EventRecorder
+from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import Json
 from tests.fake_clock import FakeClock
 
@@ -45,7 +46,7 @@ async def test_an_event_that_is_repeated_is_only_counted() -> None:
 async def test_failed_event_is_written_again(status: int) -> None:
     api = FakeApi()
     api.answer = httpx.codes(status)
-    with pytest.raises(ApiUnavailableError, match=str(status)):
+    with pytest.raises(ApiUnknownError, match=str(status)):
         await api.record()
     await api.events.record(pod("u"), "Ended", "it ended")
     api.answer = httpx.codes.OK

@@ -10,10 +10,11 @@ from functools import partial
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from deploy.neonvm.objects.runner_policy import NAME
 from deploy.neonvm.service.runner_policies import PAUSE, RunnerPolicies
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.resources import NETWORK_POLICIES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -66,7 +67,7 @@ async def clients(plane: BareControlPlane) -> AsyncIterator[tuple[ApiClient, Api
 async def _may_list(client: ApiClient) -> bool:
     try:
         await client.list(NETWORK_POLICIES)
-    except KubeApiError:
+    except ApiRefusedError:
         return False
     return True
 

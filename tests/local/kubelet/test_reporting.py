@@ -8,8 +8,9 @@ import json
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.local.kubelet.reporting import keep_writing_status, write_status
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json
 from tests.fake_clock import FakeClock
 
@@ -48,7 +49,7 @@ async def test_gone_pod_gets_no_status(answer: int, there: str) -> None:
 
 @pytest.mark.parametrize("answer", [409, 422, 403])
 async def test_refused_status_of_existing_pod_is_reported(answer: int) -> None:
-    with pytest.raises(KubeApiError):
+    with pytest.raises(ApiRefusedError):
         await write_status(FakeApi(answer).client, POD, STATUS)
 
 

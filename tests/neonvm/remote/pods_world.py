@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 
-from deploy.kube.client import ApiClient, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.neonvm.access.callers import ANYONE, CONTROLLER
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.objects.pod_form import RunnerForm
@@ -31,6 +31,7 @@ from deploy.neonvm.runner.tls_identity import TlsIdentity
 from deploy.neonvm.service.app import ControllerService, ServiceDependencies
 from deploy.neonvm.service.fenced_transport import FencedTransport
 from deploy.neonvm.service.runner_authority import AUTHORITIES, OF_AGENTS, OWN, RunnerAuthority
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, items, name_of, text, texts, uid_of
 from protocol.kubernetes.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -288,7 +289,7 @@ class World:
     async def _ignore_gone(self, doing: object) -> None:
         try:
             await doing  # type: ignore[misc]
-        except KubeApiError:
+        except ApiRefusedError:
             return
 
     async def _begin(self, name: str, pod: Json) -> None:

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 import httpx2 as httpx
 import pytest
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from protocol.kubernetes.pages import Page
 from protocol.units import Seconds
 from scheduler_plugin.cluster import http_api
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from scheduler_plugin.cluster.http_api import HttpApi
 from tests.nesting import DEEP, DEEP_LIST
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from protocol.runtime import http_connection
 from protocol.runtime.credentials import Credentials
 from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from scheduler_plugin.connections import ConnectionPool, DirectApi, direct_api, pool
 from tests.nesting import DEEP_LIST
 

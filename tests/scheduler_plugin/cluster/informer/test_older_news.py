@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject, name_of, uid_of, version_of
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.cluster.watches import known as known_module
 from scheduler_plugin.cluster.watches.kinds import Kind
 from scheduler_plugin.cluster.watches.known import KnownFacts

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, read_page
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.cluster.watches.kinds import Kind
 from tests.fake_clock import FakeClock, settle
