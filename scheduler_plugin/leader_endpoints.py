@@ -16,8 +16,8 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import NEVER
 from protocol.units import Instant, Seconds
-from scheduler_plugin.lease import NEVER
 from scheduler_plugin.term import Term
 
 LOG: Final = logging.getLogger("autoscale.endpoints")

@@ -35,8 +35,8 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import Credentials, CredentialsError, encoded_headers, for_person, login_of
 from protocol.runtime.keep_alive import probed_transport
+from protocol.runtime.kubernetes.pool import ConnectionPool
 from protocol.units import Seconds
-from scheduler_plugin.connections import ConnectionPool
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"

@@ -17,7 +17,7 @@ from typing import Final
 import httpx2 as httpx
 
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection
-from scheduler_plugin.connections import ConnectionPool
+from protocol.runtime.kubernetes.pool import ConnectionPool
 
 # Answers lose their headers here, so a compressed body could not be recognized; HTTP/1.1 keeps connections by default.
 _LEFT_OUT: Final = frozenset({b"accept-encoding", b"connection"})

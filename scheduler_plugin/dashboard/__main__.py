@@ -13,9 +13,9 @@ from typing import Final
 import httpx2 as httpx
 
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.tls_files import FollowedTls, server_tls
 from protocol.units import Seconds
-from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.dashboard.options import parsed
 from scheduler_plugin.dashboard.reviews import ApiJudge

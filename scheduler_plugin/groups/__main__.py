@@ -15,7 +15,7 @@ import httpx2 as httpx
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.explaining.explain_access import ExplainAccess
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
-from scheduler_plugin.cluster.http_api import HttpApi, http_client
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from scheduler_plugin.groups.app import GroupsProgram, assemble
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.options import parser

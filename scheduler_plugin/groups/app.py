@@ -10,6 +10,7 @@ from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.resources import HVPAS, PODS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.group_controller import GroupController
@@ -23,7 +24,6 @@ from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.policies.registry import every_policy
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
-from scheduler_plugin.lease import Leadership
 
 
 @dataclass(slots=True)

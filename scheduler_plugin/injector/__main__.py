@@ -14,9 +14,9 @@ import httpx2 as httpx
 
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
-from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.injector.app import InjectorProgram, assemble
 from scheduler_plugin.injector.options import parser
 from scheduler_plugin.injector.settings import parse_settings

@@ -10,8 +10,8 @@ from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import text
 from protocol.kubernetes.pages import UnreadableAnswerError, WatchEvent, read_event
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
-from scheduler_plugin.lease import Leadership
 
 LOG: Final = logging.getLogger("autoscale.lease")
 

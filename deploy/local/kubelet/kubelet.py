@@ -28,7 +28,7 @@ from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.virtual_machine import InvalidObjectError
 from protocol.vm_arguments import ArgumentsError
 

@@ -14,7 +14,7 @@ from protocol.kubernetes.resources import NODES
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Instant, Seconds
 
 # The default of kube-controller-manager's --node-monitor-grace-period for many releases.

@@ -13,7 +13,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 
 
 class PodGarbageCollector:

@@ -42,7 +42,7 @@ from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_USAGE, LABEL_VM_NAME
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 

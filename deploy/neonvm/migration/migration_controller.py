@@ -26,7 +26,7 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Instant, QuantityError, Seconds
 from protocol.virtual_machine import InvalidObjectError
 

@@ -44,7 +44,7 @@ from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, 
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.runtime.clock import Clock
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import MilliCpu, Resources, Seconds
 
 _WORKERS: Final = 4

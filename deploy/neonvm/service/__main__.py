@@ -29,8 +29,8 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.keep_alive import probed_transport
-from scheduler_plugin.cluster.http_api import HttpApi, http_client
-from scheduler_plugin.lease import Leadership, LeaseTerms
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
+from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms
 from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.probes import probes_app, standing

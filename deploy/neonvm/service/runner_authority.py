@@ -16,6 +16,7 @@ from deploy.neonvm.access.keys import client_context
 from protocol.kubernetes.api import ApiError, KubernetesApi
 from protocol.names import RUNNER_AUDIENCE
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
 from protocol.units import Seconds
 from scheduler_plugin.auth.identity import identity_in
 from scheduler_plugin.cluster.token_reviews import TokenReviews
@@ -28,7 +29,6 @@ from scheduler_plugin.injector.certificates.keeper import (
 )
 from scheduler_plugin.injector.certificates.secret_reading import read_secret
 from scheduler_plugin.injector.certificates.stored import certificate_in, content
-from scheduler_plugin.lease import Leadership, NotLeadingError
 
 LOG: Final = logging.getLogger("neonvm.authority")
 

@@ -12,12 +12,12 @@ from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.lease import NotLeadingError
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Seconds
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.writer import Writer
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
-from scheduler_plugin.lease import NotLeadingError
 
 # More than one, so that a group whose look waits for the API does not hold up all others.
 WORKERS: Final = 4

@@ -14,6 +14,7 @@ from protocol.kubernetes.objects import Json, JsonObject, annotations_of, name_o
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.names import ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
+from protocol.runtime.kubernetes.lease import NotLeadingError
 from protocol.units import Bytes
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.queued import GroupsContext
@@ -38,7 +39,6 @@ from scheduler_plugin.groups.objects.vm_use import (
 from scheduler_plugin.groups.objects.writes import Write
 from scheduler_plugin.groups.policies.facts import GroupFacts
 from scheduler_plugin.groups.policies.policy import GroupPolicy
-from scheduler_plugin.lease import NotLeadingError
 
 LOG: Final = logging.getLogger("autoscale.groups")
 

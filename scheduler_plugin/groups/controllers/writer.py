@@ -12,10 +12,10 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import MERGE_PATCH, Leadership
 from protocol.units import Seconds
 from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.groups.objects.writes import Write
-from scheduler_plugin.lease import MERGE_PATCH, Leadership
 
 PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
 """Refusals that only say that the cache was behind."""

@@ -11,6 +11,7 @@ from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, version_of
 from protocol.kubernetes.resources import SECRETS
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import MERGE_PATCH, Leadership
 from protocol.units import Seconds
 from scheduler_plugin.injector.certificates.issuing import Issued, Purpose, issue, new_authority
 from scheduler_plugin.injector.certificates.rotation import is_due, needs_authority, signer
@@ -26,7 +27,6 @@ from scheduler_plugin.injector.certificates.stored import (
     content,
     encoded,
 )
-from scheduler_plugin.lease import MERGE_PATCH, Leadership
 
 LOG: Final = logging.getLogger("autoscale.injector")
 

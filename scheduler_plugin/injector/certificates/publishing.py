@@ -15,9 +15,9 @@ from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, Kubernet
 from protocol.kubernetes.objects import Json, JsonObject, items, name_of, text, texts, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CONFIG_MAPS, MUTATING_WEBHOOKS
+from protocol.runtime.kubernetes.lease import MERGE_PATCH, Leadership
 from protocol.units import Seconds
 from scheduler_plugin.injector.certificates.stored import BUNDLE, decoded
-from scheduler_plugin.lease import MERGE_PATCH, Leadership
 
 LOG: Final = logging.getLogger("autoscale.injector")
 

@@ -43,9 +43,9 @@ from protocol.kubernetes.resources import (
 )
 from protocol.messages import ObjectName
 from protocol.names import RUNNER_AUTHORITIES
+from protocol.runtime.kubernetes.http_api import HttpApi
+from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms
 from protocol.units import Seconds
-from scheduler_plugin.cluster.http_api import HttpApi
-from scheduler_plugin.lease import Leadership, LeaseTerms
 from tests.fake_clock import FakeClock
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.qemu.fakes import FakeGuestDaemon

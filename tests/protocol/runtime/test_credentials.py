@@ -29,9 +29,10 @@ from protocol.runtime.credentials import (
     from_pod,
     login_of,
 )
+from protocol.runtime.kubernetes.direct_api import DirectApi
+from protocol.runtime.kubernetes.pool import ConnectionPool
 from protocol.runtime.tls_files import FollowingContext
 from protocol.units import Seconds
-from scheduler_plugin.connections import ConnectionPool, DirectApi
 from tests.fake_clock import BEGAN, FakeClock
 from tests.scheduler_plugin.certificates import files, pair
 

@@ -11,7 +11,7 @@ import pytest
 
 from protocol.kubernetes.api import ApiCall, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
-from scheduler_plugin.lease import Leadership
+from protocol.runtime.kubernetes.lease import Leadership
 from scheduler_plugin.workers.lease_watch import PAUSE, LeaseWatch
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import refused

@@ -15,8 +15,10 @@ from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError, P
 from protocol.runtime import http_connection
 from protocol.runtime.credentials import Credentials
 from protocol.runtime.keep_alive import KEEPALIVE
+from protocol.runtime.kubernetes import direct_api, pool
+from protocol.runtime.kubernetes.direct_api import DirectApi
+from protocol.runtime.kubernetes.pool import ConnectionPool
 from protocol.units import Instant, Seconds
-from scheduler_plugin.connections import ConnectionPool, DirectApi, direct_api, pool
 from tests.nesting import DEEP_LIST
 
 CALL = ApiCall(

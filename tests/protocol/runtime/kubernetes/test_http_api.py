@@ -10,9 +10,9 @@ import pytest
 
 from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from protocol.kubernetes.pages import Page
+from protocol.runtime.kubernetes import http_api
+from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Seconds
-from scheduler_plugin.cluster import http_api
-from scheduler_plugin.cluster.http_api import HttpApi
 from tests.nesting import DEEP, DEEP_LIST
 
 Handler = Callable[[httpx.Request], httpx.Response]

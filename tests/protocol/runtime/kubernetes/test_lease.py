@@ -14,8 +14,8 @@ from protocol.kubernetes.objects import Json, JsonObject, child, text, uid_of, v
 from protocol.kubernetes.refusals import classify
 from protocol.kubernetes.resources import LEASES
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.lease import MERGE_PATCH, Leadership, LeaseTerms, NotLeadingError
 from protocol.units import Seconds
-from scheduler_plugin.lease import MERGE_PATCH, Leadership, LeaseTerms, NotLeadingError
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
 

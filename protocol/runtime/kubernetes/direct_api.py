@@ -1,4 +1,4 @@
-"""The Kubernetes API with raw JSON bodies, over connections of our own, with the rules of ``cluster/http_api.py``."""
+"""The Kubernetes API over connections of our own: a call costs a tenth of what it costs over httpx2 (decision 35)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError, ResponseHead
-from scheduler_plugin.connections.pool import ConnectionPool
+from protocol.runtime.kubernetes.pool import ConnectionPool
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9/._-]+")
 """A path in which nothing has to be quoted."""
