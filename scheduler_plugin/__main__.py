@@ -41,6 +41,7 @@ from scheduler_plugin.web.explain_guard import GuardedExplanations, explain_acce
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.serving import Listener, serve
 
+NAME: Final = "autoscale-scheduler"
 CONNECTIONS: Final = 128
 REVIEW_CONNECTIONS: Final = CONCURRENCY
 """A pool of their own: a flood of tokens must not use up the connections for bindings and permits."""
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     allow_open_files(OPEN_FILES)
-    return run("autoscale-scheduler", _run(options), uvloop.new_event_loop)
+    return run(NAME, _run(options), uvloop.new_event_loop)
 
 
 async def _run(options: argparse.Namespace) -> None:
@@ -78,8 +79,8 @@ async def _run(options: argparse.Namespace) -> None:
         ConnectionPool(creds, REVIEW_CONNECTIONS) as review_pool,
         ConnectionPool(creds, LEADING_CONNECTIONS) as leading_pool,
     ):
-        api, reviews = DirectApi(pool, creds.token), TokenReviews(DirectApi(review_pool, creds.token))
-        leading = DirectApi(leading_pool, creds.token)
+        api, reviews = DirectApi(pool, creds.token, NAME), TokenReviews(DirectApi(review_pool, creds.token, NAME))
+        leading = DirectApi(leading_pool, creds.token, NAME)
         # The hostname alone is not enough: a container that restarts in its pod keeps it, yet is another writer.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         ports = SchedulerPorts(api, reviews, clock, telemetry, identity)

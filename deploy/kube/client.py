@@ -1,4 +1,4 @@
-"""A small client of the Kubernetes API: the few calls that the local runtime and the command line need.
+"""The calls on the Kubernetes API that the local runtime, the controllers of VMs and the command line need.
 
 Rules that hold here:
 
@@ -8,58 +8,48 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import httpx2 as httpx
-import msgspec
 
-from deploy.kube.direct_transport import DirectTransport
 from deploy.kube.port_forward import ForwardRefusedError, NoForwardError, PortForward
-from protocol.kubernetes.api import ApiError, ApiRefusedError, ApiUnknownError
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError, RawApi, unknown
 from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import Json
-from protocol.kubernetes.pages import (
-    LineSplitter,
-    Page,
-    UnreadableAnswerError,
-    WatchEvent,
-    read_event,
-    read_object,
-    read_page,
-)
+from protocol.kubernetes.pages import Page, UnreadableAnswerError, WatchEvent, read_event, read_object, read_page
 from protocol.kubernetes.refusals import Refusal, read_refusal
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.credentials import Credentials, CredentialsError, encoded_headers, for_person, login_of
-from protocol.runtime.keep_alive import probed_transport
+from protocol.runtime.credentials import Credentials, CredentialsError, for_person, login_of
+from protocol.runtime.kubernetes.direct_api import DirectApi
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.kubernetes.pool import ConnectionPool
 from protocol.units import Seconds
 
+NAME: Final = "autoscale"
 MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
-# Reading a large list may take a while, but a server that does not even accept the connection is down.
-_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
+_TIMEOUT: Final = Seconds(15.0)
 _FORWARD: Final = Seconds(10.0)
 _CONNECTIONS: Final = 64
 _LIMITS: Final = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=32)
-_WATCH_CONNECT: Final = 10.0
 
 
 class ApiClient:
     """Calls on one API server. Close it when done (``async with``)."""
 
-    def __init__(self, http: httpx.AsyncClient, forward: PortForward | None = None) -> None:
-        self._http = http
+    def __init__(self, api: RawApi, forward: PortForward | None = None) -> None:
+        self._api = api
         self._forward = forward
 
     async def __aenter__(self) -> ApiClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._http.aclose()
+        await self._api.aclose()
 
     async def get(self, kind: Resource, name: ObjectName) -> Json:
         """One object. Raises ``ApiRefusedError`` of kind ``NOT_FOUND`` if there is none."""
@@ -89,11 +79,12 @@ class ApiClient:
         return (await self._page(kind.path(), {"limit": "1"})).version
 
     async def _page(self, path: str, query: Mapping[str, str]) -> Page:
-        response = await self._send("GET", path, query=query)
+        call = ApiCall("GET", path, _TIMEOUT, query=query)
+        body, _ = await self._raw(call)
         try:
-            return read_page(response.content)
+            return read_page(body)
         except UnreadableAnswerError as error:
-            raise ApiUnknownError(f"GET {path}: {error}") from error
+            raise unknown(call, error) from error
 
     async def create(self, kind: Resource, namespace: str, body: Json) -> Json:
         """Creates the object and returns it as stored."""
@@ -128,7 +119,7 @@ class ApiClient:
 
     async def raw_get(self, path: str) -> bytes:
         """Any path of the API server, such as ``/readyz`` or the proxy of a pod."""
-        return (await self._send("GET", path)).content
+        return (await self.raw_answer(path))[0]
 
     async def pod_get(self, pod: ObjectName, port: int, path: str) -> bytes:
         """A pod's response to a GET from its own loopback, by port-forward.
@@ -150,26 +141,16 @@ class ApiClient:
 
     async def raw_answer(self, path: str) -> tuple[bytes, Mapping[str, str]]:
         """Any path of the API server: the body and the headers of its answer."""
-        response = await self._send("GET", path)
-        return response.content, response.headers
+        return await self._raw(ApiCall("GET", path, _TIMEOUT))
 
     async def watch(self, kind: Resource, version: str, times: WatchTimes) -> AsyncIterator[WatchEvent]:
         """Changes after ``version``, until the server ends the watch. Raises ``ApiRefusedError`` of kind ``GONE`` if
         that is too long ago.
         """
-        # A watch may be silent for its whole span; only a longer silence means that the connection is dead.
-        timeout = httpx.Timeout(_WATCH_CONNECT, read=times.silence)
-        query = watch_query(version, times)
-        lines = LineSplitter()
-        try:
-            async with self._http.stream("GET", kind.path(), params=query, timeout=timeout) as response:
-                if not response.is_success:
-                    raise _refused(response, await response.aread())
-                async for chunk in response.aiter_bytes():
-                    for line in lines.feed(chunk):
-                        yield _event(line)
-        except (httpx.HTTPError, UnreadableAnswerError) as error:
-            raise ApiUnknownError(f"the watch of {kind.plural} broke: {error!r}") from error
+        call = ApiCall("GET", kind.path(), times.silence, query=watch_query(version, times))
+        async with self._api.stream(call) as lines:
+            async for line in lines:
+                yield _event(call, line)
 
     async def _call(
         self,
@@ -179,44 +160,30 @@ class ApiClient:
         content_type: str = _JSON,
         query: Mapping[str, str] | None = None,
     ) -> Json:
-        response = await self._send(method, path, query=query, body=body, content_type=content_type)
+        call = ApiCall(method, path, _TIMEOUT, query or {}, body, content_type)
+        content, _ = await self._raw(call)
         try:
             # A few subresources answer with no body.
-            return read_object(response.content) if response.content else {}
+            return read_object(content) if content else {}
         except UnreadableAnswerError as error:
-            raise ApiUnknownError(f"{method} {path}: {error}") from error
+            raise unknown(call, error) from error
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Json | None = None,
-        content_type: str = "",
-    ) -> httpx.Response:
-        content = msgspec.json.encode(body) if body is not None else None
-        # The API server answers 415 to a patch without the right type.
-        headers = {"Content-Type": content_type} if content is not None else {}
+    async def _raw(self, call: ApiCall) -> tuple[bytes, Mapping[str, str]]:
         try:
-            response = await self._http.request(method, path, params=query, content=content, headers=headers)
-        except (httpx.HTTPError, CredentialsError) as error:
-            raise ApiUnknownError(f"{method} {path}: {error!r}") from error
-        if response.is_success:
-            return response
-        raise _refused(response, response.content)
+            return await self._api.raw(call)
+        except ApiRefusedError as error:
+            raise _error(error.refusal) from None
 
 
-def _event(line: bytes) -> WatchEvent:
-    event = read_event(line)
+def _event(call: ApiCall, line: bytes) -> WatchEvent:
+    try:
+        event = read_event(line)
+    except UnreadableAnswerError as error:
+        raise unknown(call, error) from error
     if (refusal := event.refusal) is not None:
         # An expired watch is reported as an event of type ERROR within a response of status 200.
         raise _error(refusal)
     return event
-
-
-def _refused(response: httpx.Response, body: bytes) -> ApiError:
-    return _error(read_refusal(response.status_code, body, response.headers.get("retry-after", "")))
 
 
 def _error(refusal: Refusal) -> ApiError:
@@ -237,30 +204,12 @@ def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
 
 def client_of(credentials: Credentials, *, is_busy: bool = False) -> ApiClient:
     """A client for one API server; one that ``is_busy`` takes less CPU, and drops the headers of answers."""
-    # Connections of our own take a third of the CPU of httpx's, at the price of the headers.
-    direct = DirectTransport(ConnectionPool(credentials, _CONNECTIONS)) if is_busy else None
-    return ApiClient(
-        httpx.AsyncClient(
-            base_url=credentials.server,
-            auth=BearerAuth(credentials),
-            headers=encoded_headers(credentials),
-            transport=direct or probed_transport(credentials.tls, _LIMITS, credentials.proxy),
-            timeout=_TIMEOUT,
-            trust_env=False,  # ``credentials`` names the proxy already
-        ),
-        PortForward(credentials.server, credentials.tls, credentials.token, credentials.headers, credentials.proxy),
-    )
-
-
-class BearerAuth(httpx.Auth):
-    """Sends the current token with each request."""
-
-    def __init__(self, credentials: Credentials) -> None:
-        self._token = credentials.token
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Adds the token to one request. Raises ``CredentialsError`` if there is none any more."""
-        if (token := self._token()) is not None:
-            # Read for every request: bound tokens expire and are rotated in their file.
-            request.headers["Authorization"] = f"Bearer {token}"
-        yield request
+    token = credentials.token
+    api: RawApi
+    if is_busy:
+        # A thousand pods may report at once, so its calls wait for a connection for as long as it takes.
+        api = DirectApi(ConnectionPool(credentials, _CONNECTIONS), token, NAME, is_patient=True)
+    else:
+        api = HttpApi(http_client(credentials, _LIMITS, NAME), token)
+    forward = PortForward(credentials.server, credentials.tls, token, credentials.headers, credentials.proxy)
+    return ApiClient(api, forward)

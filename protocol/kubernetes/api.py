@@ -119,3 +119,13 @@ class KubernetesApi(Protocol):
 
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """The lines of a watch; ``timeout`` is how long it may stay silent. Raises also while it is read."""
+
+
+class RawApi(KubernetesApi, Protocol):
+    """The API of one cluster with its other paths, such as ``/readyz`` and the proxies of pods. Close it when done."""
+
+    async def raw(self, call: ApiCall) -> tuple[bytes, Mapping[str, str]]:
+        """The body of the answer, of any length, and its headers as far as the client keeps them."""
+
+    async def aclose(self) -> None:
+        """Closes its connections."""

@@ -34,6 +34,7 @@ from protocol.kubernetes.resources import IP_ADDRESSES, PODS, VIRTUAL_MACHINES, 
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME, RUNNER_AUTHORITIES
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import MilliCpu, Resources
 from scripts.bench.load_client import START_TIMEOUT, BenchError
 from scripts.bench.runner_pods import ANSWERING, SILENT
@@ -179,7 +180,9 @@ def _static_api(listed: dict[Resource, list[Json]]) -> ApiClient:
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": by_path[request.url.path]})
 
-    return ApiClient(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)))
+    return ApiClient(
+        HttpApi(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)), lambda: None)
+    )
 
 
 def _name(number: int) -> ObjectName:

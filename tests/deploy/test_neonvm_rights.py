@@ -25,6 +25,7 @@ from protocol.names import (
     LABEL_ALWAYS_MIGRATE,
     LABEL_ENABLED,
 )
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.deploy.manifests import documents
 from tests.deploy.policies.admission import is_judged, refusal, write_by
 from tests.deploy.test_rights import Right, granted, right
@@ -124,7 +125,9 @@ async def test_the_network_program_may_do_what_it_does() -> None:
         return ObjectName("default", "db-x")
 
     transport = httpx.MockTransport(answer)
-    async with ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)) as client:
+    async with ApiClient(
+        HttpApi(httpx.AsyncClient(base_url="http://api", transport=transport), lambda: None)
+    ) as client:
         caches = {kind: Informer(client, kind, FakeClock()) for kind in WATCHED}
         for each in caches.values():
             await each.refresh()

@@ -14,7 +14,7 @@ from typing import Final
 import httpx2 as httpx
 import yaml
 
-from deploy.kube.client import ApiClient, BearerAuth
+from deploy.kube.client import ApiClient
 from deploy.neonvm.access.connections import RunnerConnections
 from deploy.neonvm.access.runner_transport import RunnerTransport
 from deploy.neonvm.objects.pod_form import RunnerForm
@@ -40,7 +40,6 @@ NAME: Final = "neonvm-controller"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
 LIMITS: Final = Limits(connections=256, per_peer=64)
 RUNNER_TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
-_API_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 LOST: Final = 3
 """The exit status of a leader that lost its Lease; it is started again and stands by."""
 
@@ -74,13 +73,11 @@ async def _run(options: argparse.Namespace) -> None:
         fenced = httpx.AsyncClient(
             base_url=login.server,
             headers={"User-Agent": NAME},
-            auth=BearerAuth(login),
-            timeout=_API_TIMEOUT,
             transport=FencedTransport(inner, lambda: leadership.remaining),
         )
         to_runners = RunnerTransport(connections)
         async with (
-            ApiClient(fenced) as client,
+            ApiClient(HttpApi(fenced, login.token)) as client,
             httpx.AsyncClient(
                 transport=to_runners, trust_env=False, timeout=RUNNER_TIMEOUT, cookies=_no_cookies()
             ) as runners,

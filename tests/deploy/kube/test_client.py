@@ -12,6 +12,7 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Seconds
 
 TIMES = WatchTimes(240, Seconds(270.0))
@@ -26,7 +27,9 @@ def client(answer: httpx.Response | Exception, sent: list[httpx.Request] | None 
             raise answer
         return answer
 
-    return ApiClient(httpx.AsyncClient(transport=httpx.MockTransport(handle), base_url="http://api"))
+    return ApiClient(
+        HttpApi(httpx.AsyncClient(transport=httpx.MockTransport(handle), base_url="http://api"), lambda: None)
+    )
 
 
 async def test_every_call_goes_where_kubernetes_expects_it() -> None:

@@ -9,6 +9,7 @@ from deploy.kube.client import ApiClient
 from deploy.kube.events import REMEMBERED, EventRecorder
 from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import Json
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.fake_clock import FakeClock
 
 WRITTEN, COUNTED = "POST /api/v1/namespaces/default/events", "PATCH /api/v1/namespaces/default/events/e"
@@ -24,7 +25,9 @@ class FakeApi:
     def __init__(self) -> None:
         self.answer = httpx.codes.OK
         self.sent: list[str] = []
-        client = ApiClient(httpx.AsyncClient(transport=httpx.MockTransport(self._handle), base_url="http://api"))
+        client = ApiClient(
+            HttpApi(httpx.AsyncClient(transport=httpx.MockTransport(self._handle), base_url="http://api"), lambda: None)
+        )
         self.events = EventRecorder(client, "test", FakeClock())
 
     def _handle(self, request: httpx.Request) -> httpx.Response:

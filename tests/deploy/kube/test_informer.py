@@ -14,6 +14,7 @@ from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer, ObjectChange
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import PODS
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.fake_clock import FakeClock, settle
 from tests.nesting import DEEP
 
@@ -71,7 +72,9 @@ class Watched:
     def __init__(self) -> None:
         self.api, self.clock = ScriptedApi(), FakeClock(jitter=0.0)
         self.heard: list[tuple[str, str, str]] = []
-        client = ApiClient(httpx.AsyncClient(transport=httpx.MockTransport(self.api), base_url="http://api"))
+        client = ApiClient(
+            HttpApi(httpx.AsyncClient(transport=httpx.MockTransport(self.api), base_url="http://api"), lambda: None)
+        )
         self.informer = Informer(client, PODS, self.clock)
         self.informer.listen(self._note)
 

@@ -18,6 +18,7 @@ from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.resources import NETWORK_POLICIES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.deploy.manifests import documents
 from tests.fake_clock import FakeClock
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
@@ -59,7 +60,10 @@ async def clients(plane: BareControlPlane) -> AsyncIterator[tuple[ApiClient, Api
 
         admin = over(plane.pki.admin_token)
         token = await Fleet(admin).token("kube-system", "neonvm-controller", "", None)
-        async with ApiClient(admin) as of_admin, ApiClient(over(token)) as own:
+        async with (
+            ApiClient(HttpApi(admin, lambda: None)) as of_admin,
+            ApiClient(HttpApi(over(token), lambda: None)) as own,
+        ):
             await until(partial(_may_list, own), "its rights are in force", 30.0)
             yield of_admin, own
 

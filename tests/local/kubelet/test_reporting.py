@@ -12,6 +12,7 @@ from deploy.kube.client import ApiClient
 from deploy.local.kubelet.reporting import keep_writing_status, write_status
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.fake_clock import FakeClock
 
 POD: Json = {"metadata": {"name": "a", "namespace": "d", "uid": "first"}}
@@ -24,7 +25,9 @@ class FakeApi:
     def __init__(self, *answers: int, there: str = "first") -> None:
         self.answers, self.there = list(answers), there
         self.written: list[Json] = []
-        self.client = ApiClient(httpx.AsyncClient(transport=httpx.MockTransport(self._answer), base_url="http://api"))
+        self.client = ApiClient(
+            HttpApi(httpx.AsyncClient(transport=httpx.MockTransport(self._answer), base_url="http://api"), lambda: None)
+        )
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         if request.method == "GET":

@@ -25,6 +25,7 @@ from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, MIGRATION
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_USAGE
+from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.fake_clock import FakeClock
 from tests.neonvm.runner.test_resizer import ObedientGuest
@@ -158,7 +159,7 @@ async def site() -> AsyncIterator[Site]:
     server = build(None, admin_tokens("secret"), system_environment(), ApiServerSettings())
     fence = Fence(server.app)
     http = httpx.AsyncClient(transport=fence, base_url="http://api", headers={"Authorization": "Bearer secret"})
-    async with ApiClient(http) as client:
+    async with ApiClient(HttpApi(http, lambda: None)) as client:
         for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
             await client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))
         made = virtual_machine()

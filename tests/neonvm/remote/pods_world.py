@@ -200,7 +200,7 @@ class World:
         own_api = HttpApi(plain, lambda: "secret")
         leadership = Leadership(own_api, self.clock, terms, f"replica-{len(self.services)}")
         fenced = FencedTransport(way, lambda: leadership.remaining)
-        client = ApiClient(DirectClient(fenced, "http://api", headers))
+        client = ApiClient(HttpApi(DirectClient(fenced, "http://api", headers), lambda: None))
         runners = httpx.AsyncClient(transport=Killable(httpx.MockTransport(self._to_runner)))
         assert isinstance(runners._transport, Killable)
         own = runners._transport

@@ -23,6 +23,7 @@ from protocol.kubernetes.resources import (
     Resource,
 )
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.remote.pods_world import DB, World, world
 from tests.neonvm.sample_objects import virtual_machine
@@ -145,7 +146,9 @@ class Api:
     async def play(self, *removed: str, by: Callable[[httpx.Request], httpx.Response] | None = None) -> None:
         """VMs in the namespaces ``a`` and ``b``, until all answers are given; in one turn ``removed`` ones are gone."""
         clock, transport = FakeClock(), httpx.MockTransport(by or self)
-        async with ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)) as client:
+        async with ApiClient(
+            HttpApi(httpx.AsyncClient(base_url="http://api", transport=transport), lambda: None)
+        ) as client:
             vms, pods = (Informer(client, kind, clock) for kind in (VIRTUAL_MACHINES, PODS))
             for namespace in ("a", "b"):
                 vms._store(ObjectName(namespace, "db"), virtual_machine(namespace=namespace))

@@ -293,7 +293,7 @@ async def test_clients_use_tls_server_name(tmp_path: Path) -> None:
             assert await client.raw_get("/") == b"{}"
         credentials = from_kubeconfig(path, FakeClock())
         async with ConnectionPool(credentials, 1) as pool:
-            assert await DirectApi(pool, credentials.token).call(ApiCall("GET", "/", Seconds(5.0))) == {}
+            assert await DirectApi(pool, credentials.token, "test").call(ApiCall("GET", "/", Seconds(5.0))) == {}
         assert asked == ["api.internal", "api.internal"]
         async with client_from_kubeconfig(written(tmp_path, cluster | {"tls-server-name": "other"})) as client:
             with pytest.raises(ApiUnknownError, match="certificate is not valid for 'other'"):

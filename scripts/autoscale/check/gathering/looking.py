@@ -51,7 +51,7 @@ def why_not(error: Exception) -> str:
     chain = list(_causes(error))
     if any(isinstance(cause, ssl.SSLCertVerificationError) or _UNTRUSTED in str(cause) for cause in chain):
         return f"its certificate is not trusted by the kubeconfig ({_last(chain)})"
-    if any(isinstance(cause, httpx.TimeoutException) for cause in chain):
+    if any(isinstance(cause, (TimeoutError, httpx.TimeoutException)) for cause in chain):
         return "it does not answer in time"
     if any(isinstance(cause, httpx.ConnectError) for cause in chain):
         return f"it cannot be reached ({_last(chain)})"

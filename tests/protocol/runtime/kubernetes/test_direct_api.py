@@ -70,7 +70,7 @@ async def api(
         served.address = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         reached = Credentials(f"http://{served.address}/cluster/", True, lambda: token)
         async with ConnectionPool(reached, most) as connections:
-            yield DirectApi(connections, reached.token), served
+            yield DirectApi(connections, reached.token, "autoscale-scheduler"), served
 
 
 def answer(status: str, body: bytes = b"", head: bytes = b"") -> list[bytes]:
@@ -144,7 +144,7 @@ async def test_call_past_deadline_is_not_sent(monkeypatch: pytest.MonkeyPatch) -
 
 async def test_nothing_that_listens_is_unknown() -> None:
     async with ConnectionPool(Credentials("http://127.0.0.1:1", True, lambda: None), 1) as nowhere:
-        found = DirectApi(nowhere, lambda: None)
+        found = DirectApi(nowhere, lambda: None, "test")
         with pytest.raises(ApiUnknownError, match=r"OSError|ConnectionRefusedError"):
             await found.call(CALL)
         with pytest.raises(ApiUnknownError, match=r"OSError|ConnectionRefusedError"):
@@ -315,5 +315,5 @@ async def test_connect_timeout_is_failure(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pool, "CONNECT", 0.0)
     async with never_answering() as pooled:
         with pytest.raises(ApiUnknownError, match="TimeoutError"):
-            async with DirectApi(pooled, lambda: None).stream(CALL):
+            async with DirectApi(pooled, lambda: None, "test").stream(CALL):
                 pass
