@@ -16,9 +16,8 @@ import httpx2 as httpx
 
 from deploy.kube.port_forward import ForwardRefusedError, NoForwardError, PortForward
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError, RawApi, unknown
-from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import Json
-from protocol.kubernetes.pages import Page, UnreadableAnswerError, WatchEvent, read_event, read_object, read_page
+from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object, read_page
 from protocol.kubernetes.refusals import Refusal, read_refusal
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
@@ -42,14 +41,14 @@ class ApiClient:
     """Calls on one API server. Close it when done (``async with``)."""
 
     def __init__(self, api: RawApi, forward: PortForward | None = None) -> None:
-        self._api = api
+        self.api = api
         self._forward = forward
 
     async def __aenter__(self) -> ApiClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._api.aclose()
+        await self.api.aclose()
 
     async def get(self, kind: Resource, name: ObjectName) -> Json:
         """One object. Raises ``ApiRefusedError`` of kind ``NOT_FOUND`` if there is none."""
@@ -132,25 +131,16 @@ class ApiClient:
         try:
             status, body = await self._forward.get(pod, port, path, _FORWARD)
         except ForwardRefusedError as error:
-            raise _error(error.refusal) from None
+            raise for_people(error.refusal) from None
         except (NoForwardError, CredentialsError) as error:
             raise ApiUnknownError(f"port-forward to {pod}:{port}: {error}") from error
         if 200 <= status < 300:
             return body
-        raise _error(read_refusal(status, body))
+        raise for_people(read_refusal(status, body))
 
     async def raw_answer(self, path: str) -> tuple[bytes, Mapping[str, str]]:
         """Any path of the API server: the body and the headers of its answer."""
         return await self._raw(ApiCall("GET", path, _TIMEOUT))
-
-    async def watch(self, kind: Resource, version: str, times: WatchTimes) -> AsyncIterator[WatchEvent]:
-        """Changes after ``version``, until the server ends the watch. Raises ``ApiRefusedError`` of kind ``GONE`` if
-        that is too long ago.
-        """
-        call = ApiCall("GET", kind.path(), times.silence, query=watch_query(version, times))
-        async with self._api.stream(call) as lines:
-            async for line in lines:
-                yield _event(call, line)
 
     async def _call(
         self,
@@ -170,26 +160,15 @@ class ApiClient:
 
     async def _raw(self, call: ApiCall) -> tuple[bytes, Mapping[str, str]]:
         try:
-            return await self._api.raw(call)
+            return await self.api.raw(call)
         except ApiRefusedError as error:
-            raise _error(error.refusal) from None
+            raise for_people(error.refusal) from None
 
 
-def _event(call: ApiCall, line: bytes) -> WatchEvent:
-    try:
-        event = read_event(line)
-    except UnreadableAnswerError as error:
-        raise unknown(call, error) from error
-    if (refusal := event.refusal) is not None:
-        # An expired watch is reported as an event of type ERROR within a response of status 200.
-        raise _error(refusal)
-    return event
-
-
-def _error(refusal: Refusal) -> ApiError:
+def for_people(refusal: Refusal) -> ApiError:
+    """The error of a refusal, as people read it: the reason first, and the status after it."""
     if refusal.is_unknown:
         return ApiUnknownError(str(refusal), refusal.retry_after)
-    # People read these: the reason first, and the status after it.
     return ApiRefusedError(refusal, f"{refusal.message or refusal.reason or refusal.kind.value} ({refusal.status})")
 
 

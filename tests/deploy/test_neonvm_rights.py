@@ -132,7 +132,7 @@ async def test_the_network_program_may_do_what_it_does() -> None:
         for each in caches.values():
             await each.refresh()
             with pytest.raises(ApiRefusedError):
-                await each._list_and_watch()
+                await each._facts._watch(client.api, FakeClock())
         deps = NodeNetworkDependencies(client, caches, FakeClock(), holder)
         network = NodeNetwork(OverlayNode("n1", "10.0.0.1", 1500), deps)
         ours, theirs = socket.socketpair()

@@ -196,7 +196,7 @@ class Kubelet:
                 raise
 
     def _pod_changed(self, change: ObjectChange) -> None:
-        old, new = change.old, change.new
+        old, new = change.before, change.after
         if old is not None and (new is None or uid_of(new) != uid_of(old) or is_over(new)):
             # The cache has caught up with the end, or the pod is gone.
             self._ended.pop(uid_of(old), None)

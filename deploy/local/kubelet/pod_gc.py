@@ -49,7 +49,7 @@ class PodGarbageCollector:
                 raise
 
     def _node_changed(self, change: ObjectChange) -> None:
-        if change.new is None:
+        if change.after is None:
             for pod in self._pods.objects.values():
                 if node_of(pod) == change.name.name:
                     self._queue.add(name_of(pod))

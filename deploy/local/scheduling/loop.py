@@ -197,30 +197,30 @@ class SchedulingLoop:
 
     def _pod_changed(self, change: ObjectChange) -> None:
         self._follow_placement(change)
-        if change.new is not None and _wants_node(change.new):
+        if change.after is not None and _wants_node(change.after):
             self._queue.add(change.name)
         else:
             self._queue.forget(change.name)
             # A pod that ends or goes frees room on its node, so waiting pods may fit now.
-            if change.old is not None and node_of(change.old) and (change.new is None or is_over(change.new)):
+            if change.before is not None and node_of(change.before) and (change.after is None or is_over(change.after)):
                 self._queue.wake()
         self._stir.set()
 
     def _follow_placement(self, change: ObjectChange) -> None:
         self._placed.pop(change.name, None)
-        if change.new is None or is_over(change.new):
+        if change.after is None or is_over(change.after):
             self._assumed.pop(change.name, None)
-        elif node_of(change.new):
+        elif node_of(change.after):
             self._assumed.pop(change.name, None)
-            self._placed[change.name] = placed(change.new)
+            self._placed[change.name] = placed(change.after)
             # A placement may satisfy required pod affinity; to all other waiting pods it is no help.
-            if self._attracted and (change.old is None or not node_of(change.old)):
+            if self._attracted and (change.before is None or not node_of(change.before)):
                 self._attracted = False
                 self._queue.wake()
 
     def _node_changed(self, change: ObjectChange) -> None:
         # A deleted node makes no room, and a heartbeat changes nothing that scheduling depends on.
-        if change.new is not None and (change.old is None or _facts(change.old) != _facts(change.new)):
+        if change.after is not None and (change.before is None or _facts(change.before) != _facts(change.after)):
             self._queue.wake()
             self._stir.set()
 

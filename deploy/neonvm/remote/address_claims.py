@@ -60,12 +60,12 @@ class AddressClaims:
         return self._by_vm.get(uid, {})
 
     def _changed(self, change: ObjectChange) -> None:
-        if change.old is not None and (uid := owner_of(change.old)[1]):
+        if change.before is not None and (uid := owner_of(change.before)[1]):
             self._by_vm.get(uid, {}).pop(change.name, None)
             if not self._of(uid):
                 self._by_vm.pop(uid, None)
-        if change.new is not None and (uid := owner_of(change.new)[1]):
-            self._by_vm.setdefault(uid, {})[change.name] = change.new
+        if change.after is not None and (uid := owner_of(change.after)[1]):
+            self._by_vm.setdefault(uid, {})[change.name] = change.after
 
     async def _claimed(self, vm: Json) -> str:
         claimed = {name.name for name in self._claims.objects} | set(self._made.values())

@@ -277,10 +277,14 @@ class PodGuests:
         return followed if followed is not None and followed.uid == uid else None
 
     def _pod_changed(self, change: ObjectChange) -> None:
-        if any(version is not None and LABEL_VM_NAME in labels_of(version) for version in (change.old, change.new)):
+        if any(
+            version is not None and LABEL_VM_NAME in labels_of(version) for version in (change.before, change.after)
+        ):
             self._queue.add(change.name)
             # Our own patches of the pod are no reason to ask its guest.
-            if (followed := self._followed.get(change.name)) is not None and _signs(change.old) != _signs(change.new):
+            if (followed := self._followed.get(change.name)) is not None and _signs(change.before) != _signs(
+                change.after
+            ):
                 followed.resizer.look_again()
 
 

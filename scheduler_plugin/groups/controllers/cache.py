@@ -18,8 +18,8 @@ from protocol.kubernetes.objects import Json, JsonObject, child
 from protocol.kubernetes.resources import PODS, REPLICA_SETS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from scheduler_plugin.cluster.watches.informer import FactInformer
-from scheduler_plugin.cluster.watches.kinds import FactChange, Kind, WatchReport
+from protocol.runtime.kubernetes.watches.informer import FactInformer
+from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind, WatchReport
 from scheduler_plugin.groups.objects.target_pods import kept_pod
 from scheduler_plugin.groups.objects.targets import kept_by
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from protocol.kubernetes.objects import Json, JsonObject, child, labels_of, name_of, texts
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.watches.kinds import FactChange
+from protocol.runtime.kubernetes.watches.kinds import FactChange
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.objects.target_pods import killed_in, selects
 

@@ -14,8 +14,8 @@ from typing import Final
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, labels_of, name_of, text, uid_of, whole
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
-from scheduler_plugin.cluster.watches.kinds import FactChange
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.pod_index import PodIndex
 from scheduler_plugin.groups.controllers.references import Claimant, Key, References, key_of

@@ -28,9 +28,9 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_DRAINING
+from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
-from scheduler_plugin.cluster.watches.kinds import FactChange
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
 from scheduler_plugin.groups.controllers.member_looks import SETTLED, SOON, MemberLooks
 from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController

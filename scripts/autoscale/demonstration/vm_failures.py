@@ -26,11 +26,11 @@ async def watch_for_ends(client: ApiClient, clock: Clock, only: ObjectName | Non
     restarts: dict[str, int] = {}
 
     def look(change: ObjectChange) -> None:
-        if change.new is None or (only is not None and change.name != only):
+        if change.after is None or (only is not None and change.name != only):
             return
         # Restarts from before the watch do not count.
-        before = restarts.setdefault(uid_of(change.new), whole(change.new, "status", "restartCount"))
-        story = end_of(change.new, before)
+        before = restarts.setdefault(uid_of(change.after), whole(change.after, "status", "restartCount"))
+        story = end_of(change.after, before)
         # Several VMs may end at once; a future takes one result.
         if story and not ended.done():
             ended.set_result(story)

@@ -81,7 +81,7 @@ class Watcher:
         if change.name != self.vm:
             return
         # A deleted VM has no state; fields of the old object would look alive.
-        self.found = change.new or {}
+        self.found = change.after or {}
         size = _size(self.found)
         if size is not None:
             self.on_size(size)

@@ -97,7 +97,7 @@ class KubernetesStage:
 
         def look(change: ObjectChange) -> None:
             # The first pod that cannot come up is the cause; a future takes one result.
-            if change.new is not None and (story := hopeless([change.new])) and not ended.done():
+            if change.after is not None and (story := hopeless([change.after])) and not ended.done():
                 ended.set_result(story)
 
         informer.listen(look)

@@ -59,14 +59,14 @@ class _StoredChanges:
     def heard(self, change: ObjectChange) -> None:
         """A VM has changed."""
         now = time.monotonic()
-        self.vms += (change.new is not None) - (change.old is not None)
-        if change.new is None:
+        self.vms += (change.after is not None) - (change.before is not None)
+        if change.after is None:
             return
-        row = vm_row(change.new)
+        row = vm_row(change.after)
         # The first sight of a VM is its state from before, not a change.
-        if change.old is not None and vm_row(change.old).permit != row.permit:
+        if change.before is not None and vm_row(change.before).permit != row.permit:
             self.permits.setdefault(row.key, []).append((now, row.permit))
-        if mark := annotations_of(change.new).get(MARK):
+        if mark := annotations_of(change.after).get(MARK):
             self.marked.setdefault(mark, now)
 
 

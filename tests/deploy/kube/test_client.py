@@ -7,15 +7,11 @@ import pytest
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
-from protocol.kubernetes.cursor import WatchTimes
-from protocol.kubernetes.objects import Json
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.http_api import HttpApi
-from protocol.units import Seconds
 
-TIMES = WatchTimes(240, Seconds(270.0))
 POD = ObjectName("default", "a")
 
 
@@ -74,20 +70,3 @@ async def test_a_server_in_trouble_gave_no_usable_answer() -> None:
 async def test_silence_and_nonsense_are_no_answer(answer: httpx.Response | Exception) -> None:
     with pytest.raises(ApiUnknownError):
         await client(answer).get(PODS, POD)
-
-
-def lines(*events: Json) -> httpx.Response:
-    return httpx.Response(200, content=b"".join(json.dumps(each).encode() + b"\n" for each in events))
-
-
-async def test_a_watch_yields_every_event() -> None:
-    pod: Json = {"metadata": {"name": "a", "resourceVersion": "7"}}
-    got = [each async for each in client(lines({"type": "ADDED", "object": pod})).watch(PODS, "5", TIMES)]
-    assert [(each.type, each.object) for each in got] == [("ADDED", pod)]
-
-
-async def test_expired_watch_is_410() -> None:
-    gone: Json = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
-    with pytest.raises(ApiRefusedError) as expired:
-        _ = [each async for each in client(lines(gone)).watch(PODS, "5", TIMES)]
-    assert expired.value.kind is RefusalKind.GONE

@@ -30,7 +30,7 @@ def write(tmp_path: Path, user: dict[str, object], server: str = "http://127.0.0
 
 
 def sent_token(file: Path) -> str | None:
-    api = client_from_kubeconfig(file)._api
+    api = client_from_kubeconfig(file).api
     assert isinstance(api, HttpApi)
     token: str | None = api._request(ApiCall("GET", "/", Seconds(1.0))).headers.get("authorization")
     return token

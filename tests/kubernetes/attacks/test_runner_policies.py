@@ -81,7 +81,7 @@ async def test_policy_is_kept_and_stands_back(plane: BareControlPlane, caplog: p
     async with clients(plane) as (admin, own):
         clock = FakeClock()
         vms, pods = (Informer(own, kind, clock) for kind in (VIRTUAL_MACHINES, PODS))
-        vms._store(ObjectName(SPACE, "db"), virtual_machine(namespace=SPACE))
+        vms._facts.learn(virtual_machine(namespace=SPACE), reread=True)
         vms.synced.set()
         pods.synced.set()
         running = asyncio.create_task(RunnerPolicies(own, vms, pods, clock, "kube-system").run())

@@ -151,7 +151,7 @@ class Api:
         ) as client:
             vms, pods = (Informer(client, kind, clock) for kind in (VIRTUAL_MACHINES, PODS))
             for namespace in ("a", "b"):
-                vms._store(ObjectName(namespace, "db"), virtual_machine(namespace=namespace))
+                vms._facts.learn(virtual_machine(namespace=namespace), reread=True)
             vms.synced.set()
             pods.synced.set()
             running = asyncio.create_task(RunnerPolicies(client, vms, pods, clock, "kube-system").run())
@@ -160,7 +160,12 @@ class Api:
                 await settle()
                 is_gone = len(self.answers) == count - 2
                 for namespace in removed:
-                    vms._store(ObjectName(namespace, "db"), None if is_gone else virtual_machine(namespace=namespace))
+                    if is_gone:
+                        vms._facts.forget(ObjectName(namespace, "db"))
+                    else:
+                        # Its UID is that of the VM that has gone, which only a restored store brings back.
+                        vms._facts.go_back()
+                        vms._facts.learn(virtual_machine(namespace=namespace), reread=True)
                 await clock.advance(PAUSE)
             await settle()
             running.cancel()

@@ -7,7 +7,7 @@ import pytest
 from protocol.kubernetes.api import ApiCall, PageTooLargeError
 from protocol.kubernetes.pages import Page
 from tests.fake_clock import FakeClock
-from tests.scheduler_plugin.cluster.informer.informed import Pages, story_of
+from tests.protocol.runtime.kubernetes.informer.informed import Pages, story_of
 from tests.scheduler_plugin.objects import node
 
 
