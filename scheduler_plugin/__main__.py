@@ -21,16 +21,16 @@ from protocol.runtime.followed_file import FollowedFile, SettingsFollower
 from protocol.runtime.kubernetes.direct_api import DirectApi
 from protocol.runtime.kubernetes.lease import Leadership
 from protocol.runtime.kubernetes.pool import ConnectionPool
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from protocol.runtime.open_files import allow_open_files
+from protocol.runtime.program import credentials, prepare, run, stop_on_signals
 from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.auth.authenticator import CONCURRENCY
 from scheduler_plugin.cluster.feed import Feed
-from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.options import agents_tls, extender_tls, lease_terms, parser
-from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.replica import Replica
 from scheduler_plugin.service import ActiveService
 from scheduler_plugin.service.heap import set_aside

@@ -10,11 +10,11 @@ from typing import Final, Never
 
 import msgspec
 
+from protocol.kubernetes.access_reviews import CallerIdentity, identity_in
 from protocol.kubernetes.api import ApiError, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scheduler_plugin.auth.identity import CallerIdentity, identity_in
 from scheduler_plugin.auth.token_shape import bearer_token, plausible_until
 
 ACCEPTED_FOR: Final = Seconds(60.0)

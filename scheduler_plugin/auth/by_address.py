@@ -5,7 +5,7 @@ Off by default. The settings name the namespaces and the labels of the pods that
 
 from __future__ import annotations
 
-from scheduler_plugin.auth.identity import CallerIdentity
+from protocol.kubernetes.access_reviews import CallerIdentity
 from scheduler_plugin.ledger import PodFacts
 from scheduler_plugin.settings.tokenless import Tokenless
 

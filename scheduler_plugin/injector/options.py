@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from scheduler_plugin.program_options import add_kubeconfig, add_log_level
+from protocol.runtime.program import add_kubeconfig, add_log_level
 
 DESCRIPTION: Final = (
     "Puts the agent into the pods of VMs when they are made (a mutating webhook), and makes and renews the "

@@ -19,6 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from protocol.runtime.explaining.displacing import keep_waiting
+from protocol.runtime.program import StartError
 from protocol.runtime.prompt_server import PromptServer
 from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
 from scheduler_plugin.web.http.bounded_protocol import BoundedProtocol
@@ -34,7 +35,7 @@ GRACE: Final = 1
 """Seconds that open requests get at the end."""
 
 
-class ListenError(Exception):
+class ListenError(StartError):
     """An address cannot be listened on; the message says which and why."""
 
 

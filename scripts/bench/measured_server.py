@@ -21,9 +21,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
+from protocol.runtime.program import stop_on_signals
 from scheduler_plugin.app import SchedulerPorts, assemble
-from scheduler_plugin.cluster.token_reviews import TokenReviews
-from scheduler_plugin.program import stop_on_signals
 from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry

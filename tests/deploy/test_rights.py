@@ -26,12 +26,12 @@ from protocol.kubernetes.pages import Page
 from protocol.kubernetes.refusals import classify
 from protocol.messages import ObjectName
 from protocol.names import MIGRATION_PLURAL, VM_GROUP
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin import cluster
-from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
 from scheduler_plugin.telemetry import Telemetry

@@ -8,8 +8,8 @@ from random import Random
 from typing import Final
 
 from protocol.runtime.kubernetes.lease import Leadership
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from scheduler_plugin.app import SchedulerPorts, assemble
-from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.replica import Replica

@@ -25,8 +25,7 @@ from deploy.neonvm.overlay.taps import TapSockets
 from deploy.neonvm.overlay.telemetry import OverlayTelemetry
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
-from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
-from scheduler_plugin.program_options import add_kubeconfig, add_log_level
+from protocol.runtime.program import add_kubeconfig, add_log_level, credentials, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.probes import probes_app
 from scheduler_plugin.web.serving import Listener, serve

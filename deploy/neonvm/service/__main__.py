@@ -31,7 +31,7 @@ from protocol.runtime.clock import SystemClock
 from protocol.runtime.keep_alive import probed_transport
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms
-from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
+from protocol.runtime.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.probes import probes_app, standing
 from scheduler_plugin.web.serving import Listener, serve
