@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from math import isinf
 
 import pytest
 from msgspec.structs import replace
@@ -317,3 +318,28 @@ async def test_connect_timeout_is_failure(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(ApiUnknownError, match="TimeoutError"):
             async with DirectApi(pooled, lambda: None, "test").stream(CALL):
                 pass
+
+
+async def test_other_paths_have_answers_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_api, "LONGEST_PAGE", 10)
+    async with api(answer("200 OK", b"ok" * 10), [END]) as (found, _):
+        assert await found.raw(CALL) == (b"ok" * 10, {})
+        with pytest.raises(ApiUnknownError, match="the server ended the connection"):
+            await found.raw(CALL)
+
+
+@pytest.mark.parametrize("is_patient", [True, False])
+async def test_only_the_impatient_give_up_waiting_for_a_connection(
+    monkeypatch: pytest.MonkeyPatch, *, is_patient: bool
+) -> None:
+    async with ConnectionPool(Credentials("http://127.0.0.1:1", True, lambda: None), 1) as busy:
+        deadlines: list[float] = []
+
+        async def lend(deadline: float) -> None:
+            deadlines.append(deadline)
+            raise TimeoutError
+
+        monkeypatch.setattr(busy, "lend", lend)
+        with pytest.raises(ApiUnknownError, match="TimeoutError"):
+            await DirectApi(busy, lambda: None, "test", is_patient=is_patient).raw(CALL)
+    assert [isinf(deadline) for deadline in deadlines] == [is_patient]
