@@ -14,15 +14,15 @@ from typing import Final
 
 import httpx2 as httpx
 
-from deploy.kube.port_forward import ForwardRefusedError, NoForwardError, PortForward
-from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError, RawApi, unknown
+from deploy.kube.port_forward import PortForward
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, RawApi, for_people, unknown
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object, read_page
-from protocol.kubernetes.refusals import Refusal, read_refusal
+from protocol.kubernetes.refusals import read_refusal
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.credentials import Credentials, CredentialsError, for_person, login_of
+from protocol.runtime.credentials import Credentials, for_person, login_of
 from protocol.runtime.kubernetes.direct_api import DirectApi
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.kubernetes.pool import ConnectionPool
@@ -128,12 +128,7 @@ class ApiClient:
         if self._forward is None:
             # The pod proxy connects from the API server and passes no identity on.
             return await self.raw_get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy{path}")
-        try:
-            status, body = await self._forward.get(pod, port, path, _FORWARD)
-        except ForwardRefusedError as error:
-            raise for_people(error.refusal) from None
-        except (NoForwardError, CredentialsError) as error:
-            raise ApiUnknownError(f"port-forward to {pod}:{port}: {error}") from error
+        status, body = await self._forward.get(pod, port, path, _FORWARD)
         if 200 <= status < 300:
             return body
         raise for_people(read_refusal(status, body))
@@ -163,13 +158,6 @@ class ApiClient:
             return await self.api.raw(call)
         except ApiRefusedError as error:
             raise for_people(error.refusal) from None
-
-
-def for_people(refusal: Refusal) -> ApiError:
-    """The error of a refusal, as people read it: the reason first, and the status after it."""
-    if refusal.is_unknown:
-        return ApiUnknownError(str(refusal), refusal.retry_after)
-    return ApiRefusedError(refusal, f"{refusal.message or refusal.reason or refusal.kind.value} ({refusal.status})")
 
 
 def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:

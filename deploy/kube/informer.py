@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiClient, for_people
+from deploy.kube.client import ApiClient
 from protocol.backoff import Backoff, Retries
-from protocol.kubernetes.api import ApiError, ApiRefusedError
+from protocol.kubernetes.api import ApiError, ApiRefusedError, for_people
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.pages import Unreadable
 from protocol.kubernetes.resources import Resource

@@ -94,6 +94,17 @@ class ApiCall(msgspec.Struct, frozen=True):
         return ApiCall(self.method, self.path, timeout, query, self.body, self.content_type, not_after)
 
 
+def for_people(refusal: Refusal) -> ApiError:
+    """The error of a refusal, as people read it: the reason first, and the status after it.
+
+    >>> for_people(read_refusal(404, b"no such pod")), for_people(read_refusal(503, b"later"))
+    (ApiRefusedError('no such pod (404)'), ApiUnknownError('503: later'))
+    """
+    if refusal.is_unknown:
+        return ApiUnknownError(str(refusal), refusal.retry_after)
+    return ApiRefusedError(refusal, f"{refusal.message or refusal.reason or refusal.kind.value} ({refusal.status})")
+
+
 def unknown(call: ApiCall, error: Exception) -> ApiUnknownError:
     """The error that the outcome of the call is unknown, for this reason.
 
