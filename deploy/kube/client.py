@@ -32,6 +32,8 @@ NAME: Final = "autoscale"
 MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 _TIMEOUT: Final = Seconds(15.0)
+# For the whole answer, which may be large and the line slow.
+_LIST_TIMEOUT: Final = Seconds(30.0)
 _FORWARD: Final = Seconds(10.0)
 _CONNECTIONS: Final = 64
 _LIMITS: Final = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=32)
@@ -75,10 +77,10 @@ class ApiClient:
     async def revision(self, kind: Resource) -> str:
         """The version that the store has reached, as a list of the kind would report it."""
         # A list of one object is the cheapest request whose answer carries the store's version.
-        return (await self._page(kind.path(), {"limit": "1"})).version
+        return (await self._page(kind.path(), {"limit": "1"}, _TIMEOUT)).version
 
-    async def _page(self, path: str, query: Mapping[str, str]) -> Page:
-        call = ApiCall("GET", path, _TIMEOUT, query=query)
+    async def _page(self, path: str, query: Mapping[str, str], patience: Seconds = _LIST_TIMEOUT) -> Page:
+        call = ApiCall("GET", path, patience, query=query)
         body, _ = await self._raw(call)
         try:
             return read_page(body)
