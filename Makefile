@@ -29,7 +29,7 @@ LAST_TESTS := $(addprefix tests/kubernetes/,vm_group demo)
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help docs top-picture demo test test-pythons coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-first-hour kubernetes-programs test-failovers test-monitoring test-page explore lint format manifests bench bench-kubernetes bench-migration bench-memory bench-reaction bench-page bench-costs env clean
+.PHONY: help docs top-picture demo test test-pythons coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-first-hour kubernetes-programs test-failovers test-monitoring test-page explore lint format manifests bench-kubernetes bench-migration bench-reaction bench-agents env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,7 +68,7 @@ test-vm: env ## One real QEMU guest boots, grows under pgbench and shrinks
 	$(BIN)/pytest -m vm $(TEST_ARGS)
 
 test-kubernetes: env ## Images, and a real Kubernetes on this machine, as root: built once, started, tested and removed
-	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench
+	@[ "$$(id -u)" != 0 ] || scripts/install-packages.sh kubernetes guests pgbench images
 	$(BIN)/pytest -m kubernetes -rs $(or $(TEST_ARGS),-n 3 --dist loadgroup $(addprefix --ignore=,$(ALONE_TESTS) $(ADOPTION_TESTS) $(LAST_TESTS)))
 	$(if $(TEST_ARGS),,$(BIN)/pytest -m kubernetes -rs $(ALONE_TESTS))
 
@@ -113,9 +113,6 @@ manifests: env ## Write the plain manifests from the chart, and the operator's f
 	scripts/render-rules.sh
 	$(BIN)/python -m scripts.manifests
 
-bench: env ## Speed and memory, side by side in one run
-	@$(BIN)/python -m scripts.bench $(BENCH_ARGS)
-
 bench-kubernetes: env ## Pods per second under a real kube-scheduler, permits, and the start, as root (10 minutes)
 	@$(BIN)/python -m scripts.bench.kubernetes $(BENCH_ARGS)
 
@@ -127,15 +124,8 @@ bench-reaction: env ## A load in a real guest: how long until it has more CPU, w
 	@scripts/install-packages.sh guests pgbench
 	@$(BIN)/python -m scripts.bench.reaction_bench $(BENCH_ARGS)
 
-bench-page: env ## 2,000 simulated VMs and open pages: how soon a permit shows, and what the page's program takes (10 minutes)
-	@$(BIN)/python -m scripts.bench.page $(BENCH_ARGS)
-
-bench-costs: env ## The weekly report of 10,000 VMs: time, memory, and whether its sums are those of the samples (5 minutes)
-	@$(BIN)/python -m scripts.bench.costs $(BENCH_ARGS)
-
-bench-memory: env ## A real database in the page cache: fixed sizes, and where the policy brings it (20 minutes)
-	@scripts/install-packages.sh guests pgbench
-	@$(BIN)/python -m scripts.bench.memory_bench $(BENCH_ARGS)
+bench-agents: env ## What agents cost, as sidecars and per node: memory and CPU (2 minutes)
+	@$(BIN)/python -m scripts.bench.agent_costs $(BENCH_ARGS)
 
 top-picture: env ## Draw docs/top.svg, the terminal application with a made-up fleet
 	$(BIN)/python -m scripts.documents.top_picture

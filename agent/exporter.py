@@ -24,7 +24,8 @@ from protocol.messages import ObjectName
 from protocol.runtime.build_info import describe_process
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import Caller, ExplainAccess
-from protocol.runtime.explaining.probe_server import Guard, ProbeResponse, Route
+from protocol.runtime.explaining.probe_server import Guard, Route
+from protocol.runtime.serving.http_requests import HttpResponse
 from protocol.runtime.tls_files import FollowedTls
 from protocol.runtime.tls_metrics import watch_tls
 from protocol.units import Bytes, Instant, Resources
@@ -79,9 +80,9 @@ def routes(
     registry = registry_of(supervisor, clock, messages)
     watch_tls(registry, tls)
     return {
-        "/metrics": lambda _: ProbeResponse(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4),
+        "/metrics": lambda _: HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_PLAIN_0_0_4),
         # Alive as long as the event loop turns. An API server that is down must not restart the agent.
-        "/healthz": lambda _: ProbeResponse(b"ok\n"),
+        "/healthz": lambda _: HttpResponse(b"ok\n"),
         "/readyz": lambda _: _ready(supervisor),
         "/explain": lambda rest: _explain(supervisor, clock, rest, alone=alone),
         "/database": lambda rest: _database(supervisor, rest, alone=alone),
@@ -91,7 +92,7 @@ def routes(
 def explain_guard(access: ExplainAccess, alone: Assignment | None) -> Guard:
     """Everyone may read metrics and probes; ``access`` decides on explanations. ``alone``: the sidecar's VM."""
 
-    async def guard(route: str, rest: str, caller: Caller) -> ProbeResponse | None:
+    async def guard(route: str, rest: str, caller: Caller) -> HttpResponse | None:
         if route not in _EXPLANATIONS:
             return None
         # Access is granted by namespace: the first part of the path.
@@ -111,30 +112,30 @@ def registry_of(supervisor: Supervisor, clock: Clock, messages: Mapping[str, int
     return registry
 
 
-def _ready(supervisor: Supervisor) -> ProbeResponse:
+def _ready(supervisor: Supervisor) -> HttpResponse:
     unseen = [str(assignment.vm) for assignment, runner in supervisor.runners.items() if runner.state.vm.seen is None]
     # Before the first list, no runner is unseen either: an empty set would look ready.
     if not supervisor.is_listed:
-        return ProbeResponse(b"the VMs to look after are not known yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return HttpResponse(b"the VMs to look after are not known yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
     if unseen:
-        return ProbeResponse(f"not read yet: {' '.join(unseen[:10])}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
-    return ProbeResponse(b"ok\n")
+        return HttpResponse(f"not read yet: {' '.join(unseen[:10])}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+    return HttpResponse(b"ok\n")
 
 
-def _explain(supervisor: Supervisor, clock: Clock, rest: str, *, alone: bool) -> ProbeResponse:
+def _explain(supervisor: Supervisor, clock: Clock, rest: str, *, alone: bool) -> HttpResponse:
     if not rest.removeprefix("/") and not alone:
         # Without a name, the per-node form lists what can be asked for.
         unreadable = {str(pod): reason for pod, reason in sorted(supervisor.source.unreadable.items())}
         return _json({"vms": sorted(_by_vm(supervisor)), "unreadable": unreadable})
     runner = _chosen(supervisor, rest, alone=alone)
-    if isinstance(runner, ProbeResponse):
+    if isinstance(runner, HttpResponse):
         return runner
     return _json(explain(runner.state, str(runner.assignment.vm), clock.now()))
 
 
-async def _database(supervisor: Supervisor, rest: str, *, alone: bool) -> ProbeResponse:
+async def _database(supervisor: Supervisor, rest: str, *, alone: bool) -> HttpResponse:
     runner = _chosen(supervisor, rest, alone=alone)
-    if isinstance(runner, ProbeResponse):
+    if isinstance(runner, HttpResponse):
         return runner
     try:
         return _json(await runner.look_at_database())
@@ -142,7 +143,7 @@ async def _database(supervisor: Supervisor, rest: str, *, alone: bool) -> ProbeR
         return _json({"error": error.reason}, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-def _chosen(supervisor: Supervisor, rest: str, *, alone: bool) -> Runner | ProbeResponse:
+def _chosen(supervisor: Supervisor, rest: str, *, alone: bool) -> Runner | HttpResponse:
     """The runner of the VM that the path names, or of the only one; a 404 response if there is none."""
     wanted, runners = rest.removeprefix("/"), _by_vm(supervisor)
     # A sidecar may be asked by the name of its VM as well.
@@ -156,8 +157,8 @@ def _by_vm(supervisor: Supervisor) -> dict[str, Runner]:
     return {str(assignment.vm): runner for assignment, runner in supervisor.runners.items()}
 
 
-def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> ProbeResponse:
-    return ProbeResponse(msgspec.json.encode(value), status, "application/json")
+def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
+    return HttpResponse(msgspec.json.encode(value), status, "application/json")
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Final
 
 from agent.core.events import Event, PatchFailed, Scraped
-from agent.core.guest import is_other_boot
 from agent.core.state import State
 from agent.ports import PortError, VmApi
 from protocol.runtime.clock import Clock
@@ -50,9 +49,7 @@ def notice_of(state: State, event: Event) -> tuple[str, str] | None:
     """Reason and text of the Event that ``event`` is worth; None if it is not worth any."""
     match event:
         case Scraped(sample):
-            last = state.guest.seen
-            is_rebooted = last is not None and is_other_boot(last.sample, sample)
-            count = state.guest.kills.count(sample, is_rebooted=is_rebooted)
+            count = state.guest.kills_in(sample)
             text = f"the guest's kernel killed {count} processes for lack of memory; the VM grows as far as it may"
             return (OUT_OF_MEMORY, text) if count else None
         case PatchFailed(_, reason, refused):

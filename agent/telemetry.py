@@ -35,7 +35,7 @@ from agent.core.events import (
     VmRestored,
     VmSeen,
 )
-from agent.core.guest import GuestSample, is_other_boot
+from agent.core.guest import GuestSample
 from agent.core.monitor.monitor_side import printable
 from agent.core.state import State
 from protocol.guest.monitor_messages import DownscaleResult
@@ -53,13 +53,6 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-_LEVELS: Final[Mapping[LogLevel, int]] = {
-    LogLevel.INFO: logging.INFO,
-    LogLevel.WARNING: logging.WARNING,
-    LogLevel.ERROR: logging.ERROR,
-}
-
-
 class Log(Protocol):
     """Destination of log lines."""
 
@@ -75,36 +68,27 @@ class AgentLog:
 
     def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
         """See ``Log``."""
-        self._logger.log(_LEVELS[level], message, extra=dict(fields))
+        self._logger.log(getattr(logging, level.name), message, extra=dict(fields))
 
 
 def note(  # noqa: PLR0913, PLR0917 - where to, about whom, and what
     log: Log, tally: Counter[str], vm: ObjectName, state: State, event: Event, now: Instant
 ) -> None:
     """Count ``event``, and log what is new in it compared with ``state``, to which it is not yet applied."""
-    tally[_kind(event)] += 1
+    tally[KINDS[type(event.action if isinstance(event, Started) else event)]] += 1
     line = _line(state, event, now)
     if line is not None:
         level, message, fields = line
         log.line(level, message, {"vm": str(vm), **fields})
 
 
-def _kind(event: Event) -> str:
-    if isinstance(event, Started):
-        return STARTED[type(event.action)]
-    return KINDS[type(event)]
-
-
 KILLS_APART: Final = 60.0
 """Seconds between two log lines on the kills of one guest."""
 
-STARTED: Final[Mapping[type, str]] = {
+KINDS: Final[Mapping[type, str]] = {
     AskScheduler: "ask_started",
     PatchVm: "patch_started",
     AskMonitor: "monitor_asked",
-}
-
-KINDS: Final[Mapping[type, str]] = {
     VmSeen: "vm_seen",
     VmRestored: "vm_restored",
     VmLost: "vm_lost",
@@ -122,12 +106,12 @@ KINDS: Final[Mapping[type, str]] = {
     MonitorSaid: "monitor_said",
     MonitorAnswered: "monitor_answered",
 }
-"""What an event counts as; a started action counts by ``STARTED``."""
+"""What an event counts as, or the action that started."""
 
 Line = tuple[LogLevel, str, dict[str, Field]]
 
 
-def _line(state: State, event: Event, now: Instant) -> Line | None:
+def _line(state: State, event: Event, now: Instant) -> Line | None:  # noqa: PLR0911 - one for each event
     match event:
         case Answered():
             return _answered(state, event)
@@ -137,18 +121,21 @@ def _line(state: State, event: Event, now: Instant) -> Line | None:
             return _failed(state, event)
         case VmRestored(vm):
             return LogLevel.WARNING, "the VM's object is an older one: the store was restored", {"version": vm.version}
-        case PolicySet() | PolicyRefused():
-            return _settings(event)
+        case VmSeen() if state.vm.lost is not None:
+            return LogLevel.INFO, "the VM can be read again", {"failures": state.vm.lost.count}
+        case PolicyRefused(reason):
+            return LogLevel.ERROR, "policy refused; the last good one stays", {"reason": reason}
+        case PolicySet(problems=problems) if problems:
+            return LogLevel.WARNING, "settings in force in part", {"reason": "; ".join(problems)}
+        case Scraped(sample):
+            # One line per event: kills matter more than metrics that are back.
+            return _killed(state, sample, now) or _metrics_back(state)
+        case MonitorJoined(version):
+            return LogLevel.INFO, "the guest's monitor answers", {"version": version}
+        case MonitorAnswered(DownscaleResult(ok=False, status=status)):
+            return _refused(state, printable(status))
         case _:
-            return _recovered(state, event, now)
-
-
-def _settings(event: PolicySet | PolicyRefused) -> Line | None:
-    if isinstance(event, PolicyRefused):
-        return LogLevel.ERROR, "policy refused; the last good one stays", {"reason": event.reason}
-    if event.problems:
-        return LogLevel.WARNING, "settings in force in part", {"reason": "; ".join(event.problems)}
-    return None
+            return None
 
 
 def _answered(state: State, event: Answered) -> Line | None:
@@ -173,15 +160,10 @@ def _answered(state: State, event: Answered) -> Line | None:
     return LogLevel.INFO, "permitted", fields
 
 
-def _monitored(state: State, event: MonitorJoined | MonitorAnswered) -> Line | None:
-    """The line for a monitor that joined, or refused for a new reason."""
-    if isinstance(event, MonitorJoined):
-        return LogLevel.INFO, "the guest's monitor answers", {"version": event.version}
-    if not isinstance(event.result, DownscaleResult) or event.result.ok:
-        return None
-    reason, refusal = printable(event.result.status), state.monitor.refusal
-    is_known = refusal is not None and refusal.status == reason
+def _refused(state: State, reason: str) -> Line | None:
+    refusal = state.monitor.refusal
     # A monitor that goes on refusing for the same reason is not logged again.
+    is_known = refusal is not None and refusal.status == reason
     return None if is_known else (LogLevel.INFO, "the guest's monitor keeps its memory", {"reason": reason})
 
 
@@ -192,9 +174,7 @@ def _metrics_back(state: State) -> Line | None:
 
 def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
     """A guest that kills on and on is one line in ``KILLS_APART`` seconds."""
-    guest = state.guest
-    is_rebooted = guest.seen is not None and is_other_boot(guest.seen.sample, sample)
-    count, last = guest.kills.count(sample, is_rebooted=is_rebooted), guest.kills.at
+    count, last = state.guest.kills_in(sample), state.guest.kills.at
     if not count or (last is not None and now - last < KILLS_APART):
         return None
     return LogLevel.WARNING, "the guest killed processes for lack of memory", {"kills": count}
@@ -213,14 +193,3 @@ def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost
     if before is not None and before.reason == event.reason:
         return None
     return LogLevel.WARNING, message, {"fault": event.fault.value, "reason": event.reason}
-
-
-def _recovered(state: State, event: Event, now: Instant) -> Line | None:
-    if isinstance(event, (MonitorJoined, MonitorAnswered)):
-        return _monitored(state, event)
-    if isinstance(event, Scraped):
-        # One line per event: kills matter more than metrics that are back.
-        return _killed(state, event.sample, now) or _metrics_back(state)
-    if isinstance(event, (VmSeen, VmRestored)) and state.vm.lost is not None:
-        return LogLevel.INFO, "the VM can be read again", {"failures": state.vm.lost.count}
-    return None

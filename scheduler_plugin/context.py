@@ -9,6 +9,7 @@ from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.ledger import Effect, Ledger
+from scheduler_plugin.ledger.events import Fact, PermitWritten, Report
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.planner.status import MigrationStatus
 from scheduler_plugin.telemetry import Telemetry
@@ -30,6 +31,10 @@ class SchedulerContext:
     telemetry: Telemetry
     migration_status: MigrationStatus
     term: Term
+
+    def report(self, event: PermitWritten | Fact | Report) -> None:
+        """Book an event that asks for no decision, and queue the orders that follow from it."""
+        self.queues.add(self.ledger.apply(event, self.clock.now()))
 
     def order(self, effects: Iterable[Effect]) -> None:
         """Queues the ledger's orders, and does not wait until they are carried out."""

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from protocol.kubernetes.pages import Unreadable
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.ledger import LedgerViews
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.metrics.leader_gauges import LeaderGauges
 from scheduler_plugin.metrics.migration_metrics import MigrationMetrics
@@ -88,7 +88,7 @@ class Telemetry(ProgramTelemetry):
         self.registry.register(self._sums)
         self.generation = self._gauge("settings_generation", "How many settings have been accepted")
 
-    async def page(self, ledger: Ledger) -> bytes:
+    async def page(self, ledger: LedgerViews) -> bytes:
         """The metrics in Prometheus's text format, written in a thread: with thousands of nodes that takes long."""
         # Copied on the event loop: the thread below must not read a ledger that changes.
         self._sums.take(ledger, self._watch_ages())
@@ -162,7 +162,7 @@ class _Sums(Collector):
         self._waiting = 0
         self._watch_ages: dict[str, float] = {}
 
-    def take(self, ledger: Ledger, watch_ages: dict[str, float]) -> None:
+    def take(self, ledger: LedgerViews, watch_ages: dict[str, float]) -> None:
         """Copies what the ledger says now."""
         self._nodes = [(name, len(book.claims), _amounts(book)) for name, book in ledger.nodes.items()]
         self._waiting = ledger.waiting

@@ -20,17 +20,7 @@ repeat. Checksums are kept in scripts/downloads.sha256.
 EOF
 }
 
-dry_run=0
-while [ $# -gt 0 ]; do
-  case "$1" in
-    -h | --help) usage; exit 0 ;;
-    --dest) DEST=${2:?--dest needs a folder}; shift ;;
-    --mirror) MIRROR=${2:?--mirror needs an address}; shift ;;
-    --dry-run) dry_run=1 ;;
-    *) echo "download-cni.sh: unknown argument $1" >&2; usage >&2; exit 2 ;;
-  esac
-  shift
-done
+read_options "$@"
 
 case "$(uname -m)" in
   x86_64) arch=amd64 ;;

@@ -7,6 +7,22 @@
 
 DOWNLOADS_SHA256="${DOWNLOADS_SHA256:-$(dirname "${BASH_SOURCE[0]}")/downloads.sha256}"
 
+# read_options ARGUMENTS...: --dest, --mirror and --dry-run into DEST, MIRROR and dry_run.
+# shellcheck disable=SC2034 # the scripts that source this read them
+read_options() {
+  dry_run=0
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      -h | --help) usage; exit 0 ;;
+      --dest) DEST=${2:?--dest needs a folder}; shift ;;
+      --mirror) MIRROR=${2:?--mirror needs an address}; shift ;;
+      --dry-run) dry_run=1 ;;
+      *) echo "${0##*/}: unknown argument $1" >&2; usage >&2; exit 2 ;;
+    esac
+    shift
+  done
+}
+
 # path_of URL: what comes after the host.
 path_of() {
   local rest=${1#*://}

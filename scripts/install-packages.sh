@@ -13,6 +13,7 @@ Makes sure that the Debian packages of each GROUP are there:
   kubernetes  what the nodes of a real Kubernetes need beside what is built: runc, CNI plugins, nftables
   monitoring  Prometheus and promtool, which test rules and dashboards
   browser     Chromium and a font, which test the page
+  images      skopeo, which pushes images to registries
 
 As root, missing packages are installed with apt-get. Otherwise the command to run is printed and the exit status is 1.
   --check  only say what is missing; install nothing
@@ -27,6 +28,7 @@ declare -A GROUPS_OF=(
   [kubernetes]="runc:runc ptp:containernetworking-plugins nft:nftables ip:iproute2 busybox:busybox-static"
   [monitoring]="promtool:prometheus"
   [browser]="chromium:chromium fc-list:fontconfig"
+  [images]="skopeo:skopeo"
 )
 # The guest image is built in a user namespace then (vm_image/host.py).
 declare -A WITHOUT_ROOT=([guests]="newuidmap:uidmap unshare:util-linux")

@@ -16,10 +16,9 @@ from agent.core.goal import NO_GOAL, NOTHING, Goal, Part
 from agent.core.memory.kills import MEMORY_KILLS
 from agent.core.memory.memory_view import kernel_share
 from agent.core.monitor.monitor_plan import kept_by, wanted_by, why_kept
-from agent.core.sizing import Sizes
 from agent.core.stabilizer import Stabilizer
 from agent.core.state import State
-from agent.core.vm import Vm
+from agent.core.vm import Sizes, Vm
 from protocol.units import Amount, ComputeUnit, Instant, MilliCpu, Resources
 
 A = TypeVar("A", bound=Amount)
@@ -60,7 +59,8 @@ def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str
         return vm.use, "the VM may not be resized: its phase forbids it, or its opt-in label is missing"
     if unit is None:
         return vm.use, "no compute unit yet: asking for what the VM has"
-    current, used = current_goal(state, now), in_use(state, vm, now)
+    # Stale metrics prove nothing.
+    current, used = state.guest.goal if _fresh(state, now) else NO_GOAL, in_use(state, vm, now)
     sizes = Sizes(unit, vm.bounds_at(now), vm.slot_size)
     size, is_for_cache = _wanted(state, vm, sizes, current, now)
     if vm.floor is not None:
@@ -107,11 +107,6 @@ def _for_cache(state: State, vm: Vm, sizes: Sizes, known: Goal) -> Resources:
     if known.need is None:
         return NOTHING
     return sizes.not_less(Resources(NOTHING.cpu, keep)) if keep > vm.use.mem else Resources(NOTHING.cpu, keep)
-
-
-def current_goal(state: State, now: Instant) -> Goal:
-    """The goal of the last metrics; ``NO_GOAL`` if they are stale."""
-    return state.guest.goal if _fresh(state, now) else NO_GOAL
 
 
 def in_use(state: State, vm: Vm, now: Instant) -> Resources:

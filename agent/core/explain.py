@@ -15,7 +15,7 @@ from agent.core.memory.memory_sentences import memory_sentences
 from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.plan import plan
 from agent.core.stabilizer import SmoothingStep
-from agent.core.state import Failure, State
+from agent.core.state import State
 from agent.core.vm import Vm
 from protocol.units import Instant, Resources
 
@@ -160,7 +160,7 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         denied=_denial(state, now),
         rejected_permits=side.rejected,
         scheduler_answered_seconds=None if side.answered_at is None else _age(side.answered_at, now),
-        troubles=failures(state, now),
+        troubles=_failures(state, now),
         next_look_seconds=None if planned.wake_at is None else round(planned.wake_at - now, 3),
         smoothing=guest.stabilizer.steps(),
         working_set=_working_set(state, now),
@@ -200,7 +200,7 @@ def _sizes(state: State, vm: Vm, now: Instant) -> SizesView:
     )
 
 
-def failures(state: State, now: Instant) -> list[FailureView]:
+def _failures(state: State, now: Instant) -> list[FailureView]:
     """Everything that fails at ``now``, each with the party at fault."""
     sources = {
         "scheduler": state.scheduler.failure,
@@ -210,7 +210,11 @@ def failures(state: State, now: Instant) -> list[FailureView]:
         "settings": state.settings_failure,
         "monitor": state.monitor_failure,
     }
-    return [_failure(name, failure, now) for name, failure in sources.items() if failure is not None]
+    return [
+        FailureView(name, fail.fault.value, fail.reason, _age(fail.since, now), _age(fail.last, now), fail.count)
+        for name, fail in sources.items()
+        if fail is not None
+    ]
 
 
 def _headline(state: State, because: str, now: Instant) -> str:
@@ -222,11 +226,6 @@ def _headline(state: State, because: str, now: Instant) -> str:
             f"{because}; the API refused this growth; no more is asked for until try {side.refused + 1} in {left:.0f} s"
         )
     return because if denial is None else f"{because}; the scheduler granted {denial.granted} of {denial.wanted}"
-
-
-def _failure(name: str, failure: Failure, now: Instant) -> FailureView:
-    since, last = _age(failure.since, now), _age(failure.last, now)
-    return FailureView(name, failure.fault.value, failure.reason, since, last, failure.count)
 
 
 def _denial(state: State, now: Instant) -> DenialView | None:

@@ -47,14 +47,6 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class CpuPart:
-    """A need of CPU, and the numbers it comes from."""
-
-    need: MilliCpu
-    because: str
-
-
-@dataclass(frozen=True, slots=True)
 class Goal:
     """The guest's need of each resource (None if unknown), and the parts it is made of.
 
@@ -199,11 +191,11 @@ def _cpu_parts(sample: GuestSample, over: Rates, cores: float, policy: CpuPolicy
     return [busy, Part("cpu waiting", MilliCpu.cores((over.busy + extra) / policy.target), because)]
 
 
-def cpu_demand(sample: GuestSample, over: Rates, has: MilliCpu, policy: CpuPolicy) -> CpuPart | None:
-    """The greatest CPU need that ``over`` shows, for a guest that has ``has``; None if it shows none."""
+def cpu_demand(sample: GuestSample, over: Rates, has: MilliCpu, policy: CpuPolicy) -> tuple[MilliCpu, str] | None:
+    """The greatest CPU need that ``over`` shows, and why, for a guest that has ``has``; None if it shows none."""
     parts = _cpu_parts(sample, over, has.as_cores, policy)
-    needs = [CpuPart(part.need, part.because) for part in parts if isinstance(part.need, MilliCpu)]
-    return max(needs, key=lambda part: part.need, default=None)
+    needs = [(part.need, part.because) for part in parts if isinstance(part.need, MilliCpu)]
+    return max(needs, key=lambda need: need[0], default=None)
 
 
 def _unmet(sample: GuestSample, over: Rates, busy: float, cores: float, policy: CpuPolicy) -> tuple[float, str] | None:

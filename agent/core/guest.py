@@ -176,20 +176,19 @@ def rates(before: ObservedSample | None, now: ObservedSample, cpus: int = 0) -> 
     span, was, sample = _span(before, now), before.sample, now.sample
     if not SHORTEST <= span <= LONGEST:
         return NO_RATES
-    cores = _cores(was.cpus, sample.cpus, span)
-    per_second: dict[str, float | None] = {}
-    for name, most in _MOST.items():
-        per_second[name] = _rate(getattr(was, name), getattr(sample, name), span, most)
+    cores, known = _cores(was.cpus, sample.cpus, span)
+    per_second = {name: _rate(getattr(was, name), getattr(sample, name), span, most) for name, most in _MOST.items()}
     return Rates(
-        busy=cores.busy if cores.known else None,
-        steal=cores.steal if cores.known else None,
-        iowait=cores.iowait if cores.known else None,
-        kernel=cores.kernel if cores.known else None,
-        # CPUs that just came online, are missing from the page, or whose counter fell may have been busy or idle.
-        unknown=max(0.0, max(cpus, len(sample.cpus)) - cores.known) if cores.known else 0.0,
-        lost=frozenset(name for name in _MOST if per_second[name] is None and _has_either(name, was, sample)),
-        span=span,
+        **(cores if known else {}),
         **per_second,
+        # CPUs that just came online, are missing from the page, or whose counter fell may have been busy or idle.
+        unknown=max(0.0, max(cpus, len(sample.cpus)) - known) if known else 0.0,
+        lost=frozenset(
+            name
+            for name, rate in per_second.items()
+            if rate is None and (getattr(was, name), getattr(sample, name)) != (None, None)
+        ),
+        span=span,
     )
 
 
@@ -211,19 +210,10 @@ def is_other_boot(before: GuestSample, now: GuestSample) -> bool:
     return abs(now.boot_time - before.boot_time) > BOOT_TOLERANCE
 
 
-@dataclass(frozen=True, slots=True)
-class _Cores:
-    """Mean numbers of CPUs; ``known`` counts those known to have been busy or idle."""
-
-    busy: float = 0.0
-    steal: float = 0.0
-    iowait: float = 0.0
-    kernel: float = 0.0
-    known: float = 0.0
-
-
-def _cores(before: Mapping[str, CpuSeconds], now: Mapping[str, CpuSeconds], span: float) -> _Cores:
-    """The sums over all CPUs that both samples have. A CPU is never occupied for more than the whole span."""
+def _cores(
+    before: Mapping[str, CpuSeconds], now: Mapping[str, CpuSeconds], span: float
+) -> tuple[dict[str, float], float]:
+    """Mean numbers of CPUs, over all that both samples have, and how many are known to have been busy or idle."""
     busy = steal = iowait = kernel = comparable = 0.0
     for cpu, a in now.items():
         b = before.get(cpu)
@@ -233,13 +223,15 @@ def _cores(before: Mapping[str, CpuSeconds], now: Mapping[str, CpuSeconds], span
         in_kernel, stolen = a.kernel - b.kernel, a.steal - b.steal
         # ``busy`` includes kernel time but not steal.
         parts = (a.busy - b.busy - in_kernel, in_kernel, stolen)
+        # A CPU is never occupied for more than the whole span.
         occupied = min(sum(max(0.0, part) for part in parts), span)
         busy += occupied
         comparable += span if min(parts) > -FALL else occupied
         steal += min(max(0.0, stolen), span)
         kernel += min(max(0.0, in_kernel), span)
         iowait += min(max(0.0, a.iowait - b.iowait), span)
-    return _Cores(busy / span, steal / span, iowait / span, kernel / span, comparable / span)
+    cores = {"busy": busy / span, "steal": steal / span, "iowait": iowait / span, "kernel": kernel / span}
+    return cores, comparable / span
 
 
 _MOST: Final[Mapping[str, float]] = {
@@ -259,7 +251,3 @@ def _rate(before: float | None, after: float | None, span: float, most: float) -
         return None
     # A guest is not trusted: it may report a share above 1, or an absurd rate.
     return min(most, (after - before) / span)
-
-
-def _has_either(name: str, before: GuestSample, now: GuestSample) -> bool:
-    return getattr(before, name) is not None or getattr(now, name) is not None

@@ -12,9 +12,8 @@ from __future__ import annotations
 from agent.core.actions import Action, AskScheduler, PatchVm, Plan
 from agent.core.desired_size import desired_size, in_use
 from agent.core.monitor.monitor_plan import message_to
-from agent.core.sizing import Sizes, whole_slots
 from agent.core.state import State
-from agent.core.vm import Vm
+from agent.core.vm import Sizes, Vm, whole_slots
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import Instant, Resources
 

@@ -6,6 +6,7 @@ shrinks. Only a policy's choice delays growth, and never that of memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -13,7 +14,7 @@ from agent.core.goal import NOTHING
 from agent.core.policy import Smoothing
 from protocol.smoothing.policy import Pipeline
 from protocol.smoothing.stage import Sample
-from protocol.units import Bytes, Instant, MilliCpu, Resources
+from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +76,15 @@ class Stabilizer:
 
     def steps(self) -> tuple[SmoothingStep, ...]:
         """The effect of each stage on the last need; empty before the first."""
-        cpu = [
-            SmoothingStep(
-                "cpu", step.stage, str(MilliCpu.cores(step.before)), str(MilliCpu.cores(step.after)), step.reason
-            )
-            for step in self._cpu.explain()
-        ]
-        mem = [
-            SmoothingStep(
-                "memory", step.stage, str(Bytes(ceil(step.before))), str(Bytes(ceil(step.after))), step.reason
-            )
-            for step in self._mem.explain()
-        ]
-        return (*cpu, *mem)
+        amounts: tuple[tuple[str, Pipeline, Callable[[float], Amount]], ...] = (
+            ("cpu", self._cpu, MilliCpu.cores),
+            ("memory", self._mem, lambda size: Bytes(ceil(size))),
+        )
+        return tuple(
+            SmoothingStep(resource, step.stage, str(amount(step.before)), str(amount(step.after)), step.reason)
+            for resource, pipeline, amount in amounts
+            for step in pipeline.explain()
+        )
 
     def _begin(self) -> None:
         self._cpu, self._mem = self.smoothing.cpu.start(), self.smoothing.memory.start()

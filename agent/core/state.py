@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import Fault
 from agent.core.goal import NO_GOAL, Goal
-from agent.core.guest import NO_COUNT, NO_RATES, CpuCount, ObservedSample, Rates
+from agent.core.guest import NO_COUNT, NO_RATES, CpuCount, GuestSample, ObservedSample, Rates, is_other_boot
 from agent.core.memory.kills import Kills
 from agent.core.memory.probing import Probing
 from agent.core.monitor.monitor_side import MonitorSide
@@ -86,6 +86,12 @@ class SchedulerSide:
     rejected: int = 0
     answered_at: Instant | None = None
 
+    def forget_permit(self) -> None:
+        """Drop the permit, so that the scheduler must grant again."""
+        self.permit = self.ceiling = None
+        # An answer in flight was decided before the opt-out or the restore, so it does not count.
+        self.is_void = self.asking is not None
+
 
 @dataclass(slots=True)
 class VmSide:
@@ -106,7 +112,6 @@ class VmSide:
     grows_from: Instant | None = None
     shrunk_at: Instant | None = None
     fell_at: Instant | None = None
-    patched_at: Instant | None = None
     failure: Failure | None = None
     lost: Failure | None = None
 
@@ -140,6 +145,14 @@ class GuestSide:
     calm_since: Instant | None = None
     cpus: int = 0
     failure: Failure | None = None
+
+    def is_rebooted(self, sample: GuestSample) -> bool:
+        """Return True if the guest was started between the last sample and ``sample``."""
+        return self.seen is not None and is_other_boot(self.seen.sample, sample)
+
+    def kills_in(self, sample: GuestSample) -> int:
+        """The kills that ``sample`` shows beyond those that are known."""
+        return self.kills.count(sample, is_rebooted=self.is_rebooted(sample))
 
 
 @dataclass(slots=True)
@@ -182,6 +195,23 @@ class State:
         for patch in (self.vm.patching, self.vm.unsettled):
             size = size if patch is None else size.at_least(patch.target)
         return size
+
+    def is_settling(self, since: Instant) -> bool:
+        """Return True if a recent or unfinished shrink may have kept the guest busy ``since`` (it was never calm)."""
+        side, timing, calm = self.vm, self.policy.timing, self.guest.calm_since
+        is_unfinished = side.seen is not None and side.seen.unfinished_shrink
+        # A guest that still has more than was ordered is still unplugging.
+        span = max(timing.settle, timing.unfinished_shrink) if is_unfinished else timing.settle
+        shrinks = [at for at in (side.shrunk_at, side.fell_at) if at is not None and (calm is None or at > calm)]
+        return any(since - at <= span for at in shrinks)
+
+    def use(self, policy: Policy, problems: str, now: Instant) -> None:
+        """Put ``policy`` in force; ``problems`` names the settings that could not be applied, if any."""
+        self.settings_failure = failed_again(None, Fault.SETTINGS, problems, now) if problems else None
+        # New stages begin without a memory; unchanged ones keep theirs, or each policy would delay shrinking.
+        if policy.smoothing != self.policy.smoothing:
+            self.guest.stabilizer = Stabilizer(policy.smoothing)
+        self.policy = policy
 
 
 def begin(  # noqa: PLR0913 - what a state begins with

@@ -1,4 +1,4 @@
-"""The agent's view of its VirtualMachine object (S4.2).
+"""The agent's view of its VirtualMachine object (S4.2), and the sizes that it may ask for (S4.6).
 
 Rules that hold here:
 
@@ -10,14 +10,17 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from math import lcm
+from typing import Final, TypeVar
 
 from protocol.kubernetes.objects import number
-from protocol.units import Bytes, Instant, Resources
+from protocol.units import Amount, Bytes, ComputeUnit, Instant, Resources
 from protocol.virtual_machine import Bounds, VirtualMachine
 
 RESIZABLE_PHASES: Final = frozenset({"Running", "Scaling"})
 """In any other phase the controller refuses a resize, or there is nothing to resize."""
+
+A = TypeVar("A", bound=Amount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +90,39 @@ def view(found: VirtualMachine, pod: str, floor: VmFloor | None = None) -> Vm:
         enabled=found.enabled,
         floor=floor,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes that one VM may ask for: within its bounds, whole slots, and whole compute units of its node."""
+
+    unit: ComputeUnit
+    bounds: Bounds
+    slot_size: Bytes
+
+    def covering(self, need: Resources) -> Resources:
+        """The least size that covers ``need`` with whole compute units, within the bounds."""
+        # Bounds first, then steps: a minimum that is no multiple is rounded up as well.
+        covered = (self.unit * need.units_up(self.unit)).at_least(self.bounds.min)
+        return self.not_less(covered).at_most(self.bounds.max)
+
+    def not_less(self, amounts: Resources) -> Resources:
+        """Each amount up to a multiple, but not past the maximum unless the amount itself is past it."""
+        most, mem_step = self.bounds.max, lcm(self.unit.mem.value, self.slot_size.value)
+        return Resources(
+            _stepped(amounts.cpu, self.unit.cpu.value, most.cpu), _stepped(amounts.mem, mem_step, most.mem)
+        )
+
+
+def whole_slots(amounts: Resources, slot_size: Bytes) -> Resources:
+    """``amounts`` with memory rounded down to whole slots: a permit need not be a multiple."""
+    return Resources(amounts.cpu, amounts.mem.down_to(slot_size))
+
+
+def _stepped(amount: A, step: int, most: A) -> A:
+    missing = -amount.value % step
+    if not missing:
+        return amount
+    up = amount.value + missing
+    # A maximum that is no multiple may be asked for exactly, so that all of it can be used.
+    return most if amount.value <= most.value < up else type(amount)(up)

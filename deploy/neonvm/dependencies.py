@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import string
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder
@@ -15,6 +17,8 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 
+_LETTERS: Final = string.ascii_lowercase + string.digits
+
 PodForm = Callable[[Json, Json], Json]
 """Turns a VM and the plain pod of its plan into the pod that the cluster needs."""
 
@@ -22,6 +26,11 @@ PodForm = Callable[[Json, Json], Json]
 def as_planned(vm: Json, pod: Json) -> Json:  # noqa: ARG001 - a PodForm
     """The plain pod: a kubelet of ours knows what to do with it."""
     return pod
+
+
+def random_suffix() -> str:
+    """Five letters and digits, as Kubernetes appends to generated names."""
+    return "".join(random.choices(_LETTERS, k=5))
 
 
 class GuestHost(Protocol):
@@ -38,14 +47,17 @@ class GuestHost(Protocol):
     ) -> TransferInfo:
         """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``."""
 
-    def is_known(self, pod: ObjectName, uid: str) -> bool:
+    def is_known(self, pod: ObjectName, uid: str) -> bool:  # noqa: ARG002 - for guests that are always known
         """Return True if that pod's guest has been looked at here; until then nothing is known about it."""
+        return True
 
-    def hindrance(self, pod: ObjectName, uid: str) -> str:
+    def hindrance(self, pod: ObjectName, uid: str) -> str:  # noqa: ARG002 - the same
         """The reason why that pod's guest cannot be moved, in one line; empty if nothing known prevents it."""
+        return ""
 
-    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
+    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:  # noqa: ARG002 - the same
         """Speed class of that pod's guest; None if unknown."""
+        return None
 
     async def vm_address(self, vm: Json) -> str:
         """The VM's address on the flat network; empty if it is not on it. Raises ``ApiError`` and the like."""
@@ -67,6 +79,6 @@ class ControllerDependencies:
     guest_host: GuestHost
     events: EventRecorder
     clock: Clock
-    suffix: Callable[[], str]
     sidecars: bool
+    suffix: Callable[[], str] = random_suffix
     form: PodForm = as_planned

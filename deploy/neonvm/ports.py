@@ -42,6 +42,11 @@ class PodRole(Enum):
     BOOTING = "boots"
     RUNNING = "runs"
 
+    @classmethod
+    def of(cls, phase: GuestPhase) -> PodRole:
+        """The role of a pod whose guest is in this phase."""
+        return cls.EMPTY if phase is GuestPhase.STOPPED else cls[phase.name]
+
 
 @dataclass(frozen=True, slots=True)
 class GuestState:
@@ -231,8 +236,31 @@ class TransferFault(StrEnum):
     """One end would not begin."""
 
 
-class Guest(Protocol):
-    """One guest. Every call may raise ``GuestError``; all may be repeated safely."""
+class ResizableGuest(Protocol):
+    """One guest, as far as its size goes. Every call may raise ``GuestError``; all may be repeated safely."""
+
+    async def state(self) -> GuestState:
+        """The guest's present size."""
+
+    async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
+        """Gives the guest this much CPU: whole CPUs online, and a quota for the fraction.
+
+        Returns what it then says that it has; None if it must be asked (see ``state``).
+        """
+
+    async def set_memory(self, use: Bytes) -> None:
+        """Asks the guest to have this much memory; shrinking may stop part of the way (see ``state``)."""
+
+    async def ended(self) -> str:
+        """Returns once a guest that was started has stopped or cannot go on, and says why, in one line for people.
+
+        A guest that cannot go on may still hold all it had: ``stop`` releases it. Raises ``GuestError`` if it was
+        never started.
+        """
+
+
+class Guest(ResizableGuest, Protocol):
+    """One guest, with its life."""
 
     async def start(self) -> None:
         """Starts the guest; returns once it has been launched, long before it has booted."""
@@ -252,25 +280,6 @@ class Guest(Protocol):
         second. The two never run at once. Raises ``TransferError``, which says who survives; an end that does not has
         stopped. Cancelling stops the target and leaves this one running, unless the target had already been started:
         the caller then asks the ``state`` of both.
-        """
-
-    async def state(self) -> GuestState:
-        """The guest's present size."""
-
-    async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Gives the guest this much CPU: whole CPUs online, and a quota for the fraction.
-
-        Returns what it then says that it has; None if it must be asked (see ``state``).
-        """
-
-    async def set_memory(self, use: Bytes) -> None:
-        """Asks the guest to have this much memory; shrinking may stop part of the way (see ``state``)."""
-
-    async def ended(self) -> str:
-        """Returns once a guest that was started has stopped or cannot go on, and says why, in one line for people.
-
-        A guest that cannot go on may still hold all it had: ``stop`` releases it. Raises ``GuestError`` if it was
-        never started.
         """
 
     async def stop(self) -> None:

@@ -23,6 +23,16 @@ def micro_timestamp(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def parse_moment(text: object) -> datetime | None:
+    """``parse_timestamp`` as an aware time in UTC.
+
+    >>> str(parse_moment("2026-01-01T00:00:00Z"))
+    '2026-01-01 00:00:00+00:00'
+    """
+    seconds = parse_timestamp(text)
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
 def parse_timestamp(text: object) -> float | None:
     """Seconds since 1970 of such a text; None if it is none, or says no time zone.
 

@@ -18,8 +18,8 @@ K = TypeVar("K")
 Draw = Callable[[int, int], int]
 """A whole number drawn uniformly from a closed range: ``random.Random(...).randint``."""
 
-Standing = tuple[int, float, float]
-"""How much a node is wanted, the most wanted sorting first: its score below zero, its price, its unfitness."""
+NodeRank = tuple[int, float, float]
+"""The rank of a node, the best sorting first: its score below zero, its price, its unfitness."""
 
 
 def fraction(used: int, watermark: int, total: int, curve: ScoreCurve) -> float:
@@ -62,8 +62,8 @@ def extender_score(score: int) -> int:
     return max(1, (score + 5) // 10) if score > 0 else 0
 
 
-def extender_scores(standings: Iterable[Standing]) -> dict[Standing, int]:
-    """The extender's score (0..10) for each different standing of the nodes to choose from.
+def extender_scores(ranks: Iterable[NodeRank]) -> dict[NodeRank, int]:
+    """The extender's score (0..10) for each different rank of the nodes to choose from.
 
     Of those that share an extender score only the best keeps it; the others get one less, but never 0. Nodes that end
     up equal are kube-scheduler's to choose from: it does so at random.
@@ -71,25 +71,25 @@ def extender_scores(standings: Iterable[Standing]) -> dict[Standing, int]:
     >>> extender_scores([(-100, 1.0, 1.0), (-100, 2.0, 1.0)])
     {(-100, 1.0, 1.0): 10, (-100, 2.0, 1.0): 9}
     """
-    scores: dict[Standing, int] = {}
+    scores: dict[NodeRank, int] = {}
     above = 0
-    for standing in sorted(set(standings)):
-        level = extender_score(-standing[0])
+    for rank in sorted(set(ranks)):
+        level = extender_score(-rank[0])
         # Only the best of an equal score keeps it, so that kube-scheduler sees the difference in price.
-        scores[standing] = level - 1 if level == above > 1 else level
+        scores[rank] = level - 1 if level == above > 1 else level
         above = level
     return scores
 
 
-def choose_target(standings: Mapping[K, Standing], draw: Draw) -> K | None:
+def choose_target(ranks: Mapping[K, NodeRank], draw: Draw) -> K | None:
     """The best target for a VM: by score, then price, then unfitness, then chance. None without nodes.
 
     >>> choose_target({"cheap": (-90, 1.0, 1.0), "dear": (-90, 2.0, 1.0)}, lambda low, high: low)
     'cheap'
     """
-    if not standings:
+    if not ranks:
         return None
-    best = min(standings.values())
-    equal = [name for name, standing in standings.items() if standing == best]
+    best = min(ranks.values())
+    equal = [name for name, rank in ranks.items() if rank == best]
     # Chance is injected, so that tests are repeatable.
     return equal[draw(0, len(equal) - 1)]

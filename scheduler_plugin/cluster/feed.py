@@ -28,6 +28,22 @@ from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.cluster.volumes import CLAIMS, NAMESPACES, VOLUMES
 from scheduler_plugin.constraints import ConstraintContext, Labels, NodeTerm
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
+from scheduler_plugin.ledger.events import (
+    Fact,
+    Listed,
+    MigrationGone,
+    MigrationSeen,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    Report,
+    RequestsFollow,
+    SettingsRead,
+    VersionsForgotten,
+    VmGone,
+    VmSeen,
+)
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.settings.document import SchedulerSettings
 
@@ -108,9 +124,8 @@ class Feed:
         ``writer`` alone writes permits; None: another process decides.
         """
         self._ledger, self._queues, self._writer = ledger, queues, writer
-        ledger.rank_by(self.settings.ranking)
-        ledger.serve(self.settings.scheduler_name, self.settings.percent_of_nodes)
-        ledger.follow_requests(self.settings.pod_requests, limits_cpu=self.settings.limits_cpu)
+        self._apply(_settings_read(self.settings))
+        self._apply(RequestsFollow(self.settings.pod_requests, limits_cpu=self.settings.limits_cpu))
         # A new term gets its ledger while the caches are warm, so there is nothing to wait for.
         if not self.missing:
             self._resync()
@@ -150,14 +165,13 @@ class Feed:
     def use(self, settings: SchedulerSettings) -> None:
         """New settings: every node's compute unit, watermark, reserve and price at once (S4.6, S4.8, S2.8b)."""
         self.settings = settings
-        self._ledger.rank_by(settings.ranking)
-        self._ledger.serve(settings.scheduler_name, settings.percent_of_nodes)
+        self._apply(_settings_read(settings))
         if not settings.pod_requests:  # off at once; on only after the API server has been asked
-            self._ledger.follow_requests(False)
+            self._apply(RequestsFollow(False))
         if self._ledger.is_ready:
             # Unit, watermark, reserve and price are part of a node's facts, so every node has to be computed again.
             for node in self.nodes.facts.values():
-                self._queues.add(self._ledger.see_node(node_facts(node, settings)))
+                self._apply(NodeSeen(node_facts(node, settings)))
 
     def feeds(self, ledger: Ledger) -> bool:
         """Return True if this ledger receives the changes; each term has its own."""
@@ -183,14 +197,17 @@ class Feed:
         nodes = [node_facts(node, self.settings) for node in self.nodes.facts.values()]
         vms = [vm_facts(vm) for vm in self.vms.facts.values()]
         moves = [migration.facts for migration in self.migrations.facts.values()]
-        self._queues.add(self._ledger.resync(nodes, self.pods.facts.values(), vms, self._clock.now(), moves))
+        self._apply(Listed(nodes, self.pods.facts.values(), vms, moves))
+
+    def _apply(self, event: Fact | Report) -> None:
+        self._queues.add(self._ledger.apply(event, self._clock.now()))
 
     def restored(self, witness: FactInformer[Any] | None = None) -> None:
         """The cluster's store was restored: everything is read again. The ``witness``, which noticed, already does."""
         # Nothing reaches the ledger until every kind has been listed from the restored store.
         self._listed.clear()
         # A restored store continues from an older version, so newer facts would look stale.
-        self._ledger.forget_versions()
+        self._apply(VersionsForgotten())
         for informer in (*self.informers, *self._extras):
             if informer is not witness:
                 informer.read_again()
@@ -228,9 +245,9 @@ class Feed:
         if not self._ledger.is_ready:
             return
         if change.after is None:
-            self._queues.add(self._ledger.lose_node(change.name.name))
+            self._apply(NodeGone(change.name.name))
         else:
-            self._queues.add(self._ledger.see_node(node_facts(change.after, self.settings)))
+            self._apply(NodeSeen(node_facts(change.after, self.settings)))
 
     def _pod_changed(self, change: FactChange[PodFacts]) -> None:
         self.addresses.change(change.before, change.after)
@@ -238,9 +255,9 @@ class Feed:
             return
         # A pod of the same name with another UID is another pod, such as a StatefulSet makes: the old one is gone.
         if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
-            self._queues.add(self._ledger.lose_pod(change.before.uid))
+            self._apply(PodGone(change.before.uid))
         if change.after is not None:
-            self._queues.add(self._ledger.see_pod(change.after))
+            self._apply(PodSeen(change.after))
 
     def _vm_changed(self, change: FactChange[VirtualMachine]) -> None:
         if not self._ledger.is_ready:
@@ -250,17 +267,17 @@ class Feed:
             # A permit still to be written was decided for the VM that is gone.
             self._queues.permits.drop(change.name)
         if change.after is None:
-            self._queues.add(self._ledger.lose_vm(change.name))
+            self._apply(VmGone(change.name))
         else:
-            self._queues.add(self._ledger.see_vm(vm_facts(change.after), self._clock.now()))
+            self._apply(VmSeen(vm_facts(change.after)))
 
     def _migration_changed(self, change: FactChange[ClusterMigration]) -> None:
         if not self._ledger.is_ready:
             return
         if change.after is None:
-            self._queues.add(self._ledger.lose_migration(change.name))
+            self._apply(MigrationGone(change.name))
         else:
-            self._queues.add(self._ledger.see_migration(change.after.facts, self._clock.now()))
+            self._apply(MigrationSeen(change.after.facts))
 
     def _watch_for_rivals(self, change: FactChange[VirtualMachine]) -> None:
         """Only one process may write permits at a time; reports any other."""
@@ -270,6 +287,10 @@ class Feed:
         writer = after.annotations.get(ANNOTATION_PERMIT_WRITER)
         if writer is None or decode_writer(writer) != self._writer:
             self._report.rival_seen(change.name, writer)
+
+
+def _settings_read(settings: SchedulerSettings) -> SettingsRead:
+    return SettingsRead(settings.ranking, settings.scheduler_name, settings.percent_of_nodes)
 
 
 def _ignored(_: FactChange[T]) -> None:

@@ -19,8 +19,9 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from protocol.runtime.clock import Clock
 from protocol.runtime.credentials import from_pod
-from protocol.runtime.explaining.probe_server import ProbeResponse, Route, listening
+from protocol.runtime.explaining.probe_server import Route, listening
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
+from protocol.runtime.serving.http_requests import HttpResponse
 from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.judge import judge
@@ -111,10 +112,10 @@ async def _serve(
     stack.push_async_callback(server.stop, STOP_GRACE)
     await server.start()
     routes: Mapping[str, Route] = {
-        "/metrics": lambda _: ProbeResponse(telemetry.page(), content_type=CONTENT_TYPE_PLAIN_0_0_4),
-        "/healthz": lambda _: ProbeResponse(b"ok\n"),
+        "/metrics": lambda _: HttpResponse(telemetry.page(), content_type=CONTENT_TYPE_PLAIN_0_0_4),
+        "/healthz": lambda _: HttpResponse(b"ok\n"),
         # Ready as soon as it listens: without prices or a node count it still passes options on.
-        "/readyz": lambda _: ProbeResponse(b"ok\n"),
+        "/readyz": lambda _: HttpResponse(b"ok\n"),
     }
     host, metrics_port = host_and_port("metricsListen", settings.metrics_listen)
     addresses = Addresses(port, await stack.enter_async_context(listening(host, metrics_port, routes)))

@@ -13,7 +13,7 @@ from typing import Final
 from prometheus_client import generate_latest
 
 from protocol.kubernetes.objects import JsonObject
-from scheduler_plugin.groups.policies.notices import stopped_because
+from scheduler_plugin.groups.objects.group_status import stopped_because
 from scheduler_plugin.program_telemetry import ProgramTelemetry
 
 LOG: Final = logging.getLogger("autoscale.groups")
@@ -26,7 +26,7 @@ class GroupsTelemetry(ProgramTelemetry):
         super().__init__("autoscale_groups", LOG, "Objects that cannot be decoded")
         self._stopped: set[tuple[str, str]] = set()
         self.leading = self._gauge("leading", "1 while this process holds the Lease and acts")
-        self.judged = self._counter("reconciles", "Groups that were looked at, by outcome", "kind", "outcome")
+        self.reconciles = self._counter("reconciles", "Groups that were looked at, by outcome", "kind", "outcome")
         self.writes = self._counter("writes", "Writes to the API, by what is written and outcome", "what", "outcome")
         self.scalings = self._counter("scalings", "Scalings that were carried out", "kind", "axis", "direction")
         self.stopped = self._gauge("stopped", "Groups that scale nothing, by reason", "kind", "reason")

@@ -1,4 +1,7 @@
-"""What the program answers over HTTP: ``/metrics``, ``/healthz``, ``/readyz`` and ``/explain/NAMESPACE/KIND/NAME``."""
+"""What the program answers over HTTP: ``/metrics``, ``/healthz``, ``/readyz`` and ``/explain/NAMESPACE/KIND/NAME``.
+
+An explanation is read from the caches as they are: the recommendation, the decision, and what held it back (S1.11).
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,84 @@ from typing import Annotated
 from fastapi import FastAPI, Path
 from starlette.responses import JSONResponse, Response
 
-from protocol.kubernetes.objects import Json
-from protocol.kubernetes.resources import VM_GROUPS
+from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of
+from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.groups.app import GroupsProgram
-from scheduler_plugin.groups.explain import explanation, vm_group_explanation
+from scheduler_plugin.groups.controllers.desired_state import GroupPolicy
+from scheduler_plugin.groups.controllers.group_controller import GroupController
+from scheduler_plugin.groups.controllers.watches import GroupWatches
+from scheduler_plugin.groups.objects.autoscalers import horizontal_of, vertical_of
+from scheduler_plugin.groups.objects.targets import (
+    InvalidTargetError,
+    TargetKind,
+    workload_of,
+    write_amounts,
+    write_container,
+)
 from scheduler_plugin.web.probes import probes_app, standing
+
+
+def explanation(watches: GroupWatches, policy: GroupPolicy, group: JsonObject) -> Json:
+    """The account of one group as JSON."""
+    summary, facts = _summary(policy.kind, group), watches.facts(policy, group)
+    desired = watches.desired(policy, group)
+    if desired is None:
+        return {**summary, "problem": facts.fault}
+    return {
+        **summary,
+        "target": {"name": str(desired.target), **_target(desired.target.target_kind, facts.target)},
+        "recommended": {
+            **({} if desired.hpa is None else _replicas(facts.hpa)),
+            **({} if desired.vpa is None else {"containers": _sizes(facts.vpa)}),
+        },
+    }
+
+
+def vm_group_explanation(group: JsonObject) -> Json:
+    """The same of a VirtualMachineGroup: its members instead of a target."""
+    status = child(group, "status")
+    return {**_summary(VM_GROUPS, group), "members": items(status, "members"), "scaling": child(status, "scaling")}
+
+
+def _summary(kind: Resource, group: JsonObject) -> Json:
+    status = child(group, "status")
+    return {
+        "group": f"{kind.kind} {name_of(group)}",
+        "conditions": items(status, "conditions"),
+        "kept": items(status, "kept"),
+        "explanation": status.get("explanation", []),
+        "underWay": child(status, "intent") or None,
+        "lastScaled": child(status, "lastScaled") or None,
+    }
+
+
+def _target(kind: TargetKind, target: JsonObject | None) -> Json:
+    if target is None:
+        return {"problem": "it is not there"}
+    try:
+        workload = workload_of(target, kind)
+    except InvalidTargetError as error:
+        return {"problem": str(error)}
+    sizes = [write_container(container) for container in workload.containers]
+    return {"replicas": workload.replicas, "ready": workload.ready, "containers": sizes}
+
+
+def _replicas(hpa: JsonObject | None) -> Json:
+    horizontal = None if hpa is None else horizontal_of(hpa)
+    if horizontal is None:
+        return {"replicas": None, "bounds": None}
+    return {"replicas": horizontal.desired, "bounds": {"min": horizontal.min, "max": horizontal.max}}
+
+
+def _sizes(vpa: JsonObject | None) -> list[Json]:
+    try:
+        recommendation = None if vpa is None else vertical_of(vpa)
+    except ValueError as error:
+        return [{"problem": str(error)}]
+    containers = () if recommendation is None else recommendation.containers
+    return [{"name": container.name, **write_amounts(container.target)} for container in containers]
+
 
 Name = Annotated[str, Path(max_length=253)]
 
@@ -39,10 +114,12 @@ def groups_app(program: GroupsProgram) -> FastAPI:
 
 def _explained(program: GroupsProgram, kind: str, name: ObjectName) -> Json | None:
     """The account of the group; None if there is no such kind or group. ``kind`` is in lower case."""
-    if kind == VM_GROUPS.kind.lower():
-        return vm_group_explanation(program.cache, name)
-    for candidate, controller in program.controllers.items():
-        # Kinds in any case, as kubectl takes them.
-        if candidate.lower() == kind:
-            return explanation(program.cache, controller.policy, name)
-    return None
+    # Kinds in any case, as kubectl takes them.
+    resource = next((resource for resource in (HVPAS, TORTOISES, VM_GROUPS) if resource.kind.lower() == kind), None)
+    group = None if resource is None else program.cache.get(resource, name)
+    if resource is None or group is None:
+        return None
+    controller = program.controllers.get(resource.kind)
+    if isinstance(controller, GroupController):
+        return explanation(program.watches, controller.policy, group)
+    return vm_group_explanation(group)

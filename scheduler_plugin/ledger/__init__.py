@@ -19,6 +19,7 @@ from scheduler_plugin.ledger.moves import Creation, Migration, Move, MoveCause
 from scheduler_plugin.ledger.outcomes import (
     CreateMigration,
     Effect,
+    Effects,
     LedgerError,
     MoveReservation,
     NotReadyError,
@@ -29,10 +30,12 @@ from scheduler_plugin.ledger.outcomes import (
     ReadPod,
     RequestsSeen,
     Reservation,
+    ResizeDecision,
     ResizePod,
     RoomFreed,
     UnknownPodError,
 )
+from scheduler_plugin.ledger.views import LedgerViews
 
 __all__ = [
     "ClaimExplanation",
@@ -40,9 +43,11 @@ __all__ = [
     "CreateMigration",
     "Creation",
     "Effect",
+    "Effects",
     "Journey",
     "Ledger",
     "LedgerError",
+    "LedgerViews",
     "Migration",
     "MigrationFacts",
     "MigrationPhase",
@@ -61,6 +66,7 @@ __all__ = [
     "ReadPod",
     "RequestsSeen",
     "Reservation",
+    "ResizeDecision",
     "ResizePod",
     "ResourcePolicy",
     "RoomFreed",

@@ -63,6 +63,12 @@ def judge_again(state: LedgerState, account: VmAccount) -> None:
     state.settle_vm(account)
 
 
+def judge_all_again(state: LedgerState) -> None:
+    """Count more of all objects that ask for more than counts: for a VM without an agent nothing else does."""
+    for account in state.vms.values():
+        judge_again(state, account)
+
+
 def _reach(state: LedgerState, claim: Claim, pods: int) -> Resources:
     """Greatest size of the guest by the node of this claim, shared with the VM's other ``pods`` there."""
     node = state.nodes[claim.node]

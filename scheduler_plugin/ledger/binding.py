@@ -8,14 +8,20 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+from functools import partial
+from zlib import crc32
+
 from protocol.units import Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, claim_size
 from scheduler_plugin.ledger.believed import seen_on_node
+from scheduler_plugin.ledger.events import BindEnded, WriteEnd
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.migration_reservations import judge_target
 from scheduler_plugin.ledger.moves import reservation_uid
 from scheduler_plugin.ledger.outcomes import (
     Effect,
+    Effects,
     NotReadyError,
     ReadPod,
     RequestsSeen,
@@ -68,7 +74,48 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
     return Filtered([name for name in names if name == claim.node], others, {})
 
 
-def find_waiting(state: LedgerState, pods: list[PodFacts]) -> list[Effect]:
+def best(state: LedgerState, pod: PodFacts, asked: Container[str], most: int) -> list[str]:
+    """The ``most`` best of the asked nodes that the pod fits; empty if that is for ``filter_pod`` to say."""
+    # ``filter_pod`` answers these: a pod with a reservation fits its node only, and a target only where its migration
+    # goes.
+    if pod.uid in state.claims or pod.migration is not None:
+        return []
+    claim = claim_of(state, pod)
+    # Each pod begins at another of the equal nodes, so that pods that come together spread.
+    taken, start = state.assumed.taken(pod.uid), crc32(pod.uid.encode())
+    best_nodes = state.node_indexes.of(claim).best(asked, most, taken, partial(_is_soft_tainted, state), start)
+    state.assumed.settle(pod.uid)
+    # kube-scheduler can only bind it there.
+    if len(best_nodes) == 1:
+        state.assumed.assume(pod.uid, best_nodes[0], claim)
+    if best_nodes:
+        state.waiting.fits(pod.uid)
+        state.sampled.forget(pod.uid)
+    return best_nodes
+
+
+def _is_soft_tainted(state: LedgerState, node: str) -> bool:
+    facts = state.nodes[node].facts
+    return facts is not None and any(taint.effect == "PreferNoSchedule" for taint in facts.traits.taints)
+
+
+def look_further(state: LedgerState, pod: PodFacts, asked: list[str]) -> Effects:
+    """The pod was refused on all ``asked`` nodes. If they are a sample and others have room, make kube-scheduler look
+    again.
+    """
+    if pod.uid in state.claims or state.is_gone(pod.uid):
+        return ()
+    # kube-scheduler has seen all nodes, so another look would end the same.
+    if not state.sampled.is_sample(len(asked), len(state.rooms)):
+        return ()
+    fitting = state.node_indexes.of(claim_of(state, pod)).fitting()
+    elsewhere = next(iter(fitting.difference(asked)), None)
+    if elsewhere is None or not state.sampled.send_round(pod.uid, len(asked), len(state.rooms)):
+        return ()
+    return (RoomFreed(elsewhere),)
+
+
+def find_waiting(state: LedgerState, pods: Iterable[PodFacts]) -> list[Effect]:
     """Make the listed pods that kube-scheduler found no node for wait again; the calls for those that fit now."""
     everywhere, calls = frozenset(state.rooms), dict[str, None]()
     for pod in pods:
@@ -99,6 +146,7 @@ def _is_tainted(state: LedgerState, name: str) -> bool:
 
 def reserve(state: LedgerState, pod: PodFacts, node: str) -> Reservation:
     """Reserves room for a bind, a migration's for its pod. Raises ``NotReadyError``, ``UnknownPodError``."""
+    state.require_ready()
     state.assumed.settle(pod.uid)
     if state.is_gone(pod.uid):
         raise UnknownPodError(f"pod {pod.name} is deleted or has finished")
@@ -129,29 +177,22 @@ def _again(held: Claim, node: str) -> Reservation:
     return Reservation(FITS, needs_bind=True)
 
 
-def bind_done(state: LedgerState, uid: str, node: str) -> None:
-    """The API accepted the bind; the pod will be seen with its node."""
-    claim = _attempt_over(state, uid, node)
-    if claim is not None:
-        claim.state, claim.attempts = ClaimState.CONFIRMED, 0
-
-
-def bind_refused(state: LedgerState, uid: str, node: str) -> None:
-    """The API certainly did not bind: Unreserve."""
-    claim = _attempt_over(state, uid, node)
-    # Only the last certain refusal of all calls in flight releases. After a call with an unknown outcome, only a
-    # fresh read of the pod does.
-    if claim is not None and claim.state is ClaimState.TENTATIVE and not claim.attempts:
-        state.close_claim(uid)
-
-
-def bind_unknown(state: LedgerState, uid: str, node: str) -> tuple[Effect, ...]:
-    """The outcome is unknown: the reservation stays until the pod is read."""
-    claim = _attempt_over(state, uid, node)
+def bind_ended(state: LedgerState, event: BindEnded) -> Effects:
+    """A bind was accepted, refused, or has an unknown outcome."""
+    claim = _attempt_over(state, event.uid, event.node)
     if claim is None:
         return ()
-    claim.state = ClaimState.UNKNOWN
-    return (ReadPod(uid, claim.pod.name),)
+    if event.outcome is WriteEnd.UNKNOWN:
+        # The reservation stays until the pod is read.
+        claim.state = ClaimState.UNKNOWN
+        return (ReadPod(event.uid, claim.pod.name),)
+    if event.outcome is WriteEnd.DONE:
+        claim.state, claim.attempts = ClaimState.CONFIRMED, 0
+    # Only the last certain refusal of all calls in flight releases. After a call with an unknown outcome, only a
+    # fresh read of the pod does.
+    elif claim.state is ClaimState.TENTATIVE and not claim.attempts:
+        state.close_claim(event.uid)
+    return ()
 
 
 def _attempt_over(state: LedgerState, uid: str, node: str) -> Claim | None:
@@ -163,16 +204,16 @@ def _attempt_over(state: LedgerState, uid: str, node: str) -> Claim | None:
     return claim
 
 
-def pod_read(state: LedgerState, uid: str, found: PodFacts | None) -> bool:
-    """A fresh read answered ``ReadPod``. True if it settles the matter: the pod is not bound, or is gone."""
-    if found is None:
+def pod_read(state: LedgerState, uid: str, pod: PodFacts | None) -> None:
+    """A fresh read answered ``ReadPod``: the pod is gone, not bound, or as a watch would show it."""
+    if pod is None:
         state.pod_gone(uid)
-        return True
+        return
     claim = state.claims.get(uid)
-    if found.node is None and claim is not None and claim.state is ClaimState.UNKNOWN and not claim.attempts:
+    if pod.node is None and claim is not None and claim.state is ClaimState.UNKNOWN and not claim.attempts:
         state.close_claim(uid)
-        return True
-    return False
+    else:
+        see_pod(state, pod)
 
 
 def see_pod(state: LedgerState, pod: PodFacts, *, at_rebuild: bool = False) -> None:

@@ -13,14 +13,23 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount, claim_size
+from scheduler_plugin.ledger.events import WriteEnd
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase, PodFacts
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN, Creation, Migration, Move, carried_out
-from scheduler_plugin.ledger.outcomes import CreateMigration, Effect, MoveReservation, NotReadyError, ReadMigration
+from scheduler_plugin.ledger.outcomes import (
+    CreateMigration,
+    Effect,
+    Effects,
+    MoveReservation,
+    NotReadyError,
+    ReadMigration,
+)
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
 
@@ -38,6 +47,7 @@ NOT_SETTLED: Final = Refused("the VM does not run in one pod that is known to be
 
 def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant) -> MoveReservation:
     """Reserves room on the target and gives the order to the source, or says why not."""
+    state.require_ready()
     claim = state.claims.get(move.uid)
     judged, detail = _may_reserve(state, move, claim), ""
     if name in state.migrations.named:
@@ -94,23 +104,21 @@ def _forget(state: LedgerState, migration: Migration) -> None:
     state.close_claim(migration.reservation_uid)
 
 
-def migration_refused(state: LedgerState, name: ObjectName) -> None:
-    """The API certainly did not make it; one that was seen exists nevertheless."""
+def move_answered(state: LedgerState, name: ObjectName, outcome: WriteEnd) -> Effects:
+    """The API made the migration, certainly did not, or the outcome is unknown and it has to be read."""
     migration = state.migrations.named.get(name)
-    if migration is not None and migration.facts is None:
-        lose_migration(state, name)
-
-
-def migration_answered(state: LedgerState, name: ObjectName, creation: Creation) -> tuple[Effect, ...]:
-    """The API made it, or the outcome is unknown and it has to be read."""
-    migration = state.migrations.named.get(name)
+    # One that was seen exists, whatever was answered.
     if migration is None or migration.facts is not None:
         return ()
-    migration.creation = creation
-    return (ReadMigration(name),) if creation is Creation.UNSURE else ()
+    if outcome is WriteEnd.REFUSED:
+        lose_migration(state, name)
+        return ()
+    is_unsure = outcome is WriteEnd.UNKNOWN
+    migration.creation = Creation.UNSURE if is_unsure else Creation.DONE
+    return (ReadMigration(name),) if is_unsure else ()
 
 
-def relist(state: LedgerState, listed: list[MigrationFacts], now: Instant) -> tuple[Effect, ...]:
+def relist(state: LedgerState, listed: Collection[MigrationFacts], now: Instant) -> Effects:
     """Take in a complete list. Returns reads of those that we ordered and never saw."""
     for facts in listed:
         see_migration(state, facts, now)

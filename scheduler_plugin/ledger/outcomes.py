@@ -1,14 +1,15 @@
 """Answers of the ledger: effects for the service to carry out, decisions, reservations, and errors.
 
-The service reports each effect's outcome back: ``PersistPermit`` by ``permit_stored``, ``permit_refused`` or
-``permit_unsure``, a reservation's bind by ``bind_done``, ``bind_refused`` or ``bind_unknown``, ``ReadPod`` by
-``pod_read``, ``CreateMigration`` by ``migration_created``, ``migration_refused`` or ``migration_unsure``,
-``ReadMigration`` by ``see_migration`` if it was found, and by ``migration_refused`` if there is none and none can come.
+The service reports each effect's outcome back: ``PersistPermit`` by ``PermitWritten``, a reservation's bind by
+``BindEnded``, ``ReadPod`` by ``PodRead``, ``ResizePod`` by ``ResizeRefused`` or ``ResizeUnanswered``,
+``CreateMigration`` by ``MoveAnswered``, ``ReadMigration`` by ``MigrationSeen`` if there is one, and by a refusal in
+``MoveAnswered`` if there is none and none can come.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -43,7 +44,7 @@ class RoomFreed:
 
 @dataclass(frozen=True, slots=True)
 class ReadPod:
-    """It is unknown whether this pod is bound: read it from the API and report with ``pod_read``."""
+    """It is unknown whether this pod is bound: read it from the API and report with ``PodRead``."""
 
     uid: str
     pod: ObjectName
@@ -72,7 +73,7 @@ class PersistPermit(msgspec.Struct, frozen=True, gc=False):
 class ResizePod:
     """Write ``size`` as the requests of the guest's container of ``pod``, onto this ``version`` of it alone.
 
-    Report a certain refusal with ``requests_refused``; what else becomes of it is seen on the pod. ``withdraws`` is the
+    Report a certain refusal with ``ResizeRefused``; what else becomes of it is seen on the pod. ``withdraws`` is the
     kubelet's verdict on a wish that is taken back by it (``Deferred``, ``Infeasible``); empty for other writes.
     ``cpu_limit`` is to become the container's CPU limit; None leaves it as it is.
     """
@@ -111,6 +112,7 @@ class ReadMigration:
 
 
 Effect = RoomFreed | ReadPod | PersistPermit | RequestsSeen | CreateMigration | ReadMigration
+Effects = tuple[Effect, ...]
 
 
 class PermitDecision(msgspec.Struct, frozen=True, gc=False):
@@ -120,7 +122,7 @@ class PermitDecision(msgspec.Struct, frozen=True, gc=False):
     compute_unit: ComputeUnit
     migrate: bool
     persist: PersistPermit | None
-    effects: tuple[Effect, ...] = ()
+    effects: Effects = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class Reservation:
     verdict: Verdict
     detail: str = ""
     needs_bind: bool = False
-    effects: tuple[Effect, ...] = ()
+    effects: Effects = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +144,11 @@ class MoveReservation:
 
     verdict: Verdict
     detail: str = ""
-    effects: tuple[Effect, ...] = ()
+    effects: Effects = ()
+
+
+class ResizeDecision(NamedTuple):
+    """The write of a pod's requests that is needed now; None if none, or not now."""
+
+    order: ResizePod | None
+    effects: Effects = ()

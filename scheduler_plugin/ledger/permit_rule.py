@@ -16,10 +16,12 @@ from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
 
-from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.agent_messages import Message
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
+from scheduler_plugin.ledger.believed import believed, judge_again
+from scheduler_plugin.ledger.events import AgentAsked, PermitWritten, WriteEnd
+from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import (
     NotReadyError,
     OtherAgentError,
@@ -30,19 +32,24 @@ from scheduler_plugin.ledger.outcomes import (
 from scheduler_plugin.ledger.state import LedgerState
 
 
-def decide(state: LedgerState, claim: Claim, request: AgentRequest, agent: str, now: Instant) -> PermitDecision:
-    """Decides one request of the ``agent`` and records it.
+def decide(state: LedgerState, event: AgentAsked, now: Instant) -> PermitDecision:
+    """Decides one request of an agent and records it.
 
     Raises ``UnknownPodError`` and ``NotReadyError``; then nothing changed. Raises ``OtherAgentError``.
     """
+    state.require_ready()
+    claim, request = claim_of(state, event.uid), event.request
     account = _account(claim)
     policy = state.nodes[claim.node].policy
     if policy is None:
         raise NotReadyError(f"node {claim.node} of pod {request.pod} is not known yet")
-    reserved = account.reserved
+    agent = event.agent or event.uid
     message = Message(claim.pod.uid, agent, request.sequence, request.resources, request.last_permit)
     if account.has_agent:
         _require_turn(state, claim, account, message, now)
+    # Changes the books, so nothing after it may raise: only ``finish`` publishes the new room to binds.
+    judge_again(state, account)
+    reserved = account.reserved
     permit, persist, outside = _decided(state, claim, account, message, now)
     if request.metrics is not None:
         claim.metrics = request.metrics
@@ -116,6 +123,14 @@ def _is_over(state: LedgerState, account: VmAccount) -> bool:
     return False
 
 
+def claim_of(state: LedgerState, uid: str) -> Claim:
+    """The claim of the pod. Raises ``UnknownPodError``."""
+    claim = state.claims.get(uid)
+    if claim is None:
+        raise UnknownPodError(f"no pod with UID {uid} holds a claim")
+    return claim
+
+
 def _account(claim: Claim) -> VmAccount:
     account, pod = claim.vm, claim.pod
     if account is None:
@@ -180,3 +195,40 @@ def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instan
         claim.denied_since = now
     if unmet != claim.unmet:
         state.change(claim, unmet=unmet)
+
+
+# Writes of permits ---------------------------------------------------------------------------------------------------
+
+
+def permit_written(state: LedgerState, event: PermitWritten) -> None:
+    """The write of a permit has ended."""
+    account = state.vms.get(event.vm)
+    if account is None:
+        return
+    before, reserved = account.facts, account.reserved
+    facts = event.facts and believed(state, event.facts)
+    if event.outcome is WriteEnd.UNKNOWN:
+        account.unsure(event.revision, event.version)
+    elif event.outcome is WriteEnd.REFUSED or facts is None:
+        account.refused(event.revision, event.why, facts)
+    else:
+        account.confirmed(event.revision, facts)
+    _written(state, account, before, reserved)
+
+
+def _written(state: LedgerState, account: VmAccount, known: VmFacts | None, reserved: Resources) -> None:
+    """A write of the VM's permit has ended; before, this was ``known`` and ``reserved``."""
+    vm, name = account.facts, account.name
+    if vm is None or name is None:
+        return
+    is_moving = bool(state.migrations.of(name))  # then room for it is looked for again
+    # Most writes change nothing but the annotation: then no claim of the VM can have changed.
+    if reserved == account.reserved and not is_moving and known and _is_same_but_for_permit(known, vm):
+        return
+    state.recount(name)
+    state.migrations.disturb(name)
+    state.settle_vm(account)
+
+
+def _is_same_but_for_permit(known: VmFacts, vm: VmFacts) -> bool:
+    return vm == known.with_permit(vm.version, vm.permit)

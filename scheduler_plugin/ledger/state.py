@@ -13,17 +13,16 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.units import ZERO, Instant, Resources
+from scheduler_plugin.ledger.accounts.assumed_pods import AssumedPods
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
 from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
-from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
-from scheduler_plugin.ledger.assumed_pods import AssumedPods
+from scheduler_plugin.ledger.accounts.sampled_pods import SampledPods
+from scheduler_plugin.ledger.accounts.vm_accounts import VmAccounts
+from scheduler_plugin.ledger.accounts.waiting_pods import WaitingPods
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Migrations
-from scheduler_plugin.ledger.outcomes import Effect, PersistPermit, ReadPod, RoomFreed
-from scheduler_plugin.ledger.sampled_pods import SampledPods
-from scheduler_plugin.ledger.vm_accounts import VmAccounts
-from scheduler_plugin.ledger.waiting_pods import WaitingPods
+from scheduler_plugin.ledger.outcomes import Effect, Effects, NotReadyError, PersistPermit, ReadPod, RoomFreed
 from scheduler_plugin.placement import Room
 from scheduler_plugin.placement.node_index import NodeIndexes
 
@@ -32,9 +31,13 @@ REMEMBERED_GONE: Final = 20_000
 
 
 class LedgerState:
-    """The mutable state behind the ``Ledger``; nothing else holds it. ``vms`` are those that have a name now."""
+    """The mutable state behind the ``Ledger``; nothing else holds it. ``vms`` are those that have a name now.
+
+    ``is_ready`` is false until complete lists have been taken in.
+    """
 
     def __init__(self) -> None:
+        self.is_ready = False
         self.nodes: dict[str, NodeAccount] = {}
         self.claims: dict[str, Claim] = {}
         self.uids: dict[ObjectName, str] = {}
@@ -58,6 +61,11 @@ class LedgerState:
         """A number above all given out before; it tells the outcomes of writes apart."""
         self._revision += 1
         return self._revision
+
+    def require_ready(self) -> None:
+        """Raises ``NotReadyError`` until complete lists have been taken in."""
+        if not self.is_ready:
+            raise NotReadyError("the ledger has not read the cluster yet")
 
     def is_gone(self, uid: str) -> bool:
         """Return True if the pod was deleted or has finished."""
@@ -110,9 +118,9 @@ class LedgerState:
         account.claims.remove(claim)
         if not account.hosts:
             account.agent_gone()
-            self._take_back(account)
+            self.take_back(account)
 
-    def _take_back(self, account: VmAccount, now: Instant | None = None) -> None:
+    def take_back(self, account: VmAccount, now: Instant | None = None) -> None:
         """The VM has no agent: its permit is taken back. Without an object and pods it is forgotten."""
         self._have_written(account.take_back(self.next_revision(), now))
         self._changed_vms[account] = None
@@ -212,7 +220,7 @@ class LedgerState:
         self.recount(facts.name)
         # At a rebuild the pods are listed after the VMs: no VM has any yet.
         if not at_rebuild and (account.is_to_be_taken_back or not (had_pods or account.claims)):
-            self._take_back(account, now)
+            self.take_back(account, now)
         self.migrations.disturb(facts.name)
         self.note_left(account)
         self.settle_vm(account)
@@ -234,23 +242,9 @@ class LedgerState:
         self.migrations.disturb(name)
         self.accounts.forget_unneeded(account)
 
-    def rebuilt(self, now: Instant) -> None:
-        """A first complete list was taken in: a VM without pods in it has no agent either."""
-        for account in list(self.vms.values()):
-            for claim in account.claims:
-                runner = claim.pod.runner
-                if runner is not None and not runner.asked.within(account.reserved):
-                    claim.resizes = PodRequests()
-                    # The process before may have sent a write that lowers the requests.
-                    claim.resizes.send(account.reserved, runner, now)
-            if not account.claims and account.facts is not None:
-                account.agent_gone()
-                self._take_back(account)
-            elif account.is_to_be_taken_back:
-                self._take_back(account)
-
     def forget_versions(self) -> None:
         """Facts of any version count as news from now on, and what is gone may come back."""
+        self.is_ready = False
         self._gone.clear()
         self.migrations.forget_versions()
         for account in self.accounts:
@@ -281,11 +275,11 @@ class LedgerState:
             if claim.unmet.any and claim.vm is not None and claim.vm.is_silent(now):
                 self.change(claim, unmet=ZERO)
         for account in [account for account in self.vms.values() if account.is_to_be_taken_back]:
-            self._take_back(account, now)
+            self.take_back(account, now)
         self.waiting.lapse(now)
         self.migrations.lapse(now)
 
-    def finish(self, *, outside: bool) -> tuple[Effect, ...]:
+    def finish(self, *, outside: bool) -> Effects:
         """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""
         if not (self._touched or self._changed_vms or self.orders or self.waiting):  # most requests change nothing
             return ()
@@ -307,7 +301,7 @@ class LedgerState:
         freed = self._wake()
         self._touched.clear()
         self._changed_vms.clear()
-        effects: tuple[Effect, ...] = (*self.orders, *freed)
+        effects: Effects = (*self.orders, *freed)
         self.orders.clear()
         return effects
 

@@ -17,6 +17,7 @@ from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.recent_writes import RecentWrites
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import CreateMigration, Creation, ReadMigration
+from scheduler_plugin.ledger.events import MoveAnswered, WriteEnd
 from scheduler_plugin.planner import RefusedOrders
 from scheduler_plugin.telemetry import LOG
 
@@ -59,8 +60,8 @@ class MigrationCreator:
             await self._carry_out(await self._context.queues.creations.take())
 
     async def _carry_out(self, order: CreateMigration) -> None:
-        ledger, name, move = self._context.ledger, order.migration, order.move
-        reserved = ledger.migrations.get(name)
+        name, move = order.migration, order.move
+        reserved = self._context.ledger.migrations.get(name)
         # The order has waited in a queue; its room may be gone meanwhile.
         if reserved is None or reserved.problem is not None:
             self._undo(name, "it is not wanted any more" if reserved is None else f"{reserved.problem}")
@@ -81,7 +82,7 @@ class MigrationCreator:
             self._count("created")
             self._refusals.made(move.vm)
             self._unanswered.settled(name)
-            self._context.order(ledger.migration_created(name))
+            self._context.report(MoveAnswered(name, WriteEnd.DONE))
             # The watch may take a while to show it.
             self._context.feed.migrations.learn(made)
 
@@ -102,13 +103,13 @@ class MigrationCreator:
         self._count("refused")
         self._unanswered.settled(name)
         LOG.warning("migration not created, its room is free again", extra={"migration": str(name), "reason": why})
-        self._context.order(self._context.ledger.migration_refused(name))
+        self._context.report(MoveAnswered(name, WriteEnd.REFUSED))
 
     def _doubt(self, name: ObjectName, error: ApiError) -> None:
         self._count("unknown")
         what = {"migration": str(name), "reason": str(error)}
         LOG.warning("migration may or may not be created, its room is kept", extra=what)
-        self._context.order(self._context.ledger.migration_unsure(name))
+        self._context.report(MoveAnswered(name, WriteEnd.UNKNOWN))
 
     def _count(self, outcome: str) -> None:
         self._context.telemetry.migrations.orders.labels(outcome).inc()

@@ -15,6 +15,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Move
+from scheduler_plugin.ledger.events import MoveWanted
 from scheduler_plugin.migration.creation import MigrationCreator
 from scheduler_plugin.migration.removal import MigrationRemover
 from scheduler_plugin.migration.reporter import MigrationReporter
@@ -144,7 +145,7 @@ class Mover:
 
     def _reserve(self, move: Move) -> None:
         context = self._context
-        reservation = context.ledger.reserve_move(move, self._name_for(move), context.clock.now())
+        reservation = context.ledger.apply(MoveWanted(move, self._name_for(move)), context.clock.now())
         context.order(reservation.effects)
         # The ledger may have changed since the planner looked at it.
         if not isinstance(reservation.verdict, Fits):

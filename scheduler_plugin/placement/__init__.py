@@ -1,6 +1,6 @@
 """Nodes that a pod fits, and how much each is wanted for it. Pure; what nodes hold is the ledger's."""
 
-from scheduler_plugin.placement.scoring import best_target, standing_with, stays_below_watermark, unfitness_of
+from scheduler_plugin.placement.scoring import best_target, node_rank, stays_below_watermark, unfitness_of
 from scheduler_plugin.placement.verdict import (
     CORDONED,
     CPU_TOO_SMALL,
@@ -37,9 +37,9 @@ __all__ = [
     "Verdict",
     "best_target",
     "filter_nodes",
+    "node_rank",
     "shortage",
     "sort_out",
-    "standing_with",
     "stays_below_watermark",
     "unfitness_of",
     "verdict",

@@ -1,6 +1,6 @@
-"""Verdicts and standings of all nodes for pods of one size: kube-scheduler asks about thousands at once (S4.10).
+"""Verdicts and ranks of all nodes for pods of one size: kube-scheduler asks about thousands at once (S4.10).
 
-Nothing is decided here: each node's verdict is ``placement``'s, its standing ``protocol.ranking``'s, both by its
+Nothing is decided here: each node's verdict is ``placement``'s, its rank ``protocol.ranking``'s, both by its
 present room. An index only remembers them until that room changes.
 """
 
@@ -12,21 +12,21 @@ from itertools import chain, filterfalse, islice
 from typing import Final
 
 from protocol.ranking.config import RankingConfig
-from protocol.ranking.node_score import Standing, extender_scores
+from protocol.ranking.node_score import NodeRank, extender_scores
 from protocol.ranking.rank import preferred_vcpus
 from protocol.units import Resources
-from scheduler_plugin.placement.scoring import standing_with
+from scheduler_plugin.placement.scoring import node_rank
 from scheduler_plugin.placement.verdict import FITS, Filtered, Room, Verdict, sort_out, verdict
 
 # Pods come in few sizes; a further one costs one look at every node.
 KEPT: Final = 16
 
-_LAST: Final[Standing] = (1, 0.0, 0.0)
-"""Sorts behind every standing of a node with room."""
+_LAST: Final[NodeRank] = (1, 0.0, 0.0)
+"""Sorts behind the rank of every node with room."""
 
 
 class NodeIndex:
-    """Verdict and standing of every known node for pods that claim ``claim``.
+    """Verdict and rank of every known node for pods that claim ``claim``.
 
     ``stale`` are the nodes to look at again; ``preferred`` is the vCPUs of a node that suits a cluster of this size.
     """
@@ -39,15 +39,16 @@ class NodeIndex:
         self.preferred = preferred_vcpus(len(rooms), ranking)
         self._verdicts: dict[str, Verdict] = {}
         self._fitting: set[str] = set()
-        self._kinds: dict[str, int] = {}
-        self._members: dict[int, dict[str, None]] = {}
-        self._kind_of: dict[Standing, int] = {}
-        self._standings: list[Standing] = []
-        self._present: list[Standing] = []
+        # Ranks are numbered: a number is hashed faster, and this runs for thousands of nodes.
+        self._numbers: dict[str, int] = {}
+        self._nodes: dict[int, dict[str, None]] = {}
+        self._number_of: dict[NodeRank, int] = {}
+        self._ranks: list[NodeRank] = []
+        self._present: list[NodeRank] = []
 
     def filter(self, names: Sequence[str]) -> Filtered:
         """The ``names`` that the pod fits, in their order."""
-        self._look()
+        self._refresh()
         # In a cluster with room this is the usual case, and it takes no look at single nodes.
         if self._fitting.issuperset(names):
             return Filtered(list(names), {}, {})
@@ -55,19 +56,19 @@ class NodeIndex:
 
     def fitting(self) -> frozenset[str] | set[str]:
         """All nodes that the pod fits; do not change them."""
-        self._look()
+        self._refresh()
         return self._fitting
 
     def scores(self, names: Sequence[str]) -> list[int]:
         """The extender's score (0..10) of each of ``names``: 0 if the pod does not fit, else at least 1."""
-        self._look()
-        kinds = list(map(self._kinds.get, names))
-        standings = {kind: self._standings[kind] for kind in set(kinds) if kind is not None}
-        scores = extender_scores(standings.values())
+        self._refresh()
+        numbers = list(map(self._numbers.get, names))
+        ranks = {number: self._ranks[number] for number in set(numbers) if number is not None}
+        scores = extender_scores(ranks.values())
         score_of: dict[int | None, int] = {None: 0}
         # 0 is for nodes that do not fit.
-        score_of |= {kind: max(1, scores[standing]) for kind, standing in standings.items()}
-        return [score_of[kind] for kind in kinds]
+        score_of |= {number: max(1, scores[rank]) for number, rank in ranks.items()}
+        return [score_of[number] for number in numbers]
 
     def best(
         self, asked: Container[str], most: int, taken: Mapping[str, Resources], shuns: Callable[[str], bool], start: int
@@ -77,39 +78,37 @@ class NodeIndex:
         ``taken`` is what of a node is about to be claimed beside its reservations; a node that is left without room by
         that is a last resort, and so is one that the pod ``shuns``. Of equals the one at ``start`` is the first.
         """
-        self._look()
-        moved = {name: self._standing_beside(name, claim) for name, claim in taken.items() if name in self._kinds}
+        self._refresh()
+        moved = {name: self._rank_beside(name, claim) for name, claim in taken.items() if name in self._numbers}
 
         def ranked() -> Iterator[str]:
-            for standing in sorted({*self._present, *moved.values()}) if moved else self._present:
-                members = self._members.get(self._kind_of.get(standing, -1), {})
+            for rank in sorted({*self._present, *moved.values()}) if moved else self._present:
+                nodes = self._nodes.get(self._number_of.get(rank, -1), {})
                 # Of equals each pod begins at another one, so that pods that come together spread.
-                turn = start % len(members) if members else 0
-                staying = (
-                    name for name in chain(islice(members, turn, None), islice(members, turn)) if name not in moved
-                )
-                coming = sorted(name for name, moved_to in moved.items() if moved_to == standing)
+                turn = start % len(nodes) if nodes else 0
+                staying = (name for name in chain(islice(nodes, turn, None), islice(nodes, turn)) if name not in moved)
+                coming = sorted(name for name, moved_to in moved.items() if moved_to == rank)
                 yield from (name for name in chain(coming, staying) if name in asked)
 
         # Shunned nodes only if there is no other.
         return list(islice(filterfalse(shuns, ranked()), most)) or list(islice(ranked(), most))
 
-    def _standing_beside(self, name: str, taken: Resources) -> Standing:
+    def _rank_beside(self, name: str, taken: Resources) -> NodeRank:
         room = self._rooms[name]
         # It still fits by what is reserved, so it stays in the list, as the last resort.
         if not (self._claim + taken).within(room.free):
             return _LAST
-        return standing_with(room, self._claim + taken, self._curve, self.preferred)
+        return node_rank(room, self._claim + taken, self._curve, self.preferred)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         if not self.stale:
             return
         for name in self.stale:
             room = self._rooms.get(name)
-            self._verdicts[name] = judged = verdict(room, self._claim)
-            if room is not None and judged is FITS:
+            self._verdicts[name] = verdict(room, self._claim)
+            if room is not None and self._verdicts[name] is FITS:
                 self._fitting.add(name)
-                self._enter(name, self._kind(room))
+                self._enter(name, self._number(room))
             else:
                 self._fitting.discard(name)
                 self._enter(name, None)
@@ -117,29 +116,28 @@ class NodeIndex:
                 del self._verdicts[name]
         self.stale.clear()
 
-    def _enter(self, name: str, kind: int | None) -> None:
-        before = self._kinds.pop(name, None)
+    def _enter(self, name: str, number: int | None) -> None:
+        before = self._numbers.pop(name, None)
         if before is not None:
-            del self._members[before][name]
-            if not self._members[before]:
-                # ``_present`` holds only standings that some node has, so that ``best`` need not walk over those of
-                # the past.
-                del self._present[bisect_left(self._present, self._standings[before])]
-        if kind is not None:
-            self._kinds[name] = kind
-            members = self._members.setdefault(kind, {})
-            if not members:
-                insort(self._present, self._standings[kind])
-            members[name] = None
+            del self._nodes[before][name]
+            if not self._nodes[before]:
+                # ``_present`` holds only ranks that some node has, so that ``best`` need not walk over past ones.
+                del self._present[bisect_left(self._present, self._ranks[before])]
+        if number is not None:
+            self._numbers[name] = number
+            nodes = self._nodes.setdefault(number, {})
+            if not nodes:
+                insort(self._present, self._ranks[number])
+            nodes[name] = None
 
-    def _kind(self, room: Room) -> int:
-        """The number of the room's standing; nodes of equal standing have the same."""
-        standing = standing_with(room, self._claim, self._curve, self.preferred)
-        kind = self._kind_of.get(standing)
-        if kind is None:
-            kind = self._kind_of[standing] = len(self._standings)
-            self._standings.append(standing)
-        return kind
+    def _number(self, room: Room) -> int:
+        """The number of the room's rank; nodes of equal rank have the same."""
+        rank = node_rank(room, self._claim, self._curve, self.preferred)
+        number = self._number_of.get(rank)
+        if number is None:
+            number = self._number_of[rank] = len(self._ranks)
+            self._ranks.append(rank)
+        return number
 
 
 class NodeIndexes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from protocol.ranking.config import RankingConfig, ScoreCurve
-from protocol.ranking.node_score import Draw, Standing, choose_target, fraction, percent
+from protocol.ranking.node_score import Draw, NodeRank, choose_target, fraction, percent
 from protocol.ranking.rank import preferred_vcpus, unfitness
 from protocol.units import MilliCpu, Resources
 from scheduler_plugin.placement.verdict import Room
@@ -18,7 +18,7 @@ def unfitness_of(total: MilliCpu, preferred: float) -> float:
     return unfitness(preferred, max(total.as_cores, 0.001))
 
 
-def standing_with(room: Room, claim: Resources, curve: ScoreCurve, preferred: float) -> Standing:
+def node_rank(room: Room, claim: Resources, curve: ScoreCurve, preferred: float) -> NodeRank:
     """Rank of the node for a pod that claims that much and fits there (S2.8b).
 
     ``preferred`` is the vCPUs of a node that suits the cluster.
@@ -28,7 +28,7 @@ def standing_with(room: Room, claim: Resources, curve: ScoreCurve, preferred: fl
         fraction(used.cpu.value + claim.cpu.value, mark.cpu.value, total.cpu.value, curve),
         fraction(used.mem.value + claim.mem.value, mark.mem.value, total.mem.value, curve),
     )
-    # Standings are compared as tuples, and the least is the best.
+    # Ranks are compared as tuples, and the least is the best.
     return -score, room.price, unfitness_of(total.cpu, preferred)
 
 
@@ -49,7 +49,7 @@ def best_target(
     """
     preferred = preferred_vcpus(nodes, ranking)
     targets = {
-        name: standing_with(room, claim, ranking.score, preferred)
+        name: node_rank(room, claim, ranking.score, preferred)
         for name, room in rooms.items()
         # Above its watermark, a target would only pass the pressure on.
         if stays_below_watermark(room, claim)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scheduler_plugin.ledger import Ledger, Migration
+from scheduler_plugin.ledger import LedgerViews, Migration
 from scheduler_plugin.ledger.accounts.claims import Claim
 
 
-def waiting_for_room(ledger: Ledger, node: str) -> list[Claim]:
+def waiting_for_room(ledger: LedgerViews, node: str) -> list[Claim]:
     """The claims on the node whose VM is denied what it asks for, or whose pod waits for its resize and asks for room.
 
     Those that leave are not among them. The oldest claim is the first.
@@ -19,7 +19,7 @@ def waiting_for_room(ledger: Ledger, node: str) -> list[Claim]:
     return [claim for claim in claims if (claim.unmet.any or claim.waits.asked.any) and not claim.is_migrating]
 
 
-def room_being_made(ledger: Ledger, claim: Claim) -> Iterator[str]:
+def room_being_made(ledger: LedgerViews, claim: Claim) -> Iterator[str]:
     """VMs that leave the node of a waiting claim, as sentences; none if no move is under way."""
     if claim in waiting_for_room(ledger, claim.node):
         for migration in ledger.migrations.values():

@@ -17,7 +17,7 @@ from scheduler_plugin.constraints import (
     PlacedPod,
     Shape,
 )
-from scheduler_plugin.ledger import ClaimState, Ledger
+from scheduler_plugin.ledger import ClaimState, LedgerViews
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 
@@ -25,7 +25,9 @@ from scheduler_plugin.planner.refused_targets import RefusedTargets
 class Places:
     """Judges VMs against the pods that are placed and those that are on their way."""
 
-    def __init__(self, ledger: Ledger, surroundings: ConstraintContext, refused: RefusedTargets, now: Instant) -> None:
+    def __init__(
+        self, ledger: LedgerViews, surroundings: ConstraintContext, refused: RefusedTargets, now: Instant
+    ) -> None:
         self._ledger, self._surroundings, self._refused, self._now = ledger, surroundings, refused, now
         nodes = {name: book.facts.traits for name, book in ledger.nodes.items() if book.facts is not None}
         self._judge = Judge(ClusterView(nodes, _placed(ledger), surroundings.namespace_labels))
@@ -69,7 +71,7 @@ class Places:
         return Candidate(pod.name.namespace, constraints, traits, volumes)
 
 
-def _placed(ledger: Ledger) -> Iterator[PlacedPod]:
+def _placed(ledger: LedgerViews) -> Iterator[PlacedPod]:
     """Every pod on a node; room that is kept for a target pod counts as that pod."""
     for claim in ledger.claims.values():
         pod = claim.pod

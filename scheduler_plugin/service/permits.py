@@ -25,6 +25,7 @@ from scheduler_plugin.ledger import (
     PodFacts,
     UnknownPodError,
 )
+from scheduler_plugin.ledger.events import AgentAsked
 from scheduler_plugin.service.workers import Workers
 
 RETRY_AFTER: Final = Seconds(1.0)
@@ -136,7 +137,7 @@ class Permits:
         context = self._context
         try:
             # Decided and recorded in one call: nothing may be awaited in between.
-            decision = context.ledger.decide(pod.uid, request, context.clock.now(), agent)
+            decision = context.ledger.apply(AgentAsked(pod.uid, request, agent), context.clock.now())
         except LedgerError as error:
             raise _refusal(error) from None
         if decision.effects:

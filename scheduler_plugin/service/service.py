@@ -20,6 +20,7 @@ from scheduler_plugin.cluster.translate import ClusterNode
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, UnknownPodError
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.events import BindEnded, PodRefused, PodToBind, WriteEnd
 from scheduler_plugin.ledger.preemption import PreemptionCandidate, helped
 from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
 from scheduler_plugin.service.permits import Permits
@@ -81,7 +82,7 @@ class Service:
         filtered = self.context.ledger.filter(pod, nodes)
         if not filtered.fits:
             # kube-scheduler may have asked about a sample of the nodes only. If others have room, the pod is retried.
-            self.context.order(self.context.ledger.look_further(pod, nodes))
+            self.context.report(PodRefused(pod, nodes))
             self._requests.refused_everywhere(pod)
         return filtered
 
@@ -126,7 +127,7 @@ class Service:
             # kube-scheduler's watch may be ahead of ours.
             pod = self.context.feed.pod(name, uid) or await self._unseen_pod(name, uid)
             # Reserved before the API is asked: another bind could take the same room during the call.
-            reservation = self.context.ledger.reserve(pod, node)
+            reservation = self.context.ledger.apply(PodToBind(pod, node), self.context.clock.now())
         except (LedgerError, ApiError) as error:
             return str(error)
         self.context.order(reservation.effects)
@@ -153,13 +154,13 @@ class Service:
             await self._requests.hold(pod.uid)
             await self.context.writer.bind(pod.name, pod.uid, node)
             is_settled = True
-            self.context.order(self.context.ledger.bind_done(pod.uid, node))
+            self.context.report(BindEnded(pod.uid, node, WriteEnd.DONE))
         except ApiRefusedError as error:
             is_settled = True
             if error.kind is RefusalKind.CONFLICT:
                 return await self._conflict(pod, node, error)
             # Only a certain refusal releases the reservation.
-            self.context.order(self.context.ledger.bind_refused(pod.uid, node))
+            self.context.report(BindEnded(pod.uid, node, WriteEnd.REFUSED))
             return f"the API refused the binding: {error}"
         except ApiError as error:
             details = {"pod": str(pod.name), "node": node, "reason": str(error)}
@@ -169,12 +170,12 @@ class Service:
             # Even if the caller has gone away and this task was cancelled: the binding may still land.
             if not is_settled:
                 self._tasks.bind_sent(pod.uid)
-                self.context.order(self.context.ledger.bind_unknown(pod.uid, node))
+                self.context.report(BindEnded(pod.uid, node, WriteEnd.UNKNOWN))
         return ""
 
     async def _conflict(self, pod: PodFacts, node: str, conflict: ApiRefusedError) -> str:
         """Answer a bind that met a conflict: the pod is bound already, or was replaced, so its state decides."""
-        self.context.order(self.context.ledger.bind_unknown(pod.uid, node))
+        self.context.report(BindEnded(pod.uid, node, WriteEnd.UNKNOWN))
         try:
             pod_now = await self._tasks.settle(pod.uid, pod.name)
         except ApiError as error:

@@ -1,7 +1,8 @@
 """The three web applications over one service: agents, extender verbs, and probes with explanations.
 
 They are separate applications on separate listeners. Each says what it answers at ``/openapi.json``. Only the leader
-answers agents and kube-scheduler.
+answers agents and kube-scheduler: a standby says who leads and ends the connection, so that the next one finds the
+leader.
 """
 
 from __future__ import annotations
@@ -33,10 +34,9 @@ from scheduler_plugin.web.extender_messages import (
     HostPriority,
 )
 from scheduler_plugin.web.guard import guarded
-from scheduler_plugin.web.http.hot_paths import HotPath, HotPaths, HotRequest, HotResponse
+from scheduler_plugin.web.http.hot_paths import Admission, Handler, HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import BatchEntry, NodesModel, Problem, VmModel
 from scheduler_plugin.web.settings_view import settings_view
-from scheduler_plugin.web.standby import by_leader, leading
 from scheduler_plugin.web.views import nodes_view, vm_view
 
 Name = Annotated[str, Path(max_length=253)]
@@ -44,6 +44,8 @@ Name = Annotated[str, Path(max_length=253)]
 Answer = HotResponse | Awaitable[HotResponse]
 
 _ENCODER: Final = msgspec.json.Encoder()
+# The Service leads a new connection to the leader; this one would stay with the standby.
+_ELSEWHERE: Final = {"retry-after": "0", "connection": "close"}
 _MALFORMED: Final = ("the request is malformed", Problem)
 _AWAY: Final = ("the cluster has not been read yet: ask again", Problem)
 _LARGE: Final = ("the request is too long", Problem)
@@ -198,3 +200,38 @@ def _app(title: str, description: str) -> FastAPI:
 
 def _json(found: object, status: int = 200) -> Response:
     return Response(_ENCODER.encode(found), status, media_type="application/json")
+
+
+# Routes that only the leader answers ------------------------------------------------------------------------------
+
+
+def by_leader(
+    desk: ActiveService, answer: Callable[[Service, HotRequest], HotResponse | Awaitable[HotResponse]]
+) -> Handler:
+    """Run ``answer`` for the active service; 503 while another process leads."""
+
+    def handle(request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
+        try:
+            service = desk.acting()
+        except StandingByError as error:
+            return _elsewhere(error)
+        return answer(service, request)
+
+    return handle
+
+
+def leading(desk: ActiveService) -> Admission:
+    """Refuse clients while another process leads, before their bodies are read in vain."""
+
+    def lead(_: str | None) -> HotResponse | None:
+        try:
+            desk.acting()
+        except StandingByError as error:
+            return _elsewhere(error)
+        return None
+
+    return lead
+
+
+def _elsewhere(error: StandingByError) -> HotResponse:
+    return HotResponse(_ENCODER.encode(Problem(str(error))), 503, _ELSEWHERE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from dataclasses import dataclass, field
@@ -18,9 +19,9 @@ from typing import Any, Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from protocol.runtime.explaining.displacing import keep_waiting
 from protocol.runtime.program import StartError
-from protocol.runtime.prompt_server import PromptServer
+from protocol.runtime.serving.prompt_server import PromptServer
+from protocol.runtime.serving.tcp_listener import WAITING
 from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
 from scheduler_plugin.web.http.bounded_protocol import BoundedProtocol
 from scheduler_plugin.web.http.tls_acceptor import TlsAcceptor
@@ -118,11 +119,22 @@ class Server(PromptServer):
             return (await TlsAcceptor.at(host, port, context=self.context, limits=limits, make=make)).start()
         loop = asyncio.get_running_loop()
         if sock is not None:
-            return keep_waiting(await loop.create_server(self._connection, sock=sock, backlog=_ACCEPTED_AT_ONCE))
-        return keep_waiting(await loop.create_server(self._connection, host, port, backlog=_ACCEPTED_AT_ONCE))
+            return _keep_waiting(await loop.create_server(self._connection, sock=sock, backlog=_ACCEPTED_AT_ONCE))
+        return _keep_waiting(await loop.create_server(self._connection, host, port, backlog=_ACCEPTED_AT_ONCE))
 
     def _connection(self) -> BoundedProtocol:
         return BoundedProtocol(self._peers, config=self.config, server_state=self.server_state, app_state={})
+
+
+def _keep_waiting(server: asyncio.Server) -> asyncio.Server:
+    """Makes the kernel queue ``WAITING`` connections for a server that was made with a small ``backlog``."""
+    # In one turn asyncio accepts up to ``backlog`` connections before it reads from any of them, so with a large one a
+    # crowd could displace a request that has arrived.
+    for listener in server.sockets:
+        # asyncio exposes no ``listen``, but a duplicate of the descriptor shares the kernel's queue.
+        with socket.socket(fileno=os.dup(listener.fileno())) as duplicate:
+            duplicate.listen(WAITING)
+    return server
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from protocol.units import Seconds
 from scheduler_plugin.cluster.recent_writes import RecentWrites
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PodFacts, ReadPod, RoomFreed
+from scheduler_plugin.ledger.events import PodRead, TimePassed
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.for_each import for_each
 
@@ -56,7 +57,7 @@ class BackgroundTasks:
         if pod_now is not None and pod_now.node is None and self._unanswered.may_land(uid, self._context.clock.now()):
             return pod_now
         self._unanswered.settled(uid)
-        self._context.order(self._context.ledger.pod_read(uid, pod_now))
+        self._context.report(PodRead(uid, pod_now))
         return pod_now
 
     async def _fresh(self, uid: str, pod: ObjectName) -> PodFacts | None:
@@ -105,7 +106,7 @@ class BackgroundTasks:
         while True:
             await self._context.clock.sleep(TIME_STEP)
             if self._context.ledger.is_ready:
-                self._context.order(self._context.ledger.pass_time(self._context.clock.now()))
+                self._context.report(TimePassed())
 
     async def _read(self) -> Never:
         while True:

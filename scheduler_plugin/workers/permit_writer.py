@@ -19,6 +19,7 @@ from scheduler_plugin.cluster.virtual_machines import vm_facts, with_permit
 from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PersistPermit, VmFacts
+from scheduler_plugin.ledger.events import PermitWritten, WriteEnd
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.for_each import AT_ONCE
 
@@ -42,13 +43,13 @@ class PermitWriter:
 
     def __init__(self, context: SchedulerContext) -> None:
         self._context = context
-        self._turns: dict[ObjectName, _Turn] = {}
+        self._turns: dict[ObjectName, _WriteTurn] = {}
 
     async def store(self, order: PersistPermit) -> str:
         """Write a permit and report to the ledger. Returns an empty text if it is known to be stored, else why not."""
         self._drop_older(order)
         began = self._context.clock.now()
-        turn = self._turns.setdefault(order.vm, _Turn())
+        turn = self._turns.setdefault(order.vm, _WriteTurn())
         # Counted before the lock is awaited: the last user removes the turn.
         turn.users += 1
         try:
@@ -93,7 +94,7 @@ class PermitWriter:
             # A write that fails is not repeated: the agent's next message orders it again.
             await self.store(order)
 
-    async def _write(self, order: PersistPermit, turn: _Turn) -> WriteResult:
+    async def _write(self, order: PersistPermit, turn: _WriteTurn) -> WriteResult:
         result = WriteResult("unknown", "the write was given up")
         try:
             facts = await self._stored_facts(order, turn)
@@ -127,7 +128,7 @@ class PermitWriter:
         why = f"wrote the permit {order.permit}, the API server stored {stored}: a webhook or a policy changed it"
         return WriteResult("altered", why, facts)
 
-    async def _stored_facts(self, order: PersistPermit, turn: _Turn) -> VmFacts | None:
+    async def _stored_facts(self, order: PersistPermit, turn: _WriteTurn) -> VmFacts | None:
         """The VM with the permit on it; None if there is no such VM any more. Raises ``ApiError``."""
         began = self._context.clock.now()
         vm = self._context.feed.vms.facts.get(order.vm)
@@ -176,16 +177,11 @@ class PermitWriter:
         return facts.with_permit(number(version), permit)
 
     def _report(self, order: PersistPermit, ended: WriteResult, version: int) -> None:
-        ledger, facts = self._context.ledger, ended.facts
-        if not ended.why and facts is not None:
-            self._context.order(ledger.permit_stored(order.revision, facts))
-        elif ended.outcome == "unknown":
-            self._context.order(ledger.permit_unsure(order.revision, order.vm, version))
-        else:
-            self._context.order(ledger.permit_refused(order.revision, order.vm, ended.why, facts))
+        outcome = WriteEnd.UNKNOWN if ended.outcome == "unknown" else WriteEnd.REFUSED if ended.why else WriteEnd.DONE
+        self._context.report(PermitWritten(order.vm, order.revision, outcome, ended.facts, ended.why, version))
 
 
-class _Turn:
+class _WriteTurn:
     """Turn to write for one VM; kept only while a task writes or waits.
 
     ``newest`` is the last revision that was sent, ``version`` what it was written onto, ``why`` it is not stored.

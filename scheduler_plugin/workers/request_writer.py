@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, Never
 
 from protocol.kubernetes.api import ApiError, ApiRefusedError
@@ -14,7 +13,8 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Seconds
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import Effect, LedgerError, PodFacts, ResizePod
+from scheduler_plugin.ledger import LedgerError, PodFacts, ResizePod
+from scheduler_plugin.ledger.events import RaiseWanted, RequestsFollow, ResizeDue, ResizeRefused, ResizeUnanswered
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.api_discovery import offers_pod_resize
 from scheduler_plugin.workers.for_each import AT_ONCE, for_each
@@ -43,8 +43,6 @@ WHATEVER_SIZE: Final = frozenset({RefusalKind.UNAUTHORIZED, RefusalKind.NOT_FOUN
 VERDICTS: Final = frozenset({"Deferred", "Infeasible"})
 """What kubelets say of requests that they do not grant."""
 
-Found = tuple[ResizePod | None, tuple[Effect, ...]]
-
 
 @dataclass(slots=True)
 class _Turn:
@@ -70,7 +68,7 @@ class RequestWriter:
             return
         began = self._context.clock.now()
         async with self._turn(uid):
-            await self._carry_out(partial(ledger.raise_requests, uid, request))
+            await self._carry_out(RaiseWanted(uid, request))
         # After ``PATIENCE`` the agent is permitted what its pod holds by now, and asks again.
         await self._until_kubelet_answers(uid, Instant(began + PATIENCE))
         self._context.telemetry.requests.waited.observe(self._context.clock.now() - began)
@@ -91,7 +89,7 @@ class RequestWriter:
     async def _raise_reserved(self, uid: str, ended: asyncio.Event) -> None:
         try:
             async with self._turn(uid):
-                await self._carry_out(partial(self._context.ledger.requests_due, uid))
+                await self._carry_out(ResizeDue(uid))
         finally:
             ended.set()
 
@@ -131,7 +129,7 @@ class RequestWriter:
                 self._offered = is_offered
         limits_cpu = context.feed.settings.limits_cpu
         # Without ``pods/resize`` permits do not wait for requests. While that is unknown, they do.
-        context.ledger.follow_requests(is_wanted, can=self._offered is not False, limits_cpu=limits_cpu)
+        context.report(RequestsFollow(is_wanted, can=self._offered is not False, limits_cpu=limits_cpu))
         context.telemetry.requests.followed.set(context.ledger.follows_requests)
 
     async def _round(self) -> None:
@@ -146,7 +144,7 @@ class RequestWriter:
         ledger, short = self._context.ledger, 0
         for count, uid in astray:
             async with self._turn(uid):
-                has_written = await self._carry_out(partial(ledger.requests_due, uid))
+                has_written = await self._carry_out(ResizeDue(uid))
             # Together the ``AT_ONCE`` workers keep the rate of the settings.
             if has_written:
                 await self._context.clock.sleep(Seconds(AT_ONCE / self._context.feed.settings.lazy_writes_per_second))
@@ -176,10 +174,10 @@ class RequestWriter:
                     break
         return pod if outcome in {"conflict", "unknown"} else None
 
-    async def _carry_out(self, find: Callable[[Instant], Found]) -> bool:
-        """Write what ``find`` orders, again if it was refused; return True if anything was sent."""
+    async def _carry_out(self, event: RaiseWanted | ResizeDue) -> bool:
+        """Write what ``event`` needs, again if it was refused; return True if anything was sent."""
         for attempt in range(TRIES):
-            order, effects = find(self._context.clock.now())
+            order, effects = self._context.ledger.apply(event, self._context.clock.now())
             self._context.order(effects)
             if order is None:
                 return bool(attempt)
@@ -199,7 +197,7 @@ class RequestWriter:
             await self._refused(order, error)
         except ApiError as error:
             self._tell(order, error)
-            self._context.ledger.requests_unanswered(order, str(error))
+            self._context.report(ResizeUnanswered(order, str(error)))
         self._context.telemetry.requests.writes.labels(outcome).inc()
         if order.withdraws and outcome == "written":
             self._note_withdrawn(order)
@@ -209,8 +207,7 @@ class RequestWriter:
         """Record what a webhook left of the write: the rest counts as refused."""
         runner = None if found is None else found.runner
         if runner is not None and runner.asked != order.size:
-            why, now = f"the API server has made them {runner.asked}", self._context.clock.now()
-            self._context.order(self._context.ledger.requests_refused(order, why, now))
+            self._context.report(ResizeRefused(order, f"the API server has made them {runner.asked}"))
 
     def _note_withdrawn(self, order: ResizePod) -> None:
         verdict = order.withdraws if order.withdraws in VERDICTS else "other"
@@ -223,9 +220,7 @@ class RequestWriter:
         is_final, is_of_size = error.refusal.is_by_validation, error.kind not in WHATEVER_SIZE
         if not is_conflict:
             self._tell(order, error)
-        why, now = "" if is_conflict else str(error), self._context.clock.now()
-        refused = self._context.ledger.requests_refused(order, why, now, is_final=is_final, is_of_size=is_of_size)
-        self._context.order(refused)
+        self._context.report(ResizeRefused(order, "" if is_conflict else str(error), is_final, is_of_size))
         # The pod may be gone, or the API server was downgraded: ask it again.
         if error.kind is RefusalKind.NOT_FOUND and self._offered:
             self._offered = None

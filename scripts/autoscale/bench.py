@@ -26,15 +26,14 @@ from scripts.autoscale.demonstration.pgbench import (
     problem_of,
 )
 from scripts.autoscale.demonstration.screen import Screen
-from scripts.autoscale.demonstration.vm_failures import watch_for_ends
+from scripts.autoscale.demonstration.vm_database import database_of, make_password, password_of
+from scripts.autoscale.demonstration.waiting import watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
-from scripts.autoscale.passwords import make_password, password_of
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.vms import VmNamespace, vm_name
 
-_POSTGRES = 5432
 _ADMITTED: Final = Seconds(180.0)
 """Kubelets refresh a mounted Secret within a minute or two."""
 _AGAIN: Final = Seconds(2.0)
@@ -60,22 +59,19 @@ async def _bench(vm: ObjectName, seconds: int, clients: int, scale: int, cluster
     find_pgbench()
     async with open_site(cluster) as site:
         virtual_machine = await site.client.get(VIRTUAL_MACHINES, vm)
-        password = await _password(site, virtual_machine, console)
-        async with site.into_vm(virtual_machine, _POSTGRES) as (host, port):
-            server = DatabaseServer(host, port, password)
+        await _make_missing_password(site, virtual_machine, console)
+        async with database_of(site, virtual_machine) as server:
             await _until_admitted(server, console)
             outcome = await _watched(site, console, vm, _Run(server, seconds, clients, scale))
     console.print(f"{outcome.transactions} transactions, {outcome.failed} failed. {outcome.problem}")
     return 1 if outcome.failed or outcome.problem or not outcome.transactions else 0
 
 
-async def _password(site: Site, vm: Json, console: Console) -> str:
-    """The password of the VM's database, which is made if its owner has set none."""
-    if password := await password_of(site.client, vm):
-        return password
-    await make_password(site.client, vm)
-    console.print(f"made the Secret {password_secret(vm)} with a new password")
-    return await password_of(site.client, vm)
+async def _make_missing_password(site: Site, vm: Json, console: Console) -> None:
+    """Makes the password of the VM's database if its owner has set none."""
+    if not await password_of(site.client, vm):
+        await make_password(site.client, vm)
+        console.print(f"made the Secret {password_secret(vm)} with a new password")
 
 
 async def _until_admitted(server: DatabaseServer, console: Console) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 import typer
 from rich.console import Console
 
@@ -33,7 +32,7 @@ from scripts.autoscale.demonstration.scenario import POLICY, Scenario
 from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.demonstration.statements import statements
 from scripts.autoscale.local import GuestKind, KubernetesVersion
-from scripts.autoscale.outputs import a_file, a_picture
+from scripts.autoscale.outputs import a_file, a_picture, write_outcome
 from scripts.autoscale.page.local_page import page_beside
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError
@@ -149,9 +148,7 @@ async def _demo(options: _Options) -> int:
     except* (SiteError, PgbenchError, NoAnswerError, ApiError) as errors:
         observations.load_problem = str(_innermost(errors))
     outcome = report(observations, Seconds(clock.now() - began))
-    if options.report_file is not None:
-        document = msgspec.json.format(msgspec.json.encode(outcome)) + b"\n"
-        await asyncio.to_thread(options.report_file.write_bytes, document)
+    await write_outcome(outcome, options.report_file)
     _print(console, outcome)
     if options.picture_file is not None:
         await asyncio.to_thread(_draw, outcome, options.picture_file, console)

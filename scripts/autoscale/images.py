@@ -15,7 +15,6 @@ from deploy.images.building.image_build import Built, archive_name, build, check
 from deploy.images.building.layers import LayerMaker, merged
 from deploy.images.building.rootfs import write_tree
 from deploy.images.catalogue import IMAGES, Image
-from deploy.images.formats.registry_login import LoginError
 from deploy.images.inputs.apt import drop_packages
 from deploy.images.inputs.checkout import Checkout
 from deploy.images.push import PushError, PushTarget, push
@@ -217,7 +216,7 @@ def _reporting() -> Iterator[Report]:
 
     try:
         yield report
-    except (BuildError, LockError, PushError, LoginError) as error:
+    except (BuildError, LockError, PushError) as error:
         typer.echo(f"autoscale: {error}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:

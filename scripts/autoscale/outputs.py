@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import typer
 import yaml
 
@@ -22,6 +24,14 @@ class OutputFiles(StrEnum):
     YAML = "yaml"
 
 
+Recordings = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--trace",
+        "--traces",
+        help="Recordings, seconds,cpu_cores[,mem_bytes], or folders of them. Ours, generated, if none is given.",
+    ),
+]
 ReportForm = Annotated[OutputFiles, typer.Option("--output", "-o", help="text: tables; json or yaml: for scripts.")]
 JsonFlag = Annotated[bool, typer.Option("--json", hidden=True, help="The same as -o json.")]
 
@@ -34,6 +44,12 @@ def write_report(document: bytes, form: OutputFiles) -> None:
     # Bytes, so that a terminal's encoding cannot break JSON.
     sys.stdout.buffer.write(document + b"\n")
     sys.stdout.flush()
+
+
+async def write_outcome(outcome: object, path: Path | None) -> None:
+    """Writes an outcome as JSON into the file of ``--report``, if there is one."""
+    if path is not None:
+        await asyncio.to_thread(path.write_bytes, msgspec.json.format(msgspec.json.encode(outcome)) + b"\n")
 
 
 _PICTURES: Final = (".png", ".svg", ".pdf")

@@ -1,31 +1,33 @@
-"""Memory and CPU of real agents with simulated guests, as sidecars and per node."""
+"""``make bench-agents``: memory and CPU of real agents with simulated guests, as sidecars and per node."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+import typer
+from rich.console import Console
+from rich.table import Table
+
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.launch import launch
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.units import Seconds
-from scripts.bench.load_client import BenchError
+from scripts.autoscale.running import run
+from scripts.autoscale.stages.fresh_cluster import fresh_cluster
+from scripts.bench.process_costs import MIB, cpu_of
 
+NAME: Final = "bench-agents"
 SETTLE: Final = Seconds(20.0)
 """How long agents run before they are measured, so that all have settled."""
 
 SPAN: Final = Seconds(20.0)
 FEW: Final = 10
 MANY: Final = 110
-MIB: Final = 1024**2
 Form = Literal["sidecar", "node"]
 
 
@@ -38,20 +40,6 @@ class Footprint:
     processes: int
     mem_mib: float
     cpu_ms_per_second: float
-
-
-@dataclass(frozen=True, slots=True)
-class AgentCosts:
-    """The cost of one VM's sidecar, and of a node's agent with few and with many VMs."""
-
-    first: Footprint
-    few: Footprint
-    many: Footprint
-
-    @property
-    def mib_per_further_vm(self) -> float:
-        """The resident memory in MiB that each further VM adds to a node's agent."""
-        return (self.many.mem_mib - self.few.mem_mib) / (self.many.vms - self.few.vms)
 
 
 def _agents_below(root: int) -> list[int]:
@@ -86,56 +74,50 @@ def _resident(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    # ``utime`` and ``stime``, in clock ticks; see proc_pid_stat(5).
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@asynccontextmanager
-async def _cluster(spec: ClusterSpec, home: Path) -> AsyncIterator[int]:
-    """Runs a cluster; yields the id of the process that owns all others."""
-    folder = ClusterFolder("bench", home / "bench")
-    cluster = await launch(folder, spec, attached=True)
-    try:
-        # Returns once the cluster is up.
-        await cluster.follow(lambda _: None)
-        owner = folder.owner()
-        if owner is None:
-            raise BenchError("the cluster ended as soon as it was up")
-        yield owner
-    finally:
-        await cluster.end()
-
-
-async def _footprint(form: Form, vms: int) -> Footprint:
+async def _footprint(form: Form, vms: int, console: Console) -> Footprint:
     spec = ClusterSpec(
         guests="simulated",
         nodes=1,
         node_cpu="64",
         node_memory="256Gi",
         agents=form,
-        network=NetworkKind.LOOPBACK,
+        network=NetworkKind.LOOPBACK.value,
         vms=vms,
     )
-    # A folder of its own, so that the bench does not touch the user's clusters.
-    with tempfile.TemporaryDirectory(prefix="autoscale-bench-") as home:
-        async with _cluster(spec, Path(home)) as owner:
-            await asyncio.sleep(SETTLE)
-            agents = _agents_below(owner)
-            if not agents:
-                raise BenchError("no agent runs in the cluster")
-            before, began = sum(map(_cpu_seconds, agents)), time.monotonic()
-            await asyncio.sleep(SPAN)
-            cpu = (sum(map(_cpu_seconds, agents)) - before) / (time.monotonic() - began)
-            mem = sum(map(_resident, agents)) / MIB
+    async with fresh_cluster(NAME, spec, console):
+        await asyncio.sleep(SETTLE)
+        agents = _agents_below(ClusterFolder.of(NAME).owner() or 0)
+        before, began = sum(map(cpu_of, agents)), time.monotonic()
+        await asyncio.sleep(SPAN)
+        cpu = (sum(map(cpu_of, agents)) - before) / (time.monotonic() - began)
+        mem = sum(map(_resident, agents)) / MIB
     return Footprint(form, vms, len(agents), mem, cpu * 1000)
 
 
-def measure_agents() -> AgentCosts:
-    """Measures the sidecar of one VM, and the agent of a node with few and with many VMs."""
+def bench_agents() -> None:
+    """Measure the sidecar of one VM, and the agent of a node with few and with many VMs."""
+    run(_bench())
 
-    async def run() -> AgentCosts:
-        return AgentCosts(await _footprint("sidecar", 1), await _footprint("node", FEW), await _footprint("node", MANY))
 
-    return asyncio.run(run())
+async def _bench() -> int:
+    console = Console()
+    sizes: list[tuple[Form, int]] = [("sidecar", 1), ("node", FEW), ("node", MANY)]
+    costs = [await _footprint(form, vms, console) for form, vms in sizes]
+    console.print(_table(*costs))
+    return 0 if all(cost.processes for cost in costs) else 1
+
+
+def _table(*costs: Footprint) -> Table:
+    table = Table("form", "VMs", "processes", "memory", "CPU", "CPU per VM", title="Agents")
+    for cost in costs:
+        cpu = cost.cpu_ms_per_second
+        sizes = [cost.form, str(cost.vms), str(cost.processes), f"{cost.mem_mib:.1f} MiB"]
+        table.add_row(*sizes, f"{cpu:.1f} ms/s", f"{cpu / cost.vms:.2f} ms/s")
+    *_, few, many = costs
+    added = (many.mem_mib - few.mem_mib) / (many.vms - few.vms)
+    table.caption = f"each further VM of a node adds {added:.2f} MiB"
+    return table
+
+
+if __name__ == "__main__":
+    typer.run(bench_agents)

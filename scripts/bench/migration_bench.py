@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
-from protocol.kubernetes.objects import Json, items, text
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
@@ -26,9 +26,10 @@ from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.moves import MoveWatch, ObservedMove
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, press
 from scripts.autoscale.demonstration.probe import Noticed, probe
-from scripts.autoscale.demonstration.vm_failures import watch_for_ends
+from scripts.autoscale.demonstration.vm_database import create_vm, database_of
+from scripts.autoscale.demonstration.waiting import answers, comes, watch_for_ends
 from scripts.autoscale.migrate import migration_of
-from scripts.autoscale.passwords import make_password, password_of
+from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
@@ -40,7 +41,6 @@ VM: Final = ObjectName("default", "ping-pong")
 _NAME: Final = "bench-migration"
 _CLIENTS: Final = 4
 _SCALE: Final = 2
-_POSTGRES: Final = 5432
 _PERIOD: Final = 6
 """Seconds from the start of one migration to the start of the next, unless one takes longer."""
 _STILL: Final = 30
@@ -48,7 +48,6 @@ _STILL: Final = 30
 _REST: Final = 10
 _BOOT: Final = Seconds(240.0)
 _END: Final = Seconds(120.0)
-_POLL: Final = Seconds(0.1)
 
 
 def bench_migration(
@@ -79,8 +78,7 @@ async def _bench(count: int, network: NetworkKind, report: Path | None) -> int:
             for task in watching:
                 task.cancel()
     console.print(table(summary))
-    if report is not None:
-        await asyncio.to_thread(report.write_bytes, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+    await write_outcome(summary, report)
     return 0 if summary.is_clean else 1
 
 
@@ -133,13 +131,11 @@ class _Runs:
         )
 
     async def _server(self, stack: AsyncExitStack) -> DatabaseServer:
-        await make_password(self._site.client, _ping_pong())
-        await self._site.client.create(VIRTUAL_MACHINES, VM.namespace, _ping_pong())
-        if not await self._until(self._answers, _BOOT):
+        await create_vm(self._site.client, _ping_pong())
+        if not await answers(self._is_available, self._clock, _BOOT):
             raise SiteError(f"the VM did not come up within {_BOOT:g} s")
         vm = await self._site.client.get(VIRTUAL_MACHINES, VM)
-        place = await stack.enter_async_context(self._site.into_vm(vm, _POSTGRES))
-        server = DatabaseServer(*place, await password_of(self._site.client, vm))
+        server = await stack.enter_async_context(database_of(self._site, vm))
         await prepare(server, _SCALE)
         return server
 
@@ -157,28 +153,16 @@ class _Runs:
         for number in range(1, count + 1):
             next_start = Instant(self._clock.now() + _PERIOD)
             await self._site.client.create(MIGRATIONS, VM.namespace, migration_of(VM))
-            if not await self._until(partial(self._has_ended, number), _END):
+            if not await comes(partial(self._has_ended, number), self._clock, _END):
                 raise SiteError(f"migration {number} did not end within {_END:g} s")
             # A pause even after a slow migration, so that the stalls of two do not run together.
             await self._clock.sleep(Seconds(max(0.5, next_start - self._clock.now())))
 
-    async def _answers(self) -> bool:
-        vm = await self._site.client.get(VIRTUAL_MACHINES, VM)
-        return any(
-            text(condition, "type") == "Available" and text(condition, "status") == "True"
-            for condition in items(vm, "status", "conditions")
-        )
+    async def _is_available(self) -> bool:
+        return holds(await self._site.client.get(VIRTUAL_MACHINES, VM), "Available")
 
-    async def _has_ended(self, count: int) -> bool:
+    def _has_ended(self, count: int) -> bool:
         return len(self.watcher.moves) >= count and not any(move.is_under_way for move in self.watcher.moves)
-
-    async def _until(self, holds: Callable[[], Awaitable[bool]], at_most: Seconds) -> bool:
-        deadline = self._clock.now() + at_most
-        while not await holds():
-            if self._clock.now() >= deadline:
-                return False
-            await self._clock.sleep(_POLL)
-        return True
 
     def _turned(self, move: ObservedMove) -> None:
         if not move.is_under_way:
@@ -188,7 +172,7 @@ class _Runs:
 def _ping_pong() -> Json:
     """A VM that keeps its size."""
     vm = small_vm(VM)
-    return {**vm, "metadata": {"name": VM.name}}
+    return {**vm, "metadata": {"name": VM.name, "namespace": VM.namespace}}
 
 
 def table(found: MigrationFigures) -> Table:

@@ -21,15 +21,17 @@ from rich.table import Table
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
-from protocol.kubernetes.objects import Json, child, items, text
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
+from scripts.autoscale.demonstration.vm_database import create_vm, database_of
 from scripts.autoscale.demonstration.vm_objects import postgres_vm
-from scripts.autoscale.passwords import make_password, password_of
+from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
@@ -39,7 +41,6 @@ VM: Final = ObjectName("default", "reaction")
 NAME: Final = "bench-reaction"
 SESSIONS: Final = 4
 LOAD: Final = "SELECT count(*) FROM generate_series(1, 400000) a"
-POSTGRES: Final = 5432
 BOOT: Final = Seconds(300.0)
 CALM: Final = Seconds(6.0)
 """How long a guest's size, memory included, must be unchanged before the next load: an agent ignores the noise that a
@@ -89,8 +90,7 @@ async def _bench(starts: int, connections: int, report: Path | None) -> int:
             reactions = await starter.measure(stack, starts)
             watching.cancel()
     console.print(table(reactions))
-    if report is not None:
-        await asyncio.to_thread(report.write_bytes, msgspec.json.encode(reactions) + b"\n")
+    await write_outcome(reactions, report)
     return 0 if all(reaction.online is not None for reaction in reactions) else 1
 
 
@@ -116,11 +116,10 @@ class Starter:
     async def measure(self, stack: AsyncExitStack, starts: int) -> list[Reaction]:
         """The reactions to this many starts of each kind. Raises ``SiteError``, ``DatabaseError`` and ``OSError``."""
         vm = postgres_vm(VM, cpus=4, slots=4)
-        await make_password(self.site.client, vm)
-        await self.site.client.create(VIRTUAL_MACHINES, VM.namespace, vm)
-        await self._until(lambda: _is_available(self.vms.get(VM) or {}), BOOT, "come up")
-        place = await stack.enter_async_context(self.site.into_vm(self.vms.objects[VM], POSTGRES))
-        server = (*place, await password_of(self.site.client, self.vms.objects[VM]))
+        await create_vm(self.site.client, vm)
+        await self._until(lambda: holds(self.vms.get(VM) or {}, "Available"), BOOT, "come up")
+        database = await stack.enter_async_context(database_of(self.site, self.vms.objects[VM]))
+        server = (database.host, database.port, database.password)
         sessions = [await DatabaseSession.open(*server) for _ in range(0 if self.connections else SESSIONS)]
         for session in sessions:
             stack.callback(session.close)
@@ -202,13 +201,6 @@ class Starter:
             if explanation is not None:
                 return f"the agent of the guest's monitor: {child(explanation, 'monitor')}"
         return "no agent answered"
-
-
-def _is_available(vm: Json) -> bool:
-    return any(
-        text(condition, "type") == "Available" and text(condition, "status") == "True"
-        for condition in items(vm, "status", "conditions")
-    )
 
 
 def _since(began: Instant, at: Instant | None) -> float | None:

@@ -20,7 +20,8 @@ from agent.ports import DatabaseView, PortError, SchedulerError
 from agent.supervisor import Dependencies, Supervisor
 from protocol.messages import ObjectName
 from protocol.runtime.explaining.explain_access import AccessDenial, Caller
-from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MOST_CONNECTIONS, ProbeResponse, listening
+from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MOST_CONNECTIONS, listening
+from protocol.runtime.serving.http_requests import HttpResponse
 from tests.agent.core.story import POLICY
 from tests.agent.fake_ports import ASSIGNMENT, Lines, RunnerFixture
 from tests.plain_http import plain_client
@@ -162,7 +163,7 @@ async def test_the_node_form_lists_its_vms(served: Served) -> None:
     supervisor.runners[ASSIGNMENT] = fixture.runner
     supervisor.source.unreadable = {ObjectName("default", "vm-2-pod"): "nested"}  # type: ignore[misc]
     answer = routes(supervisor, fixture.clock, alone=False)["/explain"]("")
-    assert isinstance(answer, ProbeResponse)
+    assert isinstance(answer, HttpResponse)
     assert msgspec.json.decode(answer.body) == {
         "vms": ["default/vm-1"],
         "unreadable": {"default/vm-2-pod": "nested"},
@@ -210,7 +211,7 @@ class Refusing:
     [(ASSIGNMENT, ["default"] * 3), (None, ["", "shop", "shop"])],
 )
 async def test_explanations_are_guarded_and_metrics_are_not(alone: Assignment | None, namespaces: list[str]) -> None:
-    access, told = Refusing(), ProbeResponse(b"told\n")
+    access, told = Refusing(), HttpResponse(b"told\n")
     open_to_all = {path: (lambda _: told) for path in ("/metrics", "/healthz", "/readyz", "/explain", "/database")}
     async with (
         listening("127.0.0.1", 0, open_to_all, explain_guard(access, alone)) as port,
@@ -227,7 +228,7 @@ async def test_explanations_are_guarded_and_metrics_are_not(alone: Assignment | 
 
 async def test_listener_keeps_only_the_newest_connections() -> None:
     """Peers that say nothing cannot keep a kubelet's probe out."""
-    async with listening("127.0.0.1", 0, {"/healthz": lambda _: ProbeResponse(b"ok\n")}) as port:
+    async with listening("127.0.0.1", 0, {"/healthz": lambda _: HttpResponse(b"ok\n")}) as port:
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MOST_CONNECTIONS)]
         async with plain_client() as http:
             assert (await http.get(f"http://127.0.0.1:{port}/healthz")).text == "ok\n"

@@ -13,17 +13,18 @@ from protocol.names import ANNOTATION_ORIGINAL
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import decide
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers
-from scheduler_plugin.groups.objects.hvpa import decode, memory_of
-from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration
-from scheduler_plugin.groups.objects.tortoise.managed_hpa import (
+from scheduler_plugin.groups.core.writes import put_back
+from scheduler_plugin.groups.objects.autoscalers import (
     metrics_missing_since,
     read_autoscaler,
     write_autoscaler,
 )
+from scheduler_plugin.groups.objects.hvpa.decoding import decode
+from scheduler_plugin.groups.objects.hvpa.memory_fields import memory_of
+from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration
 from scheduler_plugin.groups.objects.tortoise.manifest import parse_tortoise
 from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_status
 from scheduler_plugin.groups.objects.vm_group import parse_vm_group
-from scheduler_plugin.groups.policies.originals import put_back
 from tests.scheduler_plugin.groups.core.tortoise.cluster_model import BEGIN, recommendation, workload
 
 EXAMPLES: Final = Path(__file__).parents[1] / "scheduler_plugin/groups/hvpa_examples"

@@ -25,6 +25,7 @@ from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.events import ResizeDue, ResizeRefused
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST
 from scheduler_plugin.ledger.invariants import violations
 from tests.fake_clock import FakeClock
@@ -212,10 +213,10 @@ def _larger_than_its_node(found: Running) -> str | None:
     ledger, now = found.parts.context.ledger, found.clock.now()
     if "pod-db" in ledger.claims:
         ledger.claims["pod-db"].resizes = None  # what was refused of the object before is no reason to wait
-    order, _ = ledger.requests_due("pod-db", now)
+    order, _ = ledger.apply(ResizeDue("pod-db"), now)
     if order is None:
         return None
-    ledger.requests_refused(order, "", now)
+    ledger.apply(ResizeRefused(order, ""), now)
     broken = violations(ledger)
     return f"{broken}" if broken else None if order.size.within(Resources.parse(*SIZE)) else f"asked for {order.size}"
 

@@ -18,7 +18,7 @@ import pytest
 
 from deploy.kube.client import client_from_kubeconfig
 from deploy.local.kubernetes.machine.survey import survey
-from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE
+from deploy.local.kubernetes.plan.cluster_plan import BUSYBOX_IMAGE
 from deploy.local.kubernetes.plan.requirements import missing
 from deploy.local.kubernetes.programs.build import Builder
 from deploy.local.kubernetes.programs.toolchain import find_go

@@ -14,8 +14,9 @@ import httpx2 as httpx
 
 from deploy.kube.client import ApiClient
 from deploy.local.cluster.content import register_node
-from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
+from deploy.local.cluster.runtime import Runtime
 from deploy.local.kubelet.node_object import NodeSpec
+from deploy.local.kubelet.sandbox import NodeDependencies
 from protocol.kubernetes.objects import Json, child, items, name_of, node_of, text
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -86,18 +87,8 @@ class RuntimeFixture:
     async def start(self) -> None:
         """The runtime begins."""
         nodes = frozenset({"n1", "n2"})
-        dependencies = RuntimeDependencies(
-            self.client,
-            self.extender.http(),
-            self.network,
-            self.guests,
-            self.clock,
-            self._state,
-            nodes,
-            sidecars=False,
-            policy=None,
-        )
-        self.controllers = Runtime(dependencies)
+        deps = NodeDependencies(self.client, self.network, self.guests, self.clock, self._state, None)
+        self.controllers = Runtime(deps, self.extender.http(), nodes, sidecars=False)
         self._runtime = asyncio.ensure_future(self.controllers.run())
         await self.settle()
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
+from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
 from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
 from tests.oracle.fleet import Agent, Machine, Patch
 from tests.oracle.stage import BrokenError, Message, Stage
@@ -146,7 +146,7 @@ class Agents(Stage):
         if not agent.floor().within(permit):
             return
         self.granted += 1
-        agent.hold = permit if self.fleet.is_enabled(machine) else None
+        agent.hold, agent.is_unknown = permit if self.fleet.is_enabled(machine) else None, False
         agent.answered_version = 0 if agent.view is None else agent.view.version
         self.require(self.judge.added(machine, before))
 

@@ -53,7 +53,8 @@ class Agent:
     """One agent of one VM. ``uid`` is the pod of its token, ``waits`` the message whose answer it waits for.
 
     ``numbers``: it numbers its messages, as ours do. ``blind_until`` and ``quiet_until`` are when it reads its VM and
-    speaks to the scheduler again.
+    speaks to the scheduler again. ``is_unknown``: its permit was gone from the object when the scheduler at work
+    started, and that one has not answered it yet.
     """
 
     token: str
@@ -67,6 +68,7 @@ class Agent:
     asked_at: Instant = AWAY
     blind_until: Instant = AWAY
     quiet_until: Instant = AWAY
+    is_unknown: bool = False
     patches: list[Patch] = field(default_factory=list)
 
     def limit(self) -> Resources:

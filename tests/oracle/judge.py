@@ -54,7 +54,8 @@ class Judge:
         there is room: nobody could know of that permit.
         """
         is_unknown = machine.is_excused and machine is not grown
-        return (self.fleet.stored(machine) or ZERO) if is_unknown else self.fleet.may_use(machine)
+        used = self.fleet.may_use(machine)
+        return used.at_most(self.fleet.stored(machine) or ZERO) if is_unknown else used
 
     def written(self, machine: Machine, agent: Agent, before: Resources) -> list[str]:
         """What is wrong after an answer that was waited for, while ``before`` was stored at first."""
@@ -78,7 +79,8 @@ class Judge:
         """A permit that was restored is trusted again; one that was taken back while autoscaling was off is void.
 
         What was taken back is what the VM used then; it may have been resized since. So may a VM whose permit was
-        lowered while no scheduler ran: the next one counts of that what there is room for.
+        lowered while no scheduler ran: the next one counts of that what there is room for. What it has not answered
+        itself it does not know as held, even if it stores as much for another agent.
         """
         stored, use = self.fleet.stored(machine) or ZERO, self.fleet.use(machine)
         if not self.fleet.is_enabled(machine):
@@ -86,7 +88,9 @@ class Judge:
                 agent.hold = agent.hold and agent.hold.at_most(use.at_least(stored))
         if self.fleet.cluster.webhook is not None:
             machine.is_tainted = True
-        elif stored != machine.forged and all(agent.may_order.within(stored) for agent in machine.agents):
+        elif stored != machine.forged and all(
+            _is_known(agent) and agent.may_order.within(stored) for agent in machine.agents
+        ):
             machine.is_tainted = False
             machine.is_excused = machine.is_excused and not machine.own.within(stored)
 
@@ -112,3 +116,7 @@ class Judge:
     @staticmethod
     def _who(agent: Agent) -> str:
         return f"the agent in {agent.uid}"
+
+
+def _is_known(agent: Agent) -> bool:
+    return not (agent.is_unknown and agent.may_order.any)

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from protocol.units import ZERO
 from tests.fake_clock import settle
 from tests.oracle.agents import Agents
 from tests.oracle.migrations import Migrations
@@ -95,6 +96,9 @@ class Story(Migrations, Agents, Outsiders):
             self.known = ledger
             for machine in self.fleet.machines.values():
                 machine.is_excused = machine.is_excused or machine.is_tainted
+                stored = self.fleet.stored(machine) or ZERO
+                for agent in machine.agents:
+                    agent.is_unknown = agent.is_unknown or (machine.is_tainted and not agent.may_order.within(stored))
 
     def land_write(self) -> None:
         """A write of a permit that its sender believes lost lands."""

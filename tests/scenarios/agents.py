@@ -28,9 +28,8 @@ from agent.core.events import (
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.plan import plan
 from agent.core.policy import Policy
-from agent.core.sizing import whole_slots
 from agent.core.state import State, begin
-from agent.core.vm import Vm
+from agent.core.vm import Vm, whole_slots
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Bytes, Instant, MilliCpu, Resources

@@ -29,11 +29,31 @@ from scheduler_plugin.ledger import (
     RoomFreed,
     VmFacts,
 )
+from scheduler_plugin.ledger.events import (
+    AgentAsked,
+    BindEnded,
+    Listed,
+    MigrationGone,
+    MigrationSeen,
+    MoveAnswered,
+    MoveWanted,
+    NodeGone,
+    NodeSeen,
+    PermitWritten,
+    PodGone,
+    PodRead,
+    PodSeen,
+    PodToBind,
+    VmGone,
+    VmSeen,
+    WriteEnd,
+)
 from scheduler_plugin.placement import FITS
 from scheduler_plugin.planner import MigrationPolicy, Now, Planner, Rest, completed
 from tests.scenarios.agents import Agents, Message
 from tests.scenarios.cluster import Cluster, Event, Gone
 from tests.scenarios.migrations import Controller
+from tests.scheduler_plugin.ledger.fleet import permit_stored
 
 RANKING = RankingConfig()
 POLICY = MigrationPolicy(
@@ -93,7 +113,7 @@ class Scheduler:
             stream.clear()
         vms = [vm.facts() for vm in self.cluster.vms.values()]
         moving = [each.facts for each in self.cluster.migrations.values()]
-        self._do(self.ledger.resync(self.cluster.nodes.values(), self.cluster.pods.values(), vms, now, moving))
+        self._do(self.ledger.apply(Listed(self.cluster.nodes.values(), self.cluster.pods.values(), vms, moving), now))
 
     def crash(self, now: Instant) -> None:
         """The process dies: connections break, and each call in flight has landed or never will."""
@@ -135,25 +155,25 @@ class Scheduler:
         assert self.ledger is not None
         match event:
             case NodeFacts():
-                self._do(self.ledger.see_node(event))
+                self._do(self.ledger.apply(NodeSeen(event), now))
             case PodFacts():
-                self._do(self.ledger.see_pod(event))
+                self._do(self.ledger.apply(PodSeen(event), now))
             case VmFacts():
-                self._do(self.ledger.see_vm(event, now))
+                self._do(self.ledger.apply(VmSeen(event), now))
             case MigrationFacts():
-                self._do(self.ledger.see_migration(event, now))
+                self._do(self.ledger.apply(MigrationSeen(event), now))
             case Gone("migration", ObjectName() as name):
-                self._do(self.ledger.lose_migration(name))
+                self._do(self.ledger.apply(MigrationGone(name), now))
             case Gone("node", str(name)):
-                self._do(self.ledger.lose_node(name))
+                self._do(self.ledger.apply(NodeGone(name), now))
             case Gone("pod", str(uid)):
-                self._do(self.ledger.lose_pod(uid))
+                self._do(self.ledger.apply(PodGone(uid), now))
             case Gone(_, ObjectName() as name):
-                self._do(self.ledger.lose_vm(name))
+                self._do(self.ledger.apply(VmGone(name), now))
 
     # Binds -------------------------------------------------------------------------------------------------------
 
-    def place(self, pod: PodFacts) -> None:
+    def place(self, pod: PodFacts, now: Instant) -> None:
         """One cycle of kube-scheduler: filter, then bind on one of the nodes, though others may bind in between."""
         assert self.ledger is not None
         try:
@@ -162,7 +182,7 @@ class Scheduler:
                 node = self.random.choice(fits)
             else:
                 node = self.random.choice(list(self.cluster.nodes))
-            reservation = self.ledger.reserve(pod, node)
+            reservation = self.ledger.apply(PodToBind(pod, node), now)
         except LedgerError:
             return
         if fits == [node]:
@@ -170,7 +190,7 @@ class Scheduler:
         if reservation.verdict is FITS and reservation.needs_bind:
             self.binds.append(Bind(pod.uid, node))
 
-    def bind(self, bind: Bind, outcome: str) -> None:
+    def bind(self, bind: Bind, outcome: str, now: Instant) -> None:
         """The API call of a bind ends: answered, its answer lost, failed with doubt, or late."""
         assert self.ledger is not None
         self.binds.remove(bind)
@@ -178,18 +198,18 @@ class Scheduler:
             self.late_binds.append(bind)
         landed = outcome in ("answered", "lost") and self.cluster.bind(bind.uid, bind.node)
         if outcome == "refused":
-            self._do(self.ledger.bind_refused(bind.uid, bind.node))
+            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, WriteEnd.REFUSED), now))
         elif landed and outcome == "answered":
-            self._do(self.ledger.bind_done(bind.uid, bind.node))
+            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, WriteEnd.DONE), now))
         else:
-            self._do(self.ledger.bind_unknown(bind.uid, bind.node))
+            self._do(self.ledger.apply(BindEnded(bind.uid, bind.node, WriteEnd.UNKNOWN), now))
 
-    def read(self) -> None:
+    def read(self, now: Instant) -> None:
         """Reads one pod whose bind is in doubt."""
         assert self.ledger is not None
         if self.reads:
             order = self.reads.pop(self.random.randrange(len(self.reads)))
-            self._do(self.ledger.pod_read(order.uid, self.cluster.pods.get(order.uid)))
+            self._do(self.ledger.apply(PodRead(order.uid, self.cluster.pods.get(order.uid)), now))
 
     # Migrations --------------------------------------------------------------------------------------------------
 
@@ -197,7 +217,7 @@ class Scheduler:
         """Reserves room for a move and takes the order to create its migration."""
         assert self.ledger is not None
         name = ObjectName(move.vm.namespace, f"{move.vm.name}-{self.cluster.next_name()}")
-        reservation = self.ledger.reserve_move(move, name, now)
+        reservation = self.ledger.apply(MoveWanted(move, name), now)
         self._do(reservation.effects)
         return reservation.verdict is FITS
 
@@ -220,11 +240,11 @@ class Scheduler:
         elif outcome == "late":
             self.late_creations.append(order)
         if outcome == "answered":
-            self._do(self.ledger.migration_created(order.migration))
+            self._do(self.ledger.apply(MoveAnswered(order.migration, WriteEnd.DONE), now))
         elif outcome == "refused":
-            self._do(self.ledger.migration_refused(order.migration))
+            self._do(self.ledger.apply(MoveAnswered(order.migration, WriteEnd.REFUSED), now))
         else:
-            self._do(self.ledger.migration_unsure(order.migration))
+            self._do(self.ledger.apply(MoveAnswered(order.migration, WriteEnd.UNKNOWN), now))
 
     def settle(self, now: Instant) -> None:
         """Reads a migration whose creation is in doubt; that there is none is believed once none can come any more."""
@@ -232,11 +252,11 @@ class Scheduler:
         doubt = self.doubts.pop(self.random.randrange(len(self.doubts)))
         found = self.cluster.migrations.get(doubt.migration)
         if found is not None:
-            self._do(self.ledger.see_migration(found.facts, now))
+            self._do(self.ledger.apply(MigrationSeen(found.facts), now))
         elif any(order.migration == doubt.migration for order in self.late_creations):
             self.doubts.append(doubt)
         else:
-            self._do(self.ledger.migration_refused(doubt.migration))
+            self._do(self.ledger.apply(MoveAnswered(doubt.migration, WriteEnd.REFUSED), now))
 
     def _make(self, order: CreateMigration) -> None:
         self.controller.create(order.migration, order.move.vm, order.move.target, is_ours=True)
@@ -249,7 +269,7 @@ class Scheduler:
             self.agents.answered(message.sent, message.uid, None, now)
             return
         try:
-            decision = self.ledger.decide(message.uid, message.request, now)
+            decision = self.ledger.apply(AgentAsked(message.uid, message.request), now)
         except LedgerError:
             self.agents.answered(message.sent, message.uid, None, now)
             return
@@ -274,9 +294,9 @@ class Scheduler:
         elif outcome in ("answered", "lost"):
             self._land(vm, effect.permit)
         if outcome == "answered" and found is not None:
-            self._do(self.ledger.permit_stored(effect.revision, found.facts()))
+            self._do(self.ledger.apply(permit_stored(effect.revision, found.facts()), now))
         else:
-            self._do(self.ledger.permit_unsure(effect.revision, vm, base))
+            self._do(self.ledger.apply(PermitWritten(vm, effect.revision, WriteEnd.UNKNOWN, version=base), now))
         for entry in [entry for entry in self.waiting if entry[0].vm == vm]:
             self.waiting.remove(entry)
             stored = outcome == "answered" and entry[0].revision == effect.revision

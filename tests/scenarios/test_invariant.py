@@ -10,6 +10,7 @@ import os
 import pytest
 
 from scheduler_plugin.ledger import ClaimState, Ledger, violations
+from scheduler_plugin.ledger.events import Listed
 from tests.examples import examples
 from tests.scenarios.world import World
 
@@ -56,7 +57,7 @@ def assert_nothing_has_leaked(world: World) -> None:
     ledger = world.scheduler.ledger
     assert ledger is not None
     while world.scheduler.binds:
-        world.scheduler.bind(world.scheduler.binds[0], "lost")
+        world.scheduler.bind(world.scheduler.binds[0], "lost", world.now)
     while world.scheduler.creations:
         world.scheduler.create("lost", world.now)
     world.scheduler.late_binds.clear()
@@ -65,14 +66,14 @@ def assert_nothing_has_leaked(world: World) -> None:
         while stream:
             world.scheduler.hear(kind, world.now)
     while world.scheduler.reads:
-        world.scheduler.read()
+        world.scheduler.read(world.now)
     while world.scheduler.doubts:
         world.scheduler.settle(world.now)
     world.scheduler.relist(world.now)
     fresh = Ledger()
     vms = [vm.facts() for vm in world.cluster.vms.values()]
     moving = [each.facts for each in world.cluster.migrations.values()]
-    fresh.resync(world.cluster.nodes.values(), world.cluster.pods.values(), vms, world.now, moving)
+    fresh.apply(Listed(world.cluster.nodes.values(), world.cluster.pods.values(), vms, moving), world.now)
     assert violations(fresh) == []
     assert placed(ledger) == placed(fresh)
     assert {name: each.phase for name, each in ledger.migrations.items()} == {

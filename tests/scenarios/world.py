@@ -203,17 +203,17 @@ class World:
         pending = [pod for pod in self.cluster.pods.values() if not pod.finished]
         if self.scheduler.ledger is not None and pending and self.cluster.nodes:
             unbound = [pod for pod in pending if pod.node is None]
-            self.scheduler.place(self.random.choice(unbound or pending))
+            self.scheduler.place(self.random.choice(unbound or pending), self.now)
 
     def bind(self) -> None:
         if self.scheduler.binds:
             late = 1 if self.is_open else 0
             outcome = self.random.choices(("answered", "lost", "failed", "refused", "late"), (8, 1, 1, 1, late))[0]
-            self.scheduler.bind(self.random.choice(self.scheduler.binds), outcome)
+            self.scheduler.bind(self.random.choice(self.scheduler.binds), outcome, self.now)
 
     def read(self) -> None:
         if self.scheduler.ledger is not None:
-            self.scheduler.read()
+            self.scheduler.read(self.now)
 
     def crash(self) -> None:
         if self.scheduler.ledger is not None:

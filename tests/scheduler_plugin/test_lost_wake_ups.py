@@ -136,7 +136,8 @@ def test_effects_are_never_discarded() -> None:
     methods = {
         (STATE if each.name == "LedgerState" else "", name) for each in classes for name in _returning(each.body)
     }
-    assert {("", "reserve"), ("", "reserve_move"), ("", "see_pod"), ("", "_finish"), (STATE, "finish")} <= methods
+    assert {("", "apply"), ("", "_finish"), (STATE, "finish")} <= methods
+    assert {("permit_rule", "decide"), ("binding", "reserve"), ("binding", "bind_ended")} <= functions
     dropped = [
         f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}"
         for path, tree in trees.items()

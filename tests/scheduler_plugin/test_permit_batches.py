@@ -13,6 +13,7 @@ from protocol.units import Instant
 from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS, OFFER
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.ledger.accounts.permit_state import SILENT
+from scheduler_plugin.ledger.events import AgentAsked
 from scheduler_plugin.web.agents import HELD
 from scheduler_plugin.web.apps import agents_app
 from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
@@ -178,15 +179,15 @@ async def test_failed_write_affects_one_entry(cluster: FakeCluster, clock: FakeC
 async def test_internal_error_affects_one_vm(
     cluster: FakeCluster, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decide = Ledger.decide
+    apply = Ledger.apply
 
-    def fails_for_b(ledger: Ledger, uid: str, asked: Any, now: Instant, agent: str) -> Any:
-        if uid == "pod-b":
+    def fails_for_b(ledger: Ledger, event: Any, now: Instant) -> Any:
+        if isinstance(event, AgentAsked) and event.uid == "pod-b":
             raise RuntimeError("a fault of ours")
-        return decide(ledger, uid, asked, now, agent)
+        return apply(ledger, event, now)
 
     async with running(cluster, clock) as scheduler:
-        monkeypatch.setattr(Ledger, "decide", fails_for_b)
+        monkeypatch.setattr(Ledger, "apply", fails_for_b)
         found = (await post(scheduler, [request(cluster, name, 1, 4) for name in "abc"])).json()
         failed = {"status": 500, "error": "internal error; see the scheduler log"}
         assert found == [permit(1, 4), failed, permit(1, 4)]

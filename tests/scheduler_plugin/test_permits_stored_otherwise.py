@@ -11,6 +11,7 @@ import pytest
 from protocol.messages import AgentRequest, ObjectName
 from protocol.names import ANNOTATION_PERMIT
 from protocol.units import Resources
+from scheduler_plugin.ledger.events import AgentAsked
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.granted import POD, granted, settled, with_permit
@@ -137,8 +138,12 @@ async def test_decrease_before_increase_stays_ordered(cluster: FakeCluster, cloc
     async with settled(cluster, clock) as scheduler:
         context, uid = scheduler.parts.context, POD["metadata"]["uid"]
         name, now = ObjectName("default", POD["metadata"]["name"]), clock.now()
-        raised = context.ledger.decide(uid, AgentRequest(name, Resources.parse("8", "4Gi"), sequence=1), now).persist
-        lowered = context.ledger.decide(uid, AgentRequest(name, Resources.parse("1", "4Gi"), sequence=2), now).persist
+        raised = context.ledger.apply(
+            AgentAsked(uid, AgentRequest(name, Resources.parse("8", "4Gi"), sequence=1)), now
+        ).persist
+        lowered = context.ledger.apply(
+            AgentAsked(uid, AgentRequest(name, Resources.parse("1", "4Gi"), sequence=2)), now
+        ).persist
         assert raised is not None
         assert lowered is not None
         context.order((lowered,))

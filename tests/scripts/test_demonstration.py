@@ -9,7 +9,7 @@ from rich.console import Console
 from protocol.units import Bytes, Resources, Seconds
 from scripts.autoscale.demo import _busy_host
 from scripts.autoscale.demonstration import pgbench
-from scripts.autoscale.demonstration.bars import bar, sparkline
+from scripts.autoscale.demonstration.fleet import bar, sparkline
 from scripts.autoscale.demonstration.pgbench import (
     DatabaseServer,
     Outcome,

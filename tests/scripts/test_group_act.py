@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -94,16 +93,6 @@ def test_the_group_that_is_shown_is_one_that_the_program_can_read() -> None:
     assert (group.spec.replicas, group.scaling.bounds) == (1, ReplicaBounds(1, 2))
 
 
-@dataclass(frozen=True)
-class Shared(SimulatedReads):
-    """A demand that is written down instead of asked."""
-
-    asked: list[tuple[str, object]] = field(default_factory=list)
-
-    async def _ask(self, control: str, demand: dict[str, object] | None) -> None:
-        self.asked.append((control, None if demand is None else demand["cpu"]))
-
-
 async def test_simulated_replicas_share_the_demand_and_are_let_go() -> None:
     serving: list[Sequence[str]] = [["one"], ["one", "two"], ["one", "two"]]
     looks = iter(serving)
@@ -111,10 +100,15 @@ async def test_simulated_replicas_share_the_demand_and_are_let_go() -> None:
     async def controls() -> Sequence[str]:
         return next(looks)
 
-    load, left = Shared(controls, SleepingClock()), [True, True, False]
+    asked: list[tuple[str, object]] = []
+
+    async def order(control: str, demand: Mapping[str, object] | None, _guest: str) -> None:
+        asked.append((control, None if demand is None else demand["cpu"]))
+
+    load, left = SimulatedReads(controls, SleepingClock(), order), [True, True, False]
     outcome = await load.press(lambda: left.pop(0), lambda _: None)
-    assert load.asked[:3] == [("one", 2.6), ("one", 1.3), ("two", 1.3)]
-    assert sorted(load.asked[3:]) == [("one", None), ("two", None)]
+    assert asked[:3] == [("one", 2.6), ("one", 1.3), ("two", 1.3)]
+    assert sorted(asked[3:]) == [("one", None), ("two", None)]
     assert outcome.transactions == 0
 
 

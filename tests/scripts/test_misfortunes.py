@@ -9,11 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx2 as httpx
 import pytest
 
-from deploy.images.proxied import ProxiedTransport
-from deploy.images.push import PushError, PushTarget, push
 from deploy.local.cluster import launch as launch_module
 from deploy.local.cluster.folder import ClusterFolder, clusters_root
 from deploy.local.cluster.spec import ClusterSpec, SpecError
@@ -22,7 +19,6 @@ from scripts.autoscale import main as program
 from scripts.autoscale.history.finding import opened_history
 from scripts.autoscale.running import CRASHED, reason_of
 from scripts.autoscale.terminal.streams import prepare_streams
-from tests.deploy.images.test_push import archive
 from tests.scripts.test_clusters import written
 
 ROOT = Path(__file__).parents[2]
@@ -142,23 +138,6 @@ def test_signs_are_spelt_where_an_encoding_lacks_them() -> None:
 
 
 # One rule for proxies ----------------------------------------------------------------------------------------------
-
-
-def test_pushes_obey_the_rule_of_proxies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
-    transport = ProxiedTransport(os.environ)
-    with httpx.Client(transport=transport) as client, pytest.raises(httpx.ConnectError):
-        client.get("http://127.0.0.1:1/v2/")
-    with httpx.Client(transport=ProxiedTransport({"HTTP_PROXY": "http://127.0.0.1:1"})) as client:
-        with pytest.raises(httpx.ConnectError):
-            client.get("http://registry.invalid/v2/")
-        with pytest.raises(httpx.ConnectError):
-            client.get("http://127.0.0.1:2/v2/")
-    monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
-    with pytest.raises(PushError, match="HTTPS_PROXY: SOCKS proxies are not supported"):
-        push({"amd64": archive(tmp_path)}, PushTarget("registry.invalid", "agent", "1"), lambda _: None)
-    with pytest.raises(ProxyError, match="HTTPS_PROXY: SOCKS"):
-        transport.handle_request(httpx.Request("GET", "https://registry.invalid"))
 
 
 async def test_prometheus_obeys_the_rule_of_proxies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from typer import BadParameter
 from deploy.local.cluster.control import ControlResponse, Ways, control_endpoint
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.service_forwards import ServiceForwards
-from deploy.local.cluster.settings import control_kubeconfig
 from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.local.kubernetes.programs.own_images import InstallationParts
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
@@ -103,11 +103,11 @@ async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_
     name = f"demo-{os.getpid()}"
     folder, network = ClusterFolder.of(name), Exposing()
     folder.write_spec(ClusterSpec(kubernetes="1.36"))
-    folder.kubeconfig.write_text(control_kubeconfig("http://127.0.0.1:1", "token"))
+    folder.kubeconfig.write_text(kubeconfig("http://127.0.0.1:1", b"", "control-plane", tokened("token")))
     services = ServiceForwards(InProcess().client(), lambda host, port: connected(tcp_socket(), host, port))
     with folder.locked():
         async with (
-            control_endpoint(folder, Ways(network, services), ControlResponse, {}),
+            control_endpoint(folder, Ways(network.expose, services), ControlResponse, {}),
             open_site(find_cluster(ClusterFlags(name))) as site,
         ):
             vm: Json = {"status": {"extraNetIP": "10.111.0.9", "podIP": "10.244.1.2"}}

@@ -9,38 +9,35 @@ from math import ceil
 from typing import Any, Final
 
 from protocol.units import Bytes, MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa.effective import (
-    ContainerNeed,
-    EffectiveIntervals,
-    ScalingInterval,
-    planned_replicas,
-    scale_in_boundary,
-)
 from scheduler_plugin.groups.core.hvpa.gates import Gates, delay_passed
-from scheduler_plugin.groups.core.hvpa.limits import scaled_limit
-from scheduler_plugin.groups.core.hvpa.maintenance import MaintenanceWindow, parse_maintenance_time
-from scheduler_plugin.groups.core.hvpa.min_change import (
+from scheduler_plugin.groups.core.hvpa.needs import ContainerNeed, planned_replicas, scale_in_boundary
+from scheduler_plugin.groups.core.hvpa.rules import (
     DEFAULT_MIN_CHANGE,
     NO_PARAMS,
     ChangeParams,
-    is_enough,
-    threshold,
-)
-from scheduler_plugin.groups.core.hvpa.modes import (
-    HorizontalDelta,
     HvpaMode,
+    Interval,
+    MaintenanceWindow,
     Mixed,
     Preference,
     VerticalDelta,
     allowed,
-)
-from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, HvpaSpec, ScalingTimes
-from scheduler_plugin.groups.core.hvpa.weights import (
-    Interval,
     effective_weight,
+    is_enough,
+    parse_maintenance_time,
+    scaled_limit,
+    threshold,
     vpa_weight,
     weighted,
     weighted_replicas,
+)
+from scheduler_plugin.groups.core.hvpa.spec import (
+    AxisRules,
+    DirectionRules,
+    EffectiveIntervals,
+    HvpaSpec,
+    ScalingInterval,
+    ScalingTimes,
 )
 from scheduler_plugin.groups.core.hvpa.wishes import Recommendation
 from scheduler_plugin.groups.core.recommender.horizontal import ReplicaUse, is_tolerated, utilization_replicas
@@ -131,10 +128,9 @@ def window_parse(case: Case) -> str:
 def mode_choice(case: Case) -> str:
     given, bounds = case.input, _bounds(case.input)
     desired, vertical = bounds.clamp(given["hpa_desired"]), given["vpa"]
-    replicas = HorizontalDelta(given["current"], desired, bounds)
     deltas = [] if vertical is None else [VerticalDelta(1 if vertical == "up" else -1)]
-    may = allowed(HvpaMode(given["mode"]), Mixed(), replicas, deltas)
-    if desired != replicas.current and may.horizontal:
+    may = allowed(HvpaMode(given["mode"]), Mixed(), (given["current"], desired), bounds, deltas)
+    if desired != given["current"] and may.horizontal:
         return "hpa"
     may_scale = {"up": may.up, "down": may.down}.get(vertical, False)
     return f"vpa-{vertical}" if may_scale else "none"
@@ -146,7 +142,7 @@ def mode_mixed(case: Case) -> str:
     count, change = given["delta_replicas"], given["delta_request"]
     deltas = [VerticalDelta(change, given["y"], given["recommended_over_limit"])]
     vertical = deltas if change or deltas[0].over_limit else []
-    may = allowed(HvpaMode.MIXED, mixed, HorizontalDelta(0, count, ReplicaBounds(0, 100)), vertical)
+    may = allowed(HvpaMode.MIXED, mixed, (0, count), ReplicaBounds(0, 100), vertical)
     if count and may.horizontal:
         return "hpa"
     return "vpa" if vertical and may.up else "none"

@@ -13,21 +13,22 @@ from fractions import Fraction
 from typing import Any, Final
 
 from protocol.units import Bytes, MilliCpu
-from scheduler_plugin.groups.core.hvpa import (
-    AxisRules,
+from scheduler_plugin.groups.core.hvpa.policy import decide
+from scheduler_plugin.groups.core.hvpa.rules import (
     ChangeParams,
-    ContainerPolicy,
-    DirectionRules,
     HvpaMode,
-    HvpaSpec,
     Interval,
     MaintenanceWindow,
     ResourceChangeParams,
+)
+from scheduler_plugin.groups.core.hvpa.spec import (
+    AxisRules,
+    ContainerPolicy,
+    DirectionRules,
+    HvpaSpec,
     ScalingTimes,
     UpdateMode,
-    decide,
 )
-from scheduler_plugin.groups.core.hvpa.confidence import is_believable
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,
     HorizontalRecommendation,
@@ -40,6 +41,7 @@ from scheduler_plugin.groups.core.workload import (
     Workload,
     WorkloadDecision,
 )
+from scheduler_plugin.groups.objects.autoscalers import is_believable
 from tests.vectors.case import Case
 from tests.vectors.registry import Declined, chosen
 

@@ -23,7 +23,9 @@ from scheduler_plugin.ledger import (
     VmFacts,
     violations,
 )
+from scheduler_plugin.ledger.events import AgentAsked, Listed, MigrationSeen, PodSeen, VmSeen
 from scheduler_plugin.ledger.ledger import Ledger
+from tests.scheduler_plugin.ledger.fleet import permit_stored
 
 NODE = "n1"
 MOST = 10**6
@@ -74,13 +76,13 @@ class LedgerFixture:
         """Another scheduler's pod on the node; called again it changes the pod."""
         self.pods["foreign"] = PodFacts("foreign", vm_name("foreign"), size(needs), node=NODE)
         if self.ledger.is_ready:
-            self.ledger.see_pod(self.pods["foreign"])
+            self.ledger.apply(PodSeen(self.pods["foreign"]), Instant(self.now))
             self._check()
 
     def rebuild(self) -> None:
         """The scheduler starts."""
         node = node_facts(self.total, self.system)
-        self.ledger.resync([node], self.pods.values(), self.vms.values(), Instant(self.now))
+        self.ledger.apply(Listed([node], self.pods.values(), self.vms.values()), Instant(self.now))
         self._check()
 
     def ask(self, name: str, wanted: int, last_permit: int | None = None, sequence: int | None = None) -> int:
@@ -96,11 +98,11 @@ class LedgerFixture:
         last = None if last_permit is None else size(last_permit)
         number = self.asked if sequence is None else sequence
         request = AgentRequest(vm_name(name), size(wanted), last, sequence=number)
-        decision = self.ledger.decide(name, request, Instant(self.now))
+        decision = self.ledger.apply(AgentAsked(name, request), Instant(self.now))
         self._check()
         if decision.persist is not None:
             self._next_version(name, replace(self.vms[name], permit=decision.persist.permit))
-            self.ledger.permit_stored(decision.persist.revision, self.vms[name])
+            self.ledger.apply(permit_stored(decision.persist.revision, self.vms[name]), Instant(self.now))
             self._check()
         return _both(decision.permit)
 
@@ -109,7 +111,7 @@ class LedgerFixture:
         move = vm_name(f"move-{name}")
         begun = MigrationPhase.RUNNING
         order = MigrationFacts(move, f"uid-move-{name}", 1, vm_name(name), begun, source_pod=vm_name(name))
-        self.ledger.see_migration(order, Instant(self.now))
+        self.ledger.apply(MigrationSeen(order), Instant(self.now))
         self._check()
 
     def reserved(self, name: str) -> int:
@@ -137,7 +139,7 @@ class LedgerFixture:
 
     def _see(self, name: str, facts: VmFacts) -> None:
         self._next_version(name, facts)
-        self.ledger.see_vm(self.vms[name], Instant(self.now))
+        self.ledger.apply(VmSeen(self.vms[name]), Instant(self.now))
         self._check()
 
     def _next_version(self, name: str, facts: VmFacts) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Final
 
-from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
+from protocol.units import ZERO, Bytes, Instant, MilliCpu, QuantityError, Resources
 from scheduler_plugin.ledger import Pressure, ResourcePolicy
+from scheduler_plugin.ledger.events import PodGone
 from scheduler_plugin.placement import Room
 from tests.vectors.case import Case
 from tests.vectors.ledger_fixture import LedgerFixture
@@ -140,7 +141,7 @@ def migration_accounting(case: Case) -> object:
         ledger.migrate("vm")
         found["pod"] = {"reserved": ledger.reserved("vm"), "pressure": ledger.pressure("vm")}
     elif case.more["op"] == "delete":
-        ledger.ledger.lose_pod("vm")
+        ledger.ledger.apply(PodGone("vm"), Instant(ledger.now))
     else:
         raise UnusedError(f"op {case.more['op']!r}")
     sums = {"reserved": ledger.node_reserved, "pressure": ledger.node_pressure, "accounted": ledger.node_migrating}

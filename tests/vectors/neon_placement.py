@@ -11,6 +11,7 @@ from protocol.ranking.config import ScoreCurve
 from protocol.ranking.node_score import extender_score, fraction, percent
 from protocol.units import Instant
 from scheduler_plugin.ledger import PodFacts
+from scheduler_plugin.ledger.events import BindEnded, Listed, PodGone, PodRead, PodSeen, PodToBind, WriteEnd
 from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.placement import FITS
 from tests.vectors.case import Case
@@ -52,7 +53,7 @@ class _Pods:
 
     def __init__(self, free: int) -> None:
         self.ledger = Ledger()
-        self.ledger.resync([node_facts(free, name=name) for name in ("n1", "n2")], [], [], NOW)
+        self.ledger.apply(Listed([node_facts(free, name=name) for name in ("n1", "n2")], [], []), NOW)
         self.needs: dict[str, int] = {}
 
     def facts(self, pod: str, node: str | None = None) -> PodFacts:
@@ -62,7 +63,7 @@ class _Pods:
         return "ok" if "n1" in self.ledger.filter(self.facts(pod), ["n1"]).fits else "node rejected"
 
     def bind(self, pod: str, node: str = "n1") -> str:
-        return "ok" if self.ledger.reserve(self.facts(pod), node).verdict is FITS else "error"
+        return "ok" if self.ledger.apply(PodToBind(self.facts(pod), node), NOW).verdict is FITS else "error"
 
     @property
     def held(self) -> dict[str, str]:
@@ -108,8 +109,8 @@ def _answered_by_the_api(step: re.Match[str]) -> str:
             raise ValueError(f"no branch: {branch}")
         pods, where = _Pods(1000), node if found["node"] == node else "n2" if node == "n1" else "n1"
         pods.bind(pod, node)
-        pods.ledger.bind_unknown(f"uid-{pod}", node)
-        pods.ledger.pod_read(f"uid-{pod}", pods.facts(pod, node=where))
+        pods.ledger.apply(BindEnded(f"uid-{pod}", node, WriteEnd.UNKNOWN), NOW)
+        pods.ledger.apply(PodRead(f"uid-{pod}", pods.facts(pod, node=where)), NOW)
         if pods.held[pod] != where:
             outcomes.append(f"the reservation stayed on {pods.held[pod]}")
             continue
@@ -136,11 +137,11 @@ def tentative_reserve(case: Case) -> object:
             case "reserve":
                 pods.bind(pod, node)
             case "unreserve":
-                ledger.bind_refused(f"uid-{pod}", node)
+                ledger.apply(BindEnded(f"uid-{pod}", node, WriteEnd.REFUSED), NOW)
             case "pod_event":
-                ledger.see_pod(pods.facts(pod, node=node))
+                ledger.apply(PodSeen(pods.facts(pod, node=node)), NOW)
             case "delete":
-                ledger.lose_pod(f"uid-{pod}")
+                ledger.apply(PodGone(f"uid-{pod}"), NOW)
             case verb:
                 raise ValueError(f"no step: {verb}")
     reserved = sum(ledger.nodes[name].reserved.cpu.value for name in ("n1", "n2"))

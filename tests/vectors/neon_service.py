@@ -12,6 +12,7 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from scheduler_plugin.ledger import MigrationFacts
+from scheduler_plugin.ledger.events import MigrationSeen
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster
 from tests.scheduler_plugin.objects import node, plain_pod, token_of, token_text, vm, vm_pod
@@ -78,7 +79,7 @@ async def _changed_while_migrating(_: Running) -> int:
 
 async def _same_while_migrating(scheduler: Running) -> int:
     order = MigrationFacts(ObjectName("default", "m"), "uid-m", 1, ObjectName("default", "pg"))
-    scheduler.parts.context.ledger.see_migration(order, scheduler.parts.context.clock.now())
+    scheduler.parts.context.ledger.apply(MigrationSeen(order), scheduler.parts.context.clock.now())
     return await _ordinary(scheduler)
 
 

@@ -19,10 +19,9 @@ from protocol.smoothing.confidence import confidence_factor
 from protocol.smoothing.histogram import GROWTH, DecayingHistogram
 from protocol.units import Amount, MilliCpu, Seconds
 from scheduler_plugin.groups.core.tortoise import configuration as constants
-from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Place, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.container_size import Numbers, Ratios, SizeFacts, container_size
-from scheduler_plugin.groups.core.tortoise.horizontal import with_targets
+from scheduler_plugin.groups.core.tortoise.horizontal import target_utilisation, towards, with_targets
 from scheduler_plugin.groups.core.tortoise.phases import (
     Circumstances,
     Phase,
@@ -32,13 +31,9 @@ from scheduler_plugin.groups.core.tortoise.phases import (
     is_missing,
     next_phase,
 )
-from scheduler_plugin.groups.core.tortoise.recommendation_maximum import maximum
-from scheduler_plugin.groups.core.tortoise.replica_range import capped, proposed, step_back
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
-from scheduler_plugin.groups.core.tortoise.slot_memory import Remembered, SlotMemory
-from scheduler_plugin.groups.core.tortoise.slots import Slot, SlotLayout
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMemory
-from scheduler_plugin.groups.core.tortoise.utilisation import target_utilisation, towards
+from scheduler_plugin.groups.core.tortoise.slots import Remembered, Slot, SlotLayout, SlotMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMemory, capped, maximum, proposed, step_back
+from scheduler_plugin.groups.core.tortoise.vertical import Numbers, Ratios, SizeFacts, container_size
 from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList, SizedContainer, Workload
 from scheduler_plugin.groups.objects.tortoise.global_configuration import read_configuration, write_configuration
 from tests.vectors.case import Case

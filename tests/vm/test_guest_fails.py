@@ -15,8 +15,9 @@ import pytest
 
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.content import register_node
-from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
+from deploy.local.cluster.runtime import Runtime
 from deploy.local.kubelet.node_object import NodeSpec
+from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.neonvm.network.chooser import NetworkKind, choose_network
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.accelerator import KVM_DEVICE, Accelerator, emulation, kvm
@@ -120,21 +121,12 @@ async def running_vm(state: Path, image: GuestImage) -> AsyncIterator[RunningVm]
             await vm.client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))
         await network.add_node("n1")
         await register_node(vm.client, NodeSpec("n1", Resources.parse("8", "16Gi")), clock)
-        dependencies = RuntimeDependencies(
-            client=vm.client,
-            extender=FakeExtender(vm.client).http(),
-            network=network,
-            guests=guests,
-            clock=clock,
-            state=state,
-            nodes=frozenset({"n1"}),
-            sidecars=False,
-            policy=None,
-        )
+        deps = NodeDependencies(vm.client, network, guests, clock, state, None)
+        runtime = Runtime(deps, FakeExtender(vm.client).http(), frozenset({"n1"}), sidecars=False)
         pods = Informer(vm.client, PODS, clock)
         pods.listen(vm.look)
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(each) for each in (Runtime(dependencies).run(), pods.run())]
+            running = [tasks.create_task(each) for each in (runtime.run(), pods.run())]
             await vm.client.create(VIRTUAL_MACHINES, "default", _VM)
             yield vm
             for each in running:

@@ -10,10 +10,9 @@ import pytest
 from agent.config import read_policy
 from agent.core.policy import Policy
 from protocol.units import Bytes
-from scripts.bench.memory_bench import loaded
-from scripts.bench.memory_database import Database
-from scripts.bench.memory_follower import GuestFollower
-from scripts.bench.memory_guest import MIB, GuestSizes, memory_guest
+from tests.vm.memory_database import Database
+from tests.vm.memory_follower import GuestFollower
+from tests.vm.memory_guest import MIB, GuestSizes, memory_guest
 
 pytestmark = pytest.mark.vm
 
@@ -30,6 +29,13 @@ timing: {stale: 20s}
 """Short times and wide steps, for an emulated guest that reading its metrics keeps busy."""
 
 
+async def _loaded(follower: GuestFollower, database: Database, seconds: int) -> None:
+    """Follow the guest while its database is read."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(database.tps(seconds))
+        await follower.follow(seconds)
+
+
 async def test_the_working_set_of_a_database_is_found_and_given_back_when_the_load_ends(tmp_path: Path) -> None:
     async with memory_guest(tmp_path, SIZES) as guest:
         database = Database(guest, SCALE, tmp_path)
@@ -37,10 +43,10 @@ async def test_the_working_set_of_a_database_is_found_and_given_back_when_the_lo
         await database.warm()
         await guest.throttle(400)
         follower = GuestFollower(guest, read_policy(QUICK, Policy()), print)
-        await loaded(follower, database, LOAD)
+        await _loaded(follower, database, LOAD)
         rest = follower.size
         assert database.size < rest <= Bytes(704 * MIB)
-        assert (await database.measure(10)).missed < 0.2
+        assert await database.missed(10) < 0.2
         async with asyncio.timeout(IDLE):
             while (await guest.guest.state()).mem > rest - GIVEN_BACK:
                 await follower.follow(1)

@@ -21,7 +21,7 @@ from protocol.messages import ObjectName
 from protocol.names import KERNEL_PRIMARY
 from protocol.runtime.clock import SystemClock
 from protocol.units import MilliCpu, Seconds
-from scheduler_plugin.groups.core.replicas.draining import drain
+from scheduler_plugin.groups.core.replicas.group_plan import drain
 from scheduler_plugin.groups.core.replicas.members import DatabaseState, GroupSpec, Member, Role
 from tests.vm.guests import Booted, booted, until, until_running, with_password
 from tests.vm.journeys import Journey

@@ -10,7 +10,7 @@ from typing import Final
 
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import Cost
-from agent.core.memory.trials import Growth, Shrink
+from agent.core.memory.trials import Filled, Filling, Growing, Growth, Shrink
 from agent.core.memory.working_set import Fruitless, WorkingSetFloor
 from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant
@@ -25,10 +25,13 @@ def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_
     if not policy.enabled:
         yield "counts the page cache as free: memory.cache.enabled is false"
         return
-    if isinstance(probing.trial, Growth):
-        yield _growth(probing.trial)
-    elif isinstance(probing.trial, Shrink):
-        yield _shrink(probing.trial, policy)
+    match probing.phase:
+        case Growing(growth):
+            yield f"wants {_gib(growth.wanted)} for the page cache: {_why(growth)}"
+        case Filling(growth, size) | Filled(growth, size):
+            yield f"tries whether {_gib(size)} help the page cache: {_why(growth)}"
+        case Shrink() as trial:
+            yield _shrink(trial, policy)
     if probing.floor is not None:
         yield _floor(probing, probing.floor, now, policy)
     if probing.fruitless is not None and now < probing.fruitless.retry_at:
@@ -40,11 +43,8 @@ def memory_sentences(probing: Probing, now: Instant, policy: CachePolicy, *, is_
         )
 
 
-def _growth(trial: Growth) -> str:
-    why = f"with {_gib(trial.base)} the guest {_suffering(trial.baseline)}"
-    if trial.size is None:
-        return f"wants {_gib(trial.wanted)} for the page cache: {why}"
-    return f"tries whether {_gib(trial.size)} help the page cache: {why}"
+def _why(growth: Growth) -> str:
+    return f"with {_gib(growth.base)} the guest {_suffering(growth.baseline, 'rereads', 'waits')}"
 
 
 def _shrink(trial: Shrink, policy: CachePolicy) -> str:
@@ -56,7 +56,7 @@ def _shrink(trial: Shrink, policy: CachePolicy) -> str:
 def _floor(probing: Probing, floor: WorkingSetFloor, now: Instant, policy: CachePolicy) -> str:
     """The working set, as far as it is known."""
     ago = _span(now - floor.at)
-    learned = f"with {_gib(floor.hurt)}, {ago} ago, the guest {_suffered(floor.cost)}"
+    learned = f"with {_gib(floor.hurt)}, {ago} ago, the guest {_suffering(floor.cost, 'reread', 'waited')}"
     # An idle guest gives memory back although it will need it at work.
     if probing.idle_since is not None and probing.is_lifted(now, policy):
         idle = _span(now - probing.idle_since)
@@ -76,16 +76,9 @@ def _fruitless(learned: Fruitless, now: Instant) -> str:
     )
 
 
-def _suffering(cost: Cost) -> str:
-    return f"rereads {_rate(cost)} and waits for that {cost.stall:.0%} of the time"
-
-
-def _suffered(cost: Cost) -> str:
-    return f"reread {_rate(cost)} and waited for that {cost.stall:.0%} of the time"
-
-
-def _rate(cost: Cost) -> str:
-    return f"{min(cost.reread_rate / _MIB, _MOST_SHOWN):.0f} MiB/s"
+def _suffering(cost: Cost, reread: str, waited: str) -> str:
+    rate = min(cost.reread_rate / _MIB, _MOST_SHOWN)
+    return f"{reread} {rate:.0f} MiB/s and {waited} for that {cost.stall:.0%} of the time"
 
 
 def _gib(amount: Bytes) -> str:

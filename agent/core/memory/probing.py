@@ -1,23 +1,49 @@
-"""Memory that a VM keeps for its page cache: probing downwards, and growing where that pays (B.16).
+"""Probing: which memory the page cache needs is found by trials, downwards and upwards (B.16).
 
-Rules that hold here:
+    Shrink ── HARMLESS, GREW ──►┌─────────┐── SHORT ──► Growing ── GREW ──► Filling ── full ──► Filled
+      │  ▲                      │         │              │ ▲                   │                │ │ │
+      │  └─────── FELL ─────────│ Resting │◄─ RELIEVED ──┘ └───────────────────┼── TOO_SMALL ───┘ │ │
+      │ HURTS, CROWDED          │         │◄─ HELPS ───────────────────────────┴──────────────────┘ │
+      ▼                         │         │                                                 USELESS │
+    Reclaiming ── WAITED ──────►└─────────┘◄─ WAITED, FELL, GREW ── Returning ◄─────────────────────┘
 
-- What programs do not use is page cache, and may be the working set of a database. It is taken away in small steps, and
-  the guest's answer is awaited after each. Memory that holds nothing is given back at once.
-- A shrink that hurt is taken back at once, remembered, and tried again after hours; an idle guest gives all back.
-- Growth for the cache is a trial too: what does not help is given back, and not repeated for hours.
+FELL leads to Shrink from every state but Returning. Resting and Growing remember the last shrink until it is EXPIRED,
+and lead to Reclaiming like Shrink if that is to blame. ``Probing._next`` is the table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.core.memory.memory_view import NONE, MemoryView
 from agent.core.memory.rereading import IDLE_CORES, NO_COST, Cost, recent
 from agent.core.memory.trend import Trend
-from agent.core.memory.trials import FULL, Growth, Shrink, TrialVerdict, suffers
-from agent.core.memory.working_set import Fruitless, WorkingSetFloor, next_try, tries_before
+from agent.core.memory.trials import (
+    FULL,
+    RESTING,
+    Filled,
+    Filling,
+    Growing,
+    Growth,
+    Observation,
+    Phase,
+    Reclaiming,
+    Resting,
+    Returning,
+    Shrink,
+    is_over,
+    suffers,
+)
+from agent.core.memory.working_set import (
+    Fruitless,
+    WorkingSetFloor,
+    floor_of_gain,
+    floor_of_harm,
+    fruitless_of,
+    part_of,
+)
 from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant
 
@@ -36,44 +62,30 @@ NEARLY: Final = 0.85
 
 @dataclass(slots=True)
 class Probing:
-    """The trial under way with one VM's memory, and what earlier ones taught."""
+    """The state of the trials with one VM's memory, and what earlier ones taught."""
 
     keep: Bytes = NONE
     """The least memory that the VM is to have; if that is above what it has, it grows."""
     floor: WorkingSetFloor | None = None
     fruitless: Fruitless | None = None
-    trial: Shrink | Growth | None = None
+    phase: Phase = RESTING
     recent: Cost = NO_COST
     """The cost of the last minute or so."""
     idle_since: Instant | None = None
-    shrunk: Shrink | None = None
-    """The last shrink, while it may still turn out to have been wrong."""
     _use: Bytes | None = None
     _free: Bytes | None = None
     """Unused memory at the last view, if the size is still the same."""
     _changed_at: Instant = Instant(0.0)
-    _claim: Bytes | None = None
-    """The size to ask back after a shrink that hurt, for a while at most."""
-    _claimed_at: Instant = Instant(0.0)
-    _returning: bool = False
+    """The time of the last resize, or of the harm of one."""
     _anchor: Cost | None = None
     """The cost before the first shrink since the last growth: many small steps may hurt together."""
     _trend: Trend = field(default_factory=Trend)
 
     def observe(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
         """Apply one view of the VM's memory. ``now`` never goes back."""
-        self._resized(view, now)
-        self._end_waits(view, now, policy)
-        self._account(view, now, policy)
-        self._regret(view, now, policy)
-        self._trend.sees(self._loss(view, policy), view.free or NONE, now, policy)
-        if isinstance(self.trial, Shrink):
-            self._judge_shrink(self.trial, view, now, policy)
-        elif isinstance(self.trial, Growth):
-            self._judge_growth(self.trial, view, now, policy)
-        else:
-            self._rest(view, now, policy)
-        self.keep, self._free = self._kept(view, now, policy), view.free
+        for observation in self._observations(view, now, policy):
+            self.phase = self._next(observation, view, now, policy)
+        self._use, self._free, self.keep = view.use, view.free, self._kept(view, now, policy)
 
     def is_lifted(self, now: Instant, policy: CachePolicy) -> bool:
         """Return True if the guest has been idle for ``idle_after``: then nothing that was learned bars a shrink."""
@@ -83,48 +95,109 @@ class Probing:
         """Return True while memory that was given back is being refilled: tasks that wait for it need no more."""
         return self.floor is not None and now - self.floor.at < policy.watch
 
-    def _resized(self, view: MemoryView, now: Instant) -> None:
-        before, self._use = self._use, view.use
-        if before is None or before == view.use:
-            self._changed_at = now if before is None else self._changed_at
-            return
-        self._changed_at, self._free = now, None
-        if view.use > before:
-            self._grew(view)
-        # This shrink takes a fruitless growth back; it is no trial of less.
-        elif self._returning:
-            self.trial, self._returning = None, False
-        else:
-            self._fell(before, view.use, now)
+    def _next(  # noqa: PLR0911, PLR0912 - the whole table
+        self, observation: Observation, view: MemoryView, now: Instant, policy: CachePolicy
+    ) -> Phase:
+        """The state that follows ``observation``; its lesson goes into ``floor`` and ``fruitless``."""
+        match self.phase, observation:
+            # The VM got at least a part of the growth, which is judged by what it got.
+            case Growing(growth) | Filling(growth) | Filled(growth), Observation.GREW:
+                return Filling(growth, view.use)
+            # Growth that no trial asked for ends the doubt about a shrink, and the way back from a growth.
+            case Resting() | Shrink() | Returning(), Observation.GREW:
+                return Resting()
+            # This shrink takes a fruitless growth back; it is no trial of less.
+            case Returning(), Observation.FELL:
+                return Resting()
+            # Whoever ordered it, and whatever was tried before: less memory may hurt.
+            case phase, Observation.FELL:
+                return self._shrink(phase, view.use, now)
+            # The claim was granted, or the time for it or for the return is over: both bar every other trial.
+            case Reclaiming() | Returning(), Observation.WAITED:
+                return Resting()
+            # Metrics were missing for long, so the watch goes on.
+            case Shrink() as shrink, Observation.EXPIRED:
+                return replace(shrink, is_expired=True)
+            # What goes wrong so late has another cause.
+            case Resting(), Observation.EXPIRED:
+                return Resting()
+            case Growing(growth), Observation.EXPIRED:
+                return Growing(growth)
+            # Programs need more soon after the shrink. A guest that shows what it uses needs no more than that; of
+            # another it is only known that all of it sufficed.
+            case (
+                (Shrink() as shrink) | Resting(Shrink() as shrink) | Growing(_, Shrink() as shrink),
+                Observation.CROWDED,
+            ):
+                size = shrink.before if view.free is None else min(shrink.before, view.need.up_to(view.step))
+                return self._reclaim(replace(shrink, before=size), view, now, policy)
+            # Also from Resting: a shrink may do its harm only after its watch.
+            case (Shrink() as shrink) | Resting(Shrink() as shrink), Observation.HURTS:
+                return self._reclaim(shrink, view, now, policy)
+            # Less was enough, which an idle guest does not prove: the floor is for when it works again.
+            case Shrink() as shrink, Observation.HARMLESS:
+                if self.floor is not None and shrink.after < self.floor.size and self.idle_since is None:
+                    self.floor = self.floor.lowered(shrink.after, now, policy)
+                return Resting(None if shrink.is_expired else shrink)
+            case Resting(shrunk), Observation.SHORT:
+                return Growing(Growth(view.use, self._grown(view, policy), self.recent), shrunk)
+            # A first scan that has ended says nothing about the next load.
+            case Resting() as phase, Observation.RELIEVED:
+                self.fruitless = self.fruitless and replace(self.fruitless, retry_at=now)
+                return phase
+            # The rereading has ended before the growth came.
+            case Growing(_, shrunk), Observation.RELIEVED:
+                return Resting(shrunk)
+            # If the guest still suffers, the next step follows from Resting.
+            case Filling(growth) | Filled(growth), Observation.HELPS:
+                self.floor = floor_of_gain(self.floor, growth, self.recent, view, now, policy)
+                self.fruitless = None
+                return Resting()
+            # The steps so far count as one growth, from the same size and compared with the same cost.
+            case Filled(growth), Observation.TOO_SMALL:
+                return Growing(replace(growth, wanted=self._grown(view, policy)))
+            # A floor above the size that proved to be as good was wrong.
+            case Filled(growth) as trial, Observation.USELESS:
+                self.fruitless = fruitless_of(self.fruitless, trial, now, policy)
+                self.floor = None if self.floor is None or self.floor.size > growth.base else self.floor
+                return Returning(growth.base, self.fruitless.retry_at)
+            # Reclaiming, GREW: this may be a part of the claim; WAITED follows if it is all.
+            case _:
+                return self.phase
 
-    def _grew(self, view: MemoryView) -> None:
-        self._anchor, self._returning = None, False
-        self.trial = self.trial.got(view.use) if isinstance(self.trial, Growth) else None
+    def _observations(self, view: MemoryView, now: Instant, policy: CachePolicy) -> Iterator[Observation]:
+        """The observations of one view, in order: each is made in the state to which the one before has led."""
+        if self._use is None:
+            self._changed_at = now
+        elif view.use != self._use:
+            self._changed_at, self._free = now, None
+            self._anchor = None if view.use > self._use else self._anchor
+            yield Observation.GREW if view.use > self._use else Observation.FELL
+        if self._has_waited(view, now, policy):
+            yield Observation.WAITED
+        self._account(view, now, policy)
+        match self.phase:
+            case (Shrink(is_expired=False) as shrink) | Resting(Shrink() as shrink) | Growing(_, Shrink() as shrink):
+                if now - shrink.at > policy.retry:
+                    yield Observation.EXPIRED
+                elif view.need > shrink.after:
+                    yield Observation.CROWDED
+        loss = self.recent.loss(self.recent) if suffers(self.recent, view.use, policy, 0.5) else 0.0
+        self._trend.sees(loss, view.free or NONE, now, policy)
+        verdict = self._verdict(view, now, policy)
+        if verdict is not None:
+            yield verdict
 
-    def _end_waits(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """Give up a claim that is not granted, or a return that cannot end: both bar every other trial."""
-        if self._claim is not None:
-            is_granted = view.use >= min(self._claim, view.most)
-            self._claim = None if is_granted or now - self._claimed_at >= policy.retry else self._claim
-        self._returning = self._returning and self.fruitless is not None and now < self.fruitless.retry_at
-
-    def _fell(self, before: Bytes, after: Bytes, now: Instant) -> None:
-        """Begin the trial of a shrink."""
-        # A shrink on top of one that is still watched counts as one with it.
-        earlier = self.trial if isinstance(self.trial, Shrink) else None
-        self._claim = None
-        self.trial = self.shrunk = Shrink(
-            before=before if earlier is None else earlier.before,
-            after=after,
-            at=now,
-            baseline=self.recent if earlier is None else earlier.baseline,
-        )
-        if self._anchor is None:
-            self._anchor = self.trial.baseline
-        # The cheaper of the two: the cost may have crept up over many small steps, each harmless by itself.
-        self.trial.baseline = min(self._anchor, self.trial.baseline, key=lambda cost: cost.loss(self.recent))
+    def _has_waited(self, view: MemoryView, now: Instant, policy: CachePolicy) -> bool:
+        match self.phase:
+            case Reclaiming(size, since):
+                return view.use >= min(size, view.most) or now - since >= policy.retry
+            case Returning(until=until):
+                return now >= until
+        return False
 
     def _account(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
+        """Add the cost of the time since the last view to ``recent`` and to the trial."""
         if self.floor is not None and now - self.floor.at > policy.remember:
             self.floor = None
         cost = view.cost
@@ -133,169 +206,97 @@ class Probing:
             return
         self.recent = recent(self.recent, cost, policy.recent)
         self._trend.reads(cost.read)
-        if isinstance(self.trial, Shrink):
-            self.trial.cost += cost.times(1.0 - self._filling(view, cost))
-        elif isinstance(self.trial, Growth) and view.free is not None:
-            self.trial.sees(cost, view.free, policy)
+        match self.phase:
+            case Shrink() as shrink:
+                self.phase = replace(shrink, cost=shrink.cost + cost.times(1.0 - self._filling(view, cost)))
+            case Filling() as trial if view.free is not None:
+                self.phase = trial.spend(cost, view.free, policy)
+            case Filled() as trial if view.free is not None:
+                self.phase = replace(trial, cost=trial.cost + cost)
         busy_once = self.floor.cores if self.floor is not None else 0.0
         is_idle = self.recent.cores < max(IDLE_CORES, policy.idle_share * busy_once)
         self.idle_since = (self.idle_since or now) if is_idle else None
 
     def _filling(self, view: MemoryView, cost: Cost) -> float:
-        """The share of the rereading that filled unused memory: a resize may throw out more than it must.
-
-        Only rereading that displaces something else shows a lack of memory.
-        """
+        """The share of the rereading that filled unused memory: a resize may throw out more than it must."""
+        # Only rereading that displaces something else shows a lack of memory.
         if not cost.reread or view.free is None or self._free is None:
             return 0.0
         return min(1.0, self._free.minus_or_zero(view.free).value / cost.reread)
 
-    def _regret(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """Take a shrink back if soon after it programs need more than is left."""
-        shrunk = self.shrunk
-        if shrunk is None:
-            return
-        if now - shrunk.at > policy.retry or view.use > shrunk.after:
-            self.shrunk = None
-        elif view.need > shrunk.after:
-            # A guest that shows what it uses needs no more than that; of another it is only known that all of it
-            # sufficed.
-            needed = shrunk.before if view.free is None else min(shrunk.before, view.need.up_to(view.step))
-            self._hurt(replace(shrunk, before=needed), view, now, policy)
+    def _verdict(self, view: MemoryView, now: Instant, policy: CachePolicy) -> Observation | None:
+        match self.phase:
+            case Resting(shrunk):
+                return self._lack(shrunk, view, now, policy)
+            case Shrink() as trial:
+                return trial.verdict(policy)
+            case Growing() | Filling() as trial:
+                return trial.verdict(self.recent, policy)
+            case Filled() as trial:
+                return trial.verdict(self.recent, view.free or NONE, view.most, policy)
+        return None
 
-    def _hurt(self, shrunk: Shrink, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
+    def _lack(self, shrunk: Shrink | None, view: MemoryView, now: Instant, policy: CachePolicy) -> Observation | None:
+        """The lack of memory that a guest shows without a trial, or its end."""
+        # The effects of a resize take a while to show.
+        if now - self._changed_at < policy.watch:
+            return None
+        if not suffers(self.recent, view.use, policy) or view.free is None:
+            barred = self.fruitless if self.fruitless is not None and now < self.fruitless.retry_at else None
+            # A growth that failed more than once stays barred: its load ends and comes back.
+            is_new = barred is not None and barred.tries == 1
+            return Observation.RELIEVED if is_new and is_over(self.recent, view.use, policy) else None
+        # A size that is known to be too small was too small before the shrink as well.
+        is_known = self.floor is not None and self.floor.size > view.use
+        if shrunk is not None and not is_known and shrunk.is_to_blame(self.recent):
+            return Observation.HURTS
+        # Unused memory that the guest does not fill although it rereads is kept free by its kernel.
+        is_full = view.free.ratio(view.use) < FULL or not self._trend.is_filling
+        may_grow = is_full and not self._is_barred(view, now) and not self._trend.is_falling
+        return Observation.SHORT if may_grow else None
+
+    def _shrink(self, phase: Phase, after: Bytes, now: Instant) -> Shrink:
+        """The trial of less than before, which began in ``phase``."""
+        before, baseline = self._use or NONE, self.recent
+        # A shrink on top of one that is still watched counts as one with it.
+        if isinstance(phase, Shrink):
+            before, baseline = phase.before, phase.baseline
+        self._anchor = self._anchor or baseline
+        # The cheaper of the two: the cost may have crept up over many small steps, each harmless by itself.
+        baseline = min(self._anchor, baseline, key=lambda cost: cost.loss(self.recent))
+        return Shrink(before, after, now, baseline)
+
+    def _reclaim(self, shrink: Shrink, view: MemoryView, now: Instant, policy: CachePolicy) -> Reclaiming:
         """Take the shrink back, and learn from it."""
-        floor, tries = self.floor, tries_before(self.floor, now, policy.remember) + 1
-        cost = shrunk.cost if shrunk.cost.seconds else self.recent
-        cores, retry_at = max(shrunk.baseline.cores, cost.cores), next_try(tries, now, policy)
-        spare = view.free if cost.reread and view.free is not None else NONE
-        # A greater floor, from before the guest was idle, stays.
-        if floor is None or floor.size <= shrunk.before:
-            self.floor = WorkingSetFloor(shrunk.before, shrunk.after, now, tries, retry_at, cost, cores, spare)
-        else:
-            self.floor = replace(floor, tries=tries, retry_at=retry_at, cores=min(floor.cores, cores), spare=spare)
+        self.floor = floor_of_harm(self.floor, shrink, self.recent, view, now, policy)
         # A guest that a shrink hurts is at work, however little.
         self.idle_since = None
-        self._claim, self.trial, self.shrunk, self.recent = shrunk.before, None, None, NO_COST
-        self._claimed_at = self._changed_at = now
-
-    def _judge_shrink(self, trial: Shrink, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        verdict = trial.verdict(policy)
-        if verdict is TrialVerdict.BAD:
-            self._hurt(trial, view, now, policy)
-        elif verdict is TrialVerdict.GOOD:
-            self.trial = None
-            if self.floor is not None and trial.after < self.floor.size and self.idle_since is None:
-                self.floor = self._lowered(self.floor, trial.after, now, policy)
-
-    def _lowered(self, floor: WorkingSetFloor, size: Bytes, now: Instant, policy: CachePolicy) -> WorkingSetFloor:
-        """The floor after less than it has proven to be enough."""
-        # A next step that would reach the size that once hurt waits as long as after that.
-        is_near = _part(size, 1 - policy.step) <= floor.hurt
-        return replace(floor, size=size, tries=0, retry_at=next_try(1, now, policy) if is_near else floor.retry_at)
-
-    def _judge_growth(self, trial: Growth, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        free = view.free or NONE
-        verdict = trial.verdict(self.recent, free, view.most, policy)
-        if verdict is TrialVerdict.OPEN:
-            return
-        self.trial = None
-        if trial.size is None:
-            return
-        if verdict is TrialVerdict.GO_ON:
-            self.trial = Growth(trial.base, self._grown(view, policy), trial.baseline)
-        elif verdict is TrialVerdict.GOOD:
-            self._pays(trial, view, now, policy)
-        else:
-            self._is_fruitless(trial, now, policy)
-
-    def _pays(self, trial: Growth, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """Learn that the size before the growth was too little. If the guest still suffers, the next step follows."""
-        needed = self.floor.size if self.floor is not None else NONE
-        was_wrong = needed == trial.base
-        tries = max(1, tries_before(self.floor, now, policy.remember)) if was_wrong else 1
-        self.floor = WorkingSetFloor(
-            size=view.use if was_wrong else max(needed, min(view.use, trial.base + view.step)),
-            hurt=trial.base,
-            at=now,
-            tries=tries,
-            retry_at=next_try(tries, now, policy),
-            cost=trial.baseline,
-            cores=max(trial.baseline.cores, self.recent.cores),
-            spare=NONE if self.floor is None else self.floor.spare,
-        )
-        self.fruitless, self.shrunk = None, None
-
-    def _is_fruitless(self, trial: Growth, now: Instant, policy: CachePolicy) -> None:
-        tries = tries_before(self.fruitless, now, policy.remember) + 1
-        self.fruitless = Fruitless(
-            base=trial.base,
-            tried=trial.size or trial.wanted,
-            at=now,
-            tries=tries,
-            retry_at=next_try(tries, now, policy),
-            fell=trial.fell,
-        )
-        if self.floor is not None and self.floor.size > trial.base:
-            self.floor = None
-        self._returning = True
-
-    def _rest(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        if self._returning or self._claim is not None or now - self._changed_at < policy.watch:
-            return
-        if not suffers(self.recent, view.use, policy) or view.free is None:
-            self._calm(view, now, policy)
-        elif self.shrunk is not None and self._is_late_hurt(self.shrunk, view):
-            self._hurt(self.shrunk, view, now, policy)
-        elif self._may_grow(view, now) and not self._trend.is_falling:
-            self.trial = Growth(view.use, self._grown(view, policy), self.recent)
-
-    def _is_late_hurt(self, shrunk: Shrink, view: MemoryView) -> bool:
-        """Return True if the last shrink is to blame although it did no harm while it was watched."""
-        is_known = self.floor is not None and self.floor.size > view.use
-        return not is_known and shrunk.is_to_blame(self.recent)
-
-    def _loss(self, view: MemoryView, policy: CachePolicy) -> float:
-        return self.recent.loss(self.recent) if suffers(self.recent, view.use, policy, 0.5) else 0.0
-
-    def _calm(self, view: MemoryView, now: Instant, policy: CachePolicy) -> None:
-        """Lift the bar of a single fruitless growth once the rereading has ended."""
-        learned = self.fruitless
-        # A first scan that has ended says nothing about the next load.
-        is_over = self.recent.seconds >= policy.watch / 6 and not suffers(self.recent, view.use, policy, 0.5)
-        if learned is not None and learned.tries == 1 and is_over and now < learned.retry_at:
-            self.fruitless = replace(learned, retry_at=now)
-
-    def _may_grow(self, view: MemoryView, now: Instant) -> bool:
-        """Return True if the memory is full and a growth is not barred."""
-        # Unused memory that the guest does not fill although it rereads is kept free by its kernel.
-        is_full = view.free is not None and (view.free.ratio(view.use) < FULL or not self._trend.is_filling)
-        return is_full and not self._is_barred(view, now)
+        self.recent, self._changed_at = NO_COST, now
+        return Reclaiming(shrink.before, now)
 
     def _is_barred(self, view: MemoryView, now: Instant) -> bool:
         """Return True if the VM is at its maximum, or more memory did not help recently."""
         return view.use >= view.most or (self.fruitless is not None and now < self.fruitless.retry_at)
 
     def _kept(self, view: MemoryView, now: Instant, policy: CachePolicy) -> Bytes:
-        if isinstance(self.trial, Growth):
-            return self.trial.wanted
-        if self._claim is not None and not self.is_lifted(now, policy):
-            return self._claim
-        if self._returning and self.fruitless is not None:
-            return self.fruitless.base
+        match self.phase:
+            case Growing(growth) | Filling(growth) | Filled(growth):
+                return growth.wanted
+            # An idle guest gives memory back, whatever it needed at work.
+            case Reclaiming(size) if not self.is_lifted(now, policy):
+                return size
+            case Returning(base):
+                return base
         # A guest that does not show what it rereads shrinks as far as its programs allow, until that first hurts.
         if view.free is None and self.floor is None:
             return NONE
-        bar = min(self._bar(now, policy), view.use)
-        waits = self.trial is not None or now - self._changed_at < policy.watch
+        # Below a floor no shrink is tried until its time has come.
+        is_open = self.floor is None or now >= self.floor.retry_at or self.is_lifted(now, policy)
+        bar = NONE if self.floor is None or is_open else min(self.floor.size, view.use)
+        waits = isinstance(self.phase, Shrink) or now - self._changed_at < policy.watch
         if waits or (not self._is_barred(view, now) and suffers(self.recent, view.use, policy, 0.5)):
             return view.use if view.cost is None else max(bar, view.use - self._unused(view, policy))
         return max(bar, self._lower(view, policy))
-
-    def _bar(self, now: Instant, policy: CachePolicy) -> Bytes:
-        """Below this no shrink is tried now."""
-        floor = self.floor
-        return NONE if floor is None or now >= floor.retry_at or self.is_lifted(now, policy) else floor.size
 
     def _lower(self, view: MemoryView, policy: CachePolicy) -> Bytes:
         """One step down: without what holds nothing; otherwise without a part of what holds page cache."""
@@ -304,16 +305,16 @@ class Probing:
             return view.use - unused
         share = policy.step if self.idle_since is None else policy.idle_step
         cached = view.cached if view.free is not None else view.use
-        step = max(_part(cached, share), _part(view.use, LEAST_STEP))
+        step = max(part_of(cached, share), part_of(view.use, LEAST_STEP))
         return min(view.use.minus_or_zero(step).up_to(view.step), view.use.minus_or_zero(view.step))
 
     def _unused(self, view: MemoryView, policy: CachePolicy) -> Bytes:
         """Whole steps that hold nothing, are not kept free by the kernel, and are not about to be filled."""
         if view.cost is not None and view.cost.reread:
             return NONE
-        fills = _part(view.use, min(1.0, self.recent.read_rate * policy.watch / max(1, view.use.value)))
+        fills = part_of(view.use, min(1.0, self.recent.read_rate * policy.watch / max(1, view.use.value)))
         # The kernel keeps some memory free although the guest rereads; giving that back would hurt.
-        reserve = max(_part(view.use, RESERVE), NONE if self.floor is None else self.floor.spare)
+        reserve = max(part_of(view.use, RESERVE), NONE if self.floor is None else self.floor.spare)
         return (view.free or NONE).minus_or_zero(reserve).minus_or_zero(fills).down_to(view.step)
 
     def _grown(self, view: MemoryView, policy: CachePolicy) -> Bytes:
@@ -321,13 +322,8 @@ class Probing:
         needed = self.floor.size if self.floor is not None else NONE
         if needed > view.use:
             return min(view.most, needed)
-        grown = view.use + _part(view.use, policy.step if needed == view.use else policy.growth)
+        grown = view.use + part_of(view.use, policy.step if needed == view.use else policy.growth)
         if self.fruitless is not None:
             # A trial that is repeated comes in one step, so that it gets a verdict at once.
-            grown = max(grown, view.use + _part(view.most.minus_or_zero(view.use), REPEATED))
+            grown = max(grown, view.use + part_of(view.most.minus_or_zero(view.use), REPEATED))
         return view.most if grown.ratio(view.most) >= NEARLY else grown.up_to(view.step)
-
-
-def _part(amount: Bytes, share: float) -> Bytes:
-    """``amount`` times ``share`` (>= 0), to the byte or so: exact shares cost more than the rest of a look."""
-    return Bytes(int(amount.value * share))

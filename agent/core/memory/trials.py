@@ -1,15 +1,11 @@
-"""Trials with a VM's memory, and the verdict on them: did a shrink hurt, does a growth pay (B.16)?
+"""The states of probing, and the verdict on each trial: does a shrink hurt, does a growth help (B.16)?
 
-Rules that hold here:
-
-- A trial is judged by what it changed: the cost of the same work, compared with the cost before.
-- A shrink hurts as soon as its cost has used up a budget; it is harmless when a whole watch has passed without that.
-- A growth is judged once the new memory is filled.
+A trial is judged by what it changed: the cost of the same work, compared with the cost before.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
@@ -33,27 +29,39 @@ _LEAST_SECONDS: Final = 10.0
 """A shorter interval proves nothing."""
 
 
-class TrialVerdict(Enum):
-    """The verdict on a trial."""
+class Observation(Enum):
+    """Observations of a VM and its guest that may lead from one state to another."""
 
-    OPEN = auto()
-    GOOD = auto()
-    BAD = auto()
-    GO_ON = auto()
+    GREW = auto()  # the VM has more memory than before, whoever ordered it
+    FELL = auto()  # it has less
+    WAITED = auto()  # a claim was granted, or the time for it or for a return is over
+    EXPIRED = auto()  # the last shrink is too long ago to be blamed for what programs need
+    CROWDED = auto()  # programs need more than the last shrink has left
+    HURTS = auto()  # the last shrink costs too much
+    HARMLESS = auto()  # it was watched for long enough
+    SHORT = auto()  # the cache is full, and the guest suffers
+    RELIEVED = auto()  # the guest suffers no more, without a growth
+    HELPS = auto()  # a growth was worth its memory
+    USELESS = auto()  # it was not
+    TOO_SMALL = auto()  # it was too small to tell
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Shrink:
-    """The VM went from ``before`` to ``after`` at ``at``; ``baseline`` is what it cost before, ``cost`` since."""
+    """The VM went from ``before`` to ``after`` at ``at``; ``baseline`` is what it cost before, ``cost`` since.
+
+    ``is_expired``: the needs of programs count against it no more.
+    """
 
     before: Bytes
     after: Bytes
     at: Instant
     baseline: Cost
     cost: Cost = NO_COST
+    is_expired: bool = False
 
-    def verdict(self, policy: CachePolicy) -> TrialVerdict:
-        """Bad as soon as it hurts; good after a whole watch."""
+    def verdict(self, policy: CachePolicy) -> Observation | None:
+        """Harm as soon as it has used up a budget; harmless after a whole watch without that."""
         cost, expected = self.cost, self.baseline.for_effort_of(self.cost)
         taken = float(self.before.value - self.after.value)
         reading = max(policy.turnover * taken, policy.trickle.value * policy.watch)
@@ -64,73 +72,123 @@ class Shrink:
         rereads = _exceeds(cost.reread, expected.reread, reading) and _exceeds(cost.read, expected.read, reading)
         stalls = _exceeds(cost.stalled, expected.stalled, waiting) and _exceeds(cost.waited, expected.waited, waiting)
         if rereads or stalls:
-            return TrialVerdict.BAD
-        return TrialVerdict.GOOD if cost.seconds >= policy.watch else TrialVerdict.OPEN
+            return Observation.HURTS
+        return Observation.HARMLESS if cost.seconds >= policy.watch else None
 
     def is_to_blame(self, recent: Cost) -> bool:
         """Return True if the same work clearly costs more than before the shrink."""
         return recent.loss(recent) > CLEARLY * self.baseline.loss(recent)
 
 
-@dataclass(slots=True)
-class Growth:
-    """The VM should have ``wanted`` instead of ``base``, where it cost ``baseline``.
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """No trial. ``shrunk`` is the last shrink, while it may still turn out to have been wrong."""
 
-    ``size`` is what it got, None as long as it got nothing; ``fills`` is how long it has been filling, in seconds;
-    ``cost`` is the cost since it was full.
-    """
+    shrunk: Shrink | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The VM should have ``wanted`` instead of ``base``, where it cost ``baseline``."""
 
     base: Bytes
     wanted: Bytes
     baseline: Cost
-    size: Bytes | None = None
-    fills: float = 0.0
-    is_filled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Growing:
+    """The VM has not got the growth yet; ``shrunk`` as in ``Resting``."""
+
+    growth: Growth
+    shrunk: Shrink | None = None
+
+    def verdict(self, recent: Cost, policy: CachePolicy) -> Observation | None:
+        """Relieved once the rereading has ended without the growth."""
+        return None if suffers(recent, self.growth.base, policy, 0.5) else Observation.RELIEVED
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """The VM got ``size`` for the growth, and has filled it for ``seconds``."""
+
+    growth: Growth
+    size: Bytes
+    seconds: float = 0.0
+
+    def spend(self, cost: Cost, free: Bytes, policy: CachePolicy) -> Filling | Filled:
+        """This trial after one more interval, with ``free`` bytes unused at its end."""
+        seconds = self.seconds + cost.seconds
+        # Two watches at most: a kernel that keeps memory free never fills it.
+        is_filled = free.ratio(self.size) < FULL or seconds >= 2 * policy.watch
+        return Filled(self.growth, self.size) if is_filled else replace(self, seconds=seconds)
+
+    def verdict(self, recent: Cost, policy: CachePolicy) -> Observation | None:
+        """The growth helps if the rereading has ended with it."""
+        return Observation.HELPS if is_over(recent, self.size, policy) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The VM's new memory, ``size``, is full; ``cost`` is the cost since."""
+
+    growth: Growth
+    size: Bytes
     cost: Cost = NO_COST
 
-    def got(self, size: Bytes) -> Growth:
-        """This trial after the VM was resized to ``size``."""
-        return Growth(self.base, self.wanted, self.baseline, size)
-
-    def sees(self, cost: Cost, free: Bytes, policy: CachePolicy) -> None:
-        """Add an interval with ``free`` bytes unused at its end."""
-        if self.size is None:
-            return
-        if self.is_filled:
-            self.cost += cost
-            return
-        self.fills += cost.seconds
-        # Two watches at most: a kernel that keeps memory free never fills it.
-        self.is_filled = free.ratio(self.size) < FULL or self.fills >= 2 * policy.watch
-
-    def verdict(self, recent: Cost, free: Bytes, most: Bytes, policy: CachePolicy) -> TrialVerdict:
-        """Good if it helps or the rereading has ended; bad if it does not help."""
-        if self.size is None:
-            return TrialVerdict.OPEN if suffers(recent, self.base, policy, 0.5) else TrialVerdict.BAD
-        # The rereading has ended, with the new memory: that is what it was for.
-        if recent.seconds >= policy.watch / 6 and not suffers(recent, self.size, policy, 0.5):
-            return TrialVerdict.GOOD
+    def verdict(self, recent: Cost, free: Bytes, most: Bytes, policy: CachePolicy) -> Observation | None:
+        """The growth helps if the rereading has ended, or has fallen enough."""
+        if is_over(recent, self.size, policy):
+            return Observation.HELPS
         if self.cost.seconds < policy.recent:
-            return TrialVerdict.OPEN
-        part = self.part_of(most, free)
+            return None
+        part = self._part_of(most, free)
         # If all the memory that the VM may have would end the rereading, this growth should end its ``part`` of it.
         # It pays if it brings the share ``gain`` of that. A scan of more data than fits gains nothing.
         if self.fell >= max(LEAST_GAIN, policy.gain * part):
-            return TrialVerdict.GOOD
+            return Observation.HELPS
         # Too small a growth proves nothing: another step follows before it is judged.
-        return TrialVerdict.GO_ON if part < ENOUGH_TO_JUDGE and self.size < most else TrialVerdict.BAD
+        return Observation.TOO_SMALL if part < ENOUGH_TO_JUDGE and self.size < most else Observation.USELESS
 
     @property
     def fell(self) -> float:
         """The share by which the cost of the same work fell; negative if it rose."""
-        before, now = self.baseline.loss(self.baseline), self.cost.loss(self.baseline)
-        return 1.0 - now / before if before else 0.0
+        baseline = self.growth.baseline
+        before = baseline.loss(baseline)
+        return 1.0 - self.cost.loss(baseline) / before if before else 0.0
 
-    def part_of(self, most: Bytes, free: Bytes) -> float:
+    def _part_of(self, most: Bytes, free: Bytes) -> float:
         """The share (0..1) of the way to the VM's maximum that the cache has grown."""
         # Memory that is still unused holds no cache.
-        grown = (self.size or self.base).minus_or_zero(self.base).minus_or_zero(free)
-        return grown.value / max(1, most.minus_or_zero(self.base).value)
+        grown = self.size.minus_or_zero(self.growth.base).minus_or_zero(free)
+        return grown.value / max(1, most.minus_or_zero(self.growth.base).value)
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaiming:
+    """A shrink has hurt at ``since``: the VM asks ``size`` back."""
+
+    size: Bytes
+    since: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Returning:
+    """A growth was useless: the VM goes back to ``base``, unless it cannot before ``until``."""
+
+    base: Bytes
+    until: Instant
+
+
+RESTING: Final = Resting()
+"""The state of an agent that has just started."""
+
+Phase = Resting | Shrink | Growing | Filling | Filled | Reclaiming | Returning
+
+
+def is_over(recent: Cost, memory: Bytes, policy: CachePolicy) -> bool:
+    """Return True if the rereading with ``memory`` has ended, and enough time was seen to tell."""
+    return recent.seconds >= policy.watch / 6 and not suffers(recent, memory, policy, 0.5)
 
 
 def suffers(recent: Cost, memory: Bytes, policy: CachePolicy, share: float = 1.0) -> bool:
@@ -143,5 +201,5 @@ def suffers(recent: Cost, memory: Bytes, policy: CachePolicy, share: float = 1.0
     return recent.stalled >= share * policy.stall * span or recent.reread >= share * reread
 
 
-def _exceeds(found: float, expected: float, budget: float) -> bool:
-    return found - expected > budget and found > CLEARLY * expected
+def _exceeds(spent: float, expected: float, budget: float) -> bool:
+    return spent - expected > budget and spent > CLEARLY * expected

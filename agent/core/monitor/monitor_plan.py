@@ -11,8 +11,7 @@ from __future__ import annotations
 from agent.core.actions import AskMonitor
 from agent.core.goal import NOTHING
 from agent.core.monitor.monitor_side import MonitorSide
-from agent.core.sizing import Sizes
-from agent.core.vm import Vm
+from agent.core.vm import Sizes, Vm
 from protocol.guest.monitor_messages import AskToShrink, TellGrown
 from protocol.units import Bytes, Instant, Resources
 

@@ -10,15 +10,15 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.core.actions import AskMonitor
 from agent.core.goal import cpu_demand
 from agent.core.guest import GuestSample, Rates
-from agent.core.policy import MONITOR_GRACE, REFUSED_BACKOFF, CpuPolicy, MonitorPolicy
+from agent.core.policy import MONITOR_GRACE, REFUSED_BACKOFF, CpuPolicy, MonitorPolicy, Policy
 from agent.core.vm import Vm
-from protocol.guest.monitor_messages import DownscaleResult, LoadReport, TellGrown, UpscaleConfirmation
+from protocol.guest.monitor_messages import DownscaleResult, LoadReport, TellGrown, UpscaleConfirmation, UpscaleRequest
 from protocol.units import Bytes, Instant, MilliCpu
 
 LONGEST_STATUS: Final = 200
@@ -119,11 +119,19 @@ class MonitorSide:
             retry_at = Instant(now + REFUSED_BACKOFF.delay(count, jitter))
             self.refusal = ShrinkRefusal(message.target.mem, status, count, retry_at)
 
-    def requested(self, vm: Vm, policy: MonitorPolicy, now: Instant) -> None:
-        """The monitor asks for memory."""
-        self.request = MemoryRequest(vm.actual.mem, Instant(now + policy.request))
+    def hear(
+        self, message: UpscaleRequest | LoadReport, vm: Vm | None, policy: Policy, now: Instant, *, settling: bool
+    ) -> None:
+        """Apply an unsolicited message. ``settling``: the guest may be busy with a shrink."""
+        if vm is None or self.version is None:
+            return
+        if isinstance(message, UpscaleRequest):
+            self.request = MemoryRequest(vm.actual.mem, Instant(now + policy.monitor.request))
+        # The load that a settling guest reports may be the shrink itself.
+        elif not settling:
+            self._report(message, vm, policy.cpu, policy.monitor, now)
 
-    def reported(self, report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy, now: Instant) -> None:
+    def _report(self, report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy, now: Instant) -> None:
         """Raise an alarm for the load that the monitor reports."""
         # A hold of 0 s turns reports off.
         if not policy.hold:
@@ -144,7 +152,7 @@ class MonitorSide:
         if alarm is None:
             return
         if not alarm.is_right and need is not None and need > alarm.before:
-            self.alarm = alarm = Alarm(alarm.need, alarm.before, alarm.because, alarm.until, is_right=True)
+            self.alarm = alarm = replace(alarm, is_right=True)
         if now >= alarm.until:
             self.alarm = None
             self.right_alarms += alarm.is_right
@@ -160,8 +168,8 @@ def demand(report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy) ->
     waiting = cpu_demand(GuestSample(runnable=float(report.runnable)), over, vm.actual.cpu, cpu)
     # At most a doubling: a guest may report any number of connections.
     coming = vm.use.cpu + min(vm.use.cpu, MilliCpu.cores(report.new_processes * policy.connection))
-    if waiting is not None and waiting.need >= coming:
-        return waiting.need, f"{waiting.because}{_doing(report)}"
+    if waiting is not None and waiting[0] >= coming:
+        return waiting[0], f"{waiting[1]}{_doing(report)}"
     return coming, f"{report.new_processes} new connections within a second{_doing(report)}"
 
 

@@ -13,7 +13,7 @@ from typing import IO, Final
 from deploy.images.building.layer_store import StoredLayer
 from deploy.images.formats import oci
 
-_LAYOUT: Final = oci.encoded({"imageLayoutVersion": "1.0.0"})
+LAYOUT: Final = oci.encoded({"imageLayoutVersion": "1.0.0"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def _documents(image: Contents, reference: str) -> Iterator[tuple[str, bytes]]:
     # ``ref.name`` is the tag alone by the specification; containerd wants the full name under its own key.
     annotations = {oci.REFERENCE_NAME: reference.rpartition(":")[2], oci.CONTAINERD_NAME: reference}
     layers = [blob_path(layer.facts.descriptor.digest) for layer in image.layers]
-    yield "oci-layout", _LAYOUT
+    yield "oci-layout", LAYOUT
     yield "index.json", oci.index({image.architecture: image.manifest_descriptor}, annotations)
     # Docker without containerd's image store reads this one.
     yield "manifest.json", json.dumps([{"Config": config, "Layers": layers, "RepoTags": [reference]}]).encode()

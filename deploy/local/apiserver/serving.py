@@ -9,7 +9,7 @@ from collections.abc import Callable
 import uvicorn
 from starlette.types import ASGIApp
 
-from protocol.runtime.prompt_server import PromptServer
+from protocol.runtime.serving.prompt_server import PromptServer
 
 
 class LocalApiServer(PromptServer):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from deploy.local.cluster.cluster import Cluster
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.lock import INHERITED, AlreadyRunsError, ClusterLock
-from deploy.local.cluster.progress import Progress, StepFailedError
+from deploy.local.cluster.progress import Progress, StepFailedError, innermost
 from deploy.local.cluster.real_cluster import RealCluster
 from protocol.runtime.garbage import collect_seldom
 from protocol.runtime.json_log import log_as_json
@@ -42,13 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asyncio.run(_run(folder, progress, beside))
     # The cluster runs in task groups, so errors may come in groups.
     except* AlreadyRunsError as errors:
-        failure = StepFailedError(str(_innermost(errors)))
+        failure = StepFailedError(str(innermost(errors)))
     except* StepFailedError as errors:
-        failure = _first(errors)
+        first = innermost(errors)
+        failure = first if isinstance(first, StepFailedError) else StepFailedError(str(first))
         _log.error("the cluster failed", extra={"reason": str(failure)})
     except* Exception as errors:  # noqa: BLE001 - the last handler: any error is logged and ends the process
         _log.exception("the cluster broke")
-        failure = StepFailedError(f"the cluster broke: {_innermost(errors)!r}", str(folder.log("cluster")))
+        failure = StepFailedError(f"the cluster broke: {innermost(errors)!r}", str(folder.log("cluster")))
     if failure is not None:
         progress.failed(failure)
     return FAILED if failure is not None else 0
@@ -61,15 +62,6 @@ def _take_lock(folder: ClusterFolder) -> None:
         ClusterLock.inherited(folder.root, passed_on)
     else:
         ClusterLock.take(folder.name, folder.root)
-
-
-def _first(errors: BaseExceptionGroup[StepFailedError]) -> StepFailedError:
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-def _innermost(error: BaseException) -> BaseException:
-    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _run(folder: ClusterFolder, progress: Progress, beside: Sequence[str]) -> None:

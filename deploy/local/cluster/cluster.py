@@ -36,18 +36,21 @@ from deploy.local.cluster.control_plane import (
     scheduler,
 )
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.guests import GuestRuntime, make_guests
+from deploy.local.cluster.guests import make_guests
 from deploy.local.cluster.node_agents import NodeAgents
 from deploy.local.cluster.progress import Progress, StepFailedError
-from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
+from deploy.local.cluster.runtime import Runtime
 from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.settings import agents_policy, looks_at_guests
 from deploy.local.cluster.spec import ClusterSpec, SpecError
+from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.local.private_file import secret_file
 from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
-from deploy.neonvm.ports import GuestError, NetworkError
+from deploy.neonvm.ports import GuestError, Guests, NetworkError
+from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from deploy.neonvm.runner.resizer import HERE
+from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
 from protocol.runtime.clock import SystemClock
 
 
@@ -99,9 +102,10 @@ class Cluster:
         for node in nodes:
             await network.add_node(node.name)
             await register_node(client, node, self._clock)
-        runtime = self._runtime(client, await self._extender(stack, network, host), network, guests)
+        deps, extender = self._node_dependencies(client, network, guests), await self._extender(stack, network, host)
+        runtime = Runtime(deps, extender, frozenset(node.name for node in nodes), sidecars=form == "sidecar")
         connect = partial(network.connect, None)
-        agents = NodeAgents(runtime.node_dependencies, connect)
+        agents = NodeAgents(deps, connect)
         await stack.enter_async_context(
             background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
         )
@@ -114,7 +118,7 @@ class Cluster:
         services = ServiceForwards(client, connect)
         stack.push_async_callback(services.close)
         status = partial(self._status, response, agents, runtime)
-        await stack.enter_async_context(control_endpoint(self._folder, Ways(network, services), status, actions))
+        await stack.enter_async_context(control_endpoint(self._folder, Ways(network.expose, services), status, actions))
         # There is nothing to wait for: this step only shows the form of the agents.
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
@@ -132,25 +136,9 @@ class Cluster:
             httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=5.0)
         )
 
-    def _runtime(
-        self, client: ApiClient, extender: httpx.AsyncClient, network: LocalNetwork, made: GuestRuntime
-    ) -> Runtime:
-        spec = self._spec
-        names = frozenset(node.name for node in spec.node_specs)
-        return Runtime(
-            RuntimeDependencies(
-                client,
-                extender,
-                network,
-                made.guests,
-                self._clock,
-                self._folder.root,
-                names,
-                spec.agent_form[0] == "sidecar",
-                self._policy(),
-                replace(HERE, running=looks_at_guests(spec.simulated)),
-            )
-        )
+    def _node_dependencies(self, client: ApiClient, network: LocalNetwork, guests: Guests) -> NodeDependencies:
+        pace = replace(HERE, running=looks_at_guests(self._spec.simulated))
+        return NodeDependencies(client, network, guests, self._clock, self._folder.root, self._policy(), pace)
 
     def _policy(self) -> Path | None:
         """The file with the agents' policy; None if the defaults apply."""
@@ -194,7 +182,7 @@ class Cluster:
         finally:
             await network.down()
 
-    async def _guests(self, network: LocalNetwork) -> GuestRuntime:
+    async def _guests(self, network: LocalNetwork) -> QemuGuests | SimulatedGuests:
         self._progress.begin("guests")
         guests = await make_guests(self._spec, network, self._clock, self._progress.note)
         self._progress.done(guests.description)

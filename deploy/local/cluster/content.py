@@ -10,6 +10,7 @@ from typing import Final
 import yaml
 
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
+from protocol.kubernetes.conditions import holds
 
 try:
     from yaml import CSafeLoader as _Loader
@@ -18,7 +19,7 @@ except ImportError:  # PyYAML built without libyaml: slower, but the same otherw
 
 from deploy.kube.client import ApiClient
 from deploy.local.kubelet.node_object import NodeSpec, node_labels, node_object
-from protocol.kubernetes.objects import Json, items, name_of, node_of, text
+from protocol.kubernetes.objects import Json, name_of, node_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import timestamp
@@ -68,11 +69,7 @@ async def apply_crds(client: ApiClient, clock: Clock) -> int:
 
 
 async def _is_established(client: ApiClient, name: str) -> bool:
-    definition = await client.get(CUSTOM_RESOURCE_DEFINITIONS, ObjectName("", name))
-    conditions = items(definition, "status", "conditions")
-    return any(
-        text(condition, "type") == "Established" and text(condition, "status") == "True" for condition in conditions
-    )
+    return holds(await client.get(CUSTOM_RESOURCE_DEFINITIONS, ObjectName("", name)), "Established")
 
 
 async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None:

@@ -9,10 +9,10 @@ import asyncio
 import hmac
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -21,6 +21,7 @@ from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.private_file import write_private
 from deploy.neonvm.ports import NetworkError
 from protocol.messages import ObjectName
+from protocol.runtime.serving.tcp_listener import ConnectionLimits, TcpListener, bound
 
 
 class ControlEndpoint(msgspec.Struct, frozen=True):
@@ -78,24 +79,17 @@ Actions = Mapping[str, Callable[[str], None]]
 """Actions on the cluster by name; each gets the target of the request and may raise ``LookupError``."""
 
 
-class Exposes(Protocol):
-    """A network into which ports of the machine can be forwarded."""
-
-    async def expose(self, target: str, port: int) -> int:
-        """A loopback port of the machine that leads to ``target:port``. Raises ``NetworkError``."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ways:
     """Forwards from ports of the machine into the cluster: to an address of its network, or to a Service."""
 
-    network: Exposes
+    expose: Callable[[str, int], Awaitable[int]]
     services: ServiceForwards
 
     async def open(self, ask: ControlRequest) -> int:
         """The loopback port that leads to the target. Raises ``NetworkError``."""
         if ask.ask != EXPOSE_SERVICE:
-            return await self.network.expose(ask.target, ask.port)
+            return await self.expose(ask.target, ask.port)
         namespace, _, name = ask.target.partition("/")
         return await self.services.open(ObjectName(namespace, name))
 
@@ -106,33 +100,25 @@ async def control_endpoint(
 ) -> AsyncIterator[None]:
     """Serves requests while the context is open."""
     token = secrets.token_hex(16)
-    # A dict for its order: the first key is the oldest connection.
-    connections: dict[asyncio.StreamWriter, None] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(connections) >= MOST_CONNECTIONS:
-            next(iter(connections)).transport.abort()
-        connections[writer] = None
-        try:
-            async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE):
+            try:
                 line = await reader.readline()
-            writer.write(msgspec.json.encode(await _answer(line, token, ways, status, actions)) + b"\n")
-            await writer.drain()
-        except (OSError, ValueError):  # ValueError: the line is too long; a time-out is an OSError
-            return
-        finally:
-            del connections[writer]
-            writer.close()
+            except ValueError:  # the line is too long
+                return
+        writer.write(msgspec.json.encode(await _answer(line, token, ways, status, actions)) + b"\n")
+        await writer.drain()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port: int = server.sockets[0].getsockname()[1]
+    limits = ConnectionLimits(MOST_CONNECTIONS, MOST_CONNECTIONS)
+    listener = TcpListener(await bound("127.0.0.1", 0), serve, limits)
     # Written once the server listens: whoever can read the file can connect.
-    write_private(folder.control, msgspec.json.encode(ControlEndpoint(port, token, os.getpid())).decode())
+    write_private(folder.control, msgspec.json.encode(ControlEndpoint(listener.port, token, os.getpid())).decode())
     try:
         yield
     finally:
         folder.control.unlink(missing_ok=True)
-        server.close()
+        await listener.close()
 
 
 async def _answer(

@@ -15,11 +15,13 @@ import httpx2 as httpx
 from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
-from deploy.local.cluster.settings import control_kubeconfig, guarded_settings, scheduler_settings
+from deploy.local.cluster.settings import guarded_settings, scheduler_settings
 from deploy.local.kubelet.agents import AGENT_PORT, AGENTS_PORT, API_PORT
+from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.local.private_file import secret_file, write_private
 from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork
+from deploy.neonvm.network.sockets import free_port
 from protocol.kubernetes.api import ApiError
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -51,12 +53,7 @@ class ApiServerPlace:
 
 async def api_server_place(network: LocalNetwork) -> ApiServerPlace:
     """Opens the API server's socket in the network and picks a free port for people."""
-    # The kernel picks a free port. It is free again once the probe is closed, and the API server binds it a moment
-    # later.
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return ApiServerPlace(await network.listen(None, API_PORT), port)
+    return ApiServerPlace(await network.listen(None, API_PORT), free_port())
 
 
 def api_server(folder: ClusterFolder, place: ApiServerPlace) -> LocalProgram:
@@ -77,7 +74,9 @@ def scheduler(folder: ClusterFolder, network: LocalNetwork, host: str) -> LocalP
     """The scheduler's process; writes its settings if there are none yet, and its kubeconfig."""
     _write_settings(folder)
     token = (folder.root / "admin-token").read_text().strip()
-    write_private(folder.control_kubeconfig, control_kubeconfig(f"http://{host}:{network.port_for(API_PORT)}", token))
+    # Plain HTTP: other users of the machine cannot listen to the cluster's network.
+    login = kubeconfig(f"http://{host}:{network.port_for(API_PORT)}", b"", "control-plane", tokened(token))
+    write_private(folder.control_kubeconfig, login)
     arguments = [
         *("--config", str(folder.scheduler_config)),
         *("--kubeconfig", str(folder.control_kubeconfig)),
@@ -121,34 +120,33 @@ def _write_settings(folder: ClusterFolder) -> None:
             folder.scheduler_config.write_text(guarded)
 
 
+@dataclass(frozen=True, slots=True)
 class StartupProbes:
     """Waits for parts to come up."""
 
-    def __init__(self, clock: Clock, folder: ClusterFolder) -> None:
-        self._clock = clock
-        self._folder = folder
+    clock: Clock
+    folder: ClusterFolder
 
     async def until(self, part: str, supervisor: ProcessSupervisor, check: Callable[[], Awaitable[bool]]) -> None:
         """Returns when ``check`` holds. Raises ``StepFailedError`` when the part ended, or took too long."""
-        deadline = Instant(self._clock.now() + _PATIENCE)
-        log = str(self._folder.log(part))
+        deadline, log = Instant(self.clock.now() + _PATIENCE), str(self.folder.log(part))
         while not await check():
             # A part that has ended is restarted by its supervisor, but waiting for it would only hide why it ended.
             if supervisor.restarts:
                 raise StepFailedError(f"the {part} ended while it was starting", log)
-            if self._clock.now() >= deadline:
+            if self.clock.now() >= deadline:
                 raise StepFailedError(f"the {part} was not ready after {_PATIENCE:g} s", log)
-            await self._clock.sleep(_PAUSE)
+            await self.clock.sleep(_PAUSE)
 
     async def for_api_server(self, supervisor: ProcessSupervisor) -> ApiClient:
         """A client of the API server, once it answers."""
-        part = "api-server"
+        kubeconfig = self.folder.kubeconfig
 
         async def written() -> bool:
-            return self._folder.kubeconfig.exists()
+            return kubeconfig.exists()
 
-        await self.until(part, supervisor, written)
-        client = client_from_kubeconfig(self._folder.kubeconfig, is_busy=True)
+        await self.until("api-server", supervisor, written)
+        client = client_from_kubeconfig(kubeconfig, is_busy=True)
 
         async def answers() -> bool:
             try:
@@ -157,7 +155,7 @@ class StartupProbes:
                 return False
             return True
 
-        await self.until(part, supervisor, answers)
+        await self.until("api-server", supervisor, answers)
         return client
 
     async def for_scheduler(self, supervisor: ProcessSupervisor, probes: str) -> None:
@@ -174,18 +172,13 @@ class StartupProbes:
             await self.until("scheduler", supervisor, ready)
 
 
-async def settle() -> None:
-    """Lets tasks that were just created begin."""
-    await asyncio.sleep(0)
-
-
 @asynccontextmanager
 async def background(*jobs: Coroutine[object, object, None]) -> AsyncIterator[None]:
     """Runs ``jobs`` while the context is open; an error in one of them ends the context."""
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(job) for job in jobs]
         # A task that is cancelled before its first step runs none of its code, its clean-up included.
-        await settle()
+        await asyncio.sleep(0)
         try:
             yield
         finally:

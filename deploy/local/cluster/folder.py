@@ -36,77 +36,32 @@ def clusters_root() -> Path:
         raise FileNotFoundError(ENOENT, "there is no home folder: set AUTOSCALE_HOME, or HOME") from None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class ClusterFolder:
-    """The folder of one cluster, by its name."""
+    """The folder of one cluster, by its name, and the paths in it."""
 
     name: str
     root: Path
+
+    def __post_init__(self) -> None:
+        root = self.root
+        self.kubeconfig = root / "kubeconfig"  # for people and their tools
+        self.control_kubeconfig = root / "control.kubeconfig"  # for the control plane, inside the cluster's network
+        self.scheduler_config = root / "scheduler.yaml"  # a change takes effect at once, as with the next one
+        self.groups_settings = root / "groups.yaml"
+        self.agents_policy = root / "agents.yaml"  # of all agents, if there are too many VMs for the usual one
+        self.extender_token = root / EXTENDER_TOKEN  # the scheduling loop shows it to the scheduler's extender
+        self.explain_token = root / EXPLAIN_TOKEN  # opens what the scheduler, the groups' program and agents explain
+        self.control = root / "control.json"  # the address of the cluster's process: ``port``, ``token`` and ``pid``
+        self.api_data = root / "api"  # the API server's store
+        self.real = root / "kubernetes"  # the keys, the store and the nodes of a real Kubernetes
+        self.nodes = self.real / "nodes"  # a folder each
+        self.logs = root / "logs"  # of the cluster's own parts
 
     @classmethod
     def of(cls, name: str) -> ClusterFolder:
         """The folder of the cluster ``name`` under the usual root."""
         return cls(name, clusters_root() / name)
-
-    @property
-    def kubeconfig(self) -> Path:
-        """For people and their tools."""
-        return self.root / "kubeconfig"
-
-    @property
-    def control_kubeconfig(self) -> Path:
-        """For the control plane, inside the cluster's network."""
-        return self.root / "control.kubeconfig"
-
-    @property
-    def scheduler_config(self) -> Path:
-        """The scheduler's settings; a change takes effect at once."""
-        return self.root / "scheduler.yaml"
-
-    @property
-    def groups_settings(self) -> Path:
-        """The settings of the groups' program; a change takes effect at once."""
-        return self.root / "groups.yaml"
-
-    @property
-    def agents_policy(self) -> Path:
-        """The policy of all agents if there are too many VMs for the usual one."""
-        return self.root / "agents.yaml"
-
-    @property
-    def extender_token(self) -> Path:
-        """The token that the scheduling loop shows to the scheduler's extender."""
-        return self.root / EXTENDER_TOKEN
-
-    @property
-    def explain_token(self) -> Path:
-        """The token that opens what the scheduler, the groups' program and agents explain."""
-        return self.root / EXPLAIN_TOKEN
-
-    @property
-    def control(self) -> Path:
-        """Address of the cluster's process: JSON with ``port``, ``token`` and ``pid``."""
-        return self.root / "control.json"
-
-    @property
-    def api_data(self) -> Path:
-        """The API server's store."""
-        return self.root / "api"
-
-    @property
-    def real(self) -> Path:
-        """The keys, the store and the nodes of a real Kubernetes."""
-        return self.root / "kubernetes"
-
-    @property
-    def nodes(self) -> Path:
-        """The nodes of a real Kubernetes, a folder each."""
-        return self.real / "nodes"
-
-    @property
-    def logs(self) -> Path:
-        """The logs of the cluster's own parts."""
-        return self.root / "logs"
 
     def log(self, part: str) -> Path:
         """The log of one part: ``cluster``, ``api-server`` or ``scheduler``."""

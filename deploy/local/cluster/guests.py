@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from math import pi, sin
+from pathlib import Path
+from typing import Final
 
-from deploy.local.cluster.loads import load_of
 from deploy.local.cluster.progress import StepFailedError
+from deploy.local.cluster.settings import MANY
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.neonvm.ports import Guests, PodSockets
+from deploy.neonvm.ports import PodSockets
 from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
+from deploy.neonvm.simulated.simulated_load import Demand, Load, LoadError, LoadStep, parse_recording
+from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.units import Bytes, Seconds
 from vm_image.build import cached_image, ensure_image
 from vm_image.host import BuildError
 
 
-@dataclass(frozen=True, slots=True)
-class GuestRuntime:
-    """The maker of guests, and one line about it for people."""
-
-    guests: Guests
-    description: str
-
-
-async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say: Callable[[str], None]) -> GuestRuntime:
+async def make_guests(
+    spec: ClusterSpec, sockets: PodSockets, clock: Clock, say: Callable[[str], None]
+) -> QemuGuests | SimulatedGuests:
     """Prepares guests. Raises ``StepFailedError`` and ``GuestError`` with a remedy."""
     if spec.guests == "simulated":
         load = spec.load or ("waves" if spec.vms else "idle")
-        simulated = SimulatedGuests(sockets, clock, load_of(load, spec.vms))
-        return GuestRuntime(simulated, simulated.description)
+        return SimulatedGuests(sockets, clock, load_of(load, spec.vms))
     try:
         image = cached_image()
         if image is None:
@@ -38,5 +37,51 @@ async def make_guests(spec: ClusterSpec, sockets: PodSockets, clock: Clock, say:
             image = await asyncio.to_thread(ensure_image, say)
     except BuildError as error:
         raise StepFailedError(f"the guest image cannot be built: {error}") from error
-    real = await QemuGuests.prepare(image, sockets, clock)
-    return GuestRuntime(real, real.description)
+    return await QemuGuests.prepare(image, sockets, clock)
+
+
+IDLE: Final = Load.constant(0.02, Bytes(48 * 1024**2))
+_PERIOD: Final = 180  # seconds
+_STEPS: Final = 36
+_PEAK_CPU: Final = 2.2
+_PEAK_MEM: Final = Bytes(400 * 1024**2)
+
+
+def load_of(name: str, vms: int = 0) -> Callable[[ObjectName], Load]:
+    """The load of each of ``vms`` VMs: ``idle``, ``waves``, or that of the recording in the file ``name`` (CSV,
+    repeated).
+    """
+    if name in {"", "idle"}:
+        return lambda _: IDLE
+    if name == "waves":
+        period = wave_period(vms)
+        # The VM's name decides its shift, so that waves differ between VMs and are the same on every start.
+        return lambda vm: waves(zlib.crc32(str(vm).encode()) % period, period)
+    try:
+        recorded = parse_recording(Path(name).read_text(), repeat=True)
+    except (OSError, LoadError) as error:
+        raise StepFailedError(f"the load {name!r} is not idle, waves or a readable recording: {error}") from error
+    return lambda _: recorded
+
+
+def wave_period(vms: int) -> int:
+    """Duration of a wave of each of this many VMs, in seconds: three minutes, or longer if that would be more
+    changes of size than one machine can write.
+
+    >>> wave_period(2), wave_period(2000)
+    (180, 1800)
+    """
+    return _PERIOD * max(1, vms // MANY)
+
+
+def waves(shift: int, period: int = _PERIOD) -> Load:
+    """``period`` seconds from idle to more than two busy CPUs and back, beginning ``shift`` seconds into them."""
+    step = period // _STEPS
+    steps = [LoadStep(Seconds(float(at)), _wave(at + shift, period)) for at in range(0, period, step)]
+    return Load(steps, Seconds(period))
+
+
+def _wave(at: int, period: int) -> Demand:
+    # Squared, so that it rises gently; the negative half of the sine is a pause at idle.
+    height = max(0.0, sin(2 * pi * at / period)) ** 2
+    return Demand(0.02 + _PEAK_CPU * height, IDLE.steps[0].demand.mem + _PEAK_MEM.scaled(height))

@@ -25,27 +25,28 @@ from deploy.local.cluster.control import (
 )
 from deploy.local.cluster.control_plane import background
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.progress import Progress, StepFailedError
+from deploy.local.cluster.progress import Progress, StepFailedError, innermost
 from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine.control_groups import make_group, remove_group
 from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, ControlPlane
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
 from deploy.local.kubernetes.machine.exposing import ExposedCluster
-from deploy.local.kubernetes.machine.fabric import lay_out
 from deploy.local.kubernetes.machine.node import KUBELET, Node, NodeError, NodePlace
 from deploy.local.kubernetes.machine.survey import can_show_cpus, machine_size
 from deploy.local.kubernetes.plan.cluster_plan import (
     API_PORT,
     CONTROL_HOST,
+    NODE_PREFIX,
     VM_VISITOR,
     ClusterPlan,
     NodePlan,
+    missing_nodes,
+    node_object,
     offered,
+    unready,
 )
-from deploy.local.kubernetes.plan.node_registration import node_object
 from deploy.local.kubernetes.plan.node_settings import node_files
-from deploy.local.kubernetes.plan.readiness import missing_nodes, unready
 from deploy.local.kubernetes.programs.ensure import NoProgramsError, Programs, ensure_programs
 from deploy.local.private_file import write_private
 from deploy.local.process import LocalProgram, ProcessSupervisor, end, start
@@ -103,7 +104,7 @@ class RealCluster:
         except* NodeError as errors:
             raise _failure(errors) from errors
         except* (NetworkError, NoProgramsError, OSError) as errors:
-            raise StepFailedError(str(_first(errors)), str(self._folder.log("cluster"))) from errors
+            raise StepFailedError(str(innermost(errors)), str(self._folder.log("cluster"))) from errors
 
     async def _bring_up(self, stack: AsyncExitStack) -> None:
         programs = await self._programs()
@@ -141,9 +142,11 @@ class RealCluster:
         self._progress.begin("network")
         try:
             await self._network.up()
-            await lay_out(self._network, self._plan)
             for node in self._plan.nodes:
+                await self._lay_out(node)
                 make_group(self._plan.node_cgroup(node))
+            # The control plane has to reach pods itself, for webhooks and aggregated APIs.
+            await self._network.configure(None, *self._plan.routes(None))
             self._progress.done(self._network.description)
             yield
         # The control groups are removed even if the network cannot be taken down.
@@ -152,6 +155,13 @@ class RealCluster:
                 await self._network.down()
             finally:
                 await asyncio.to_thread(remove_group, self._plan.cgroup)
+
+    async def _lay_out(self, node: NodePlan) -> None:
+        """Gives the node its address, and plain routes: nothing leads out of the cluster's namespaces."""
+        await self._network.add_node(node.name)
+        address = f"address add {node.address}/{NODE_PREFIX} dev br0"
+        routes = (f"route add default via {CONTROL_HOST}", *self._plan.routes(node))
+        await self._network.configure(node.name, address, *routes)
 
     def _node(self, node: NodePlan, programs: Programs, pki: Pki) -> Node:
         """The node, with its settings in its folder."""
@@ -240,7 +250,7 @@ class RealCluster:
         await ensure(client, IP_ADDRESSES, "", client_claim(VM_VISITOR, visited))
         exposed = ExposedCluster(self._network, visited)
         stack.push_async_callback(exposed.close)
-        ways = Ways(exposed, services)
+        ways = Ways(exposed.expose, services)
         await stack.enter_async_context(control_endpoint(self._folder, ways, lambda: self._status(nodes), actions))
 
     def _status(self, nodes: list[Node]) -> ControlResponse:
@@ -282,9 +292,5 @@ async def _answers(client: ApiClient) -> str:
 
 
 def _failure(errors: ExceptionGroup[NodeError]) -> StepFailedError:
-    first = _first(errors)
+    first = innermost(errors)
     return StepFailedError(str(first), str(first.log) if isinstance(first, NodeError) else "")
-
-
-def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import string
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
 import httpx2 as httpx
 
-from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
 from deploy.local.cluster.control import ProcessStatus
@@ -23,46 +20,24 @@ from deploy.local.scheduling.loop import Randomness, SchedulerInformers, Schedul
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_controller import MigrationController
-from deploy.neonvm.ports import ClusterNetwork, Guests
-from deploy.neonvm.runner.resizer import HERE, Pace
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
-from protocol.runtime.clock import Clock
-
-_SUFFIX_LETTERS = string.ascii_lowercase + string.digits
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeDependencies:
-    """Dependencies of the controllers."""
-
-    client: ApiClient
-    extender: httpx.AsyncClient
-    network: ClusterNetwork
-    guests: Guests
-    clock: Clock
-    state: Path
-    nodes: frozenset[str]
-    sidecars: bool
-    policy: Path | None
-    pace: Pace = HERE
 
 
 class Runtime:
     """The controllers, put together. ``run`` works until cancelled, and then ends every guest."""
 
-    def __init__(self, deps: RuntimeDependencies) -> None:
+    def __init__(
+        self, deps: NodeDependencies, extender: httpx.AsyncClient, nodes: frozenset[str], *, sidecars: bool
+    ) -> None:
         client, clock = deps.client, deps.clock
         kinds = (PODS, NODES, VIRTUAL_MACHINES, MIGRATIONS)
         self._caches = [Informer(client, kind, clock) for kind in kinds]
-        pods, nodes, vms, migrations = self._caches
-        self.node_dependencies = NodeDependencies(
-            client, deps.network, deps.guests, clock, deps.state, deps.policy, self._guest_changed, deps.pace
-        )
-        self._kubelet = Kubelet(deps.nodes, pods, vms, self.node_dependencies)
-        self._pod_gc = PodGarbageCollector(client, nodes, pods, clock)
-        self._nodes = deps.nodes
-        self._node_lifecycle = NodeLifecycle(client, nodes, clock)
+        pods, node_objects, vms, migrations = self._caches
+        self._kubelet = Kubelet(nodes, pods, vms, replace(deps, changed=self._guest_changed))
+        self._pod_gc = PodGarbageCollector(client, node_objects, pods, clock)
+        self._nodes = nodes
+        self._node_lifecycle = NodeLifecycle(client, node_objects, clock)
         controllers = ControllerDependencies(
             client=client,
             vms=vms,
@@ -71,16 +46,14 @@ class Runtime:
             guest_host=self._kubelet,
             events=EventRecorder(client, "neonvm-controller", clock),
             clock=clock,
-            # Five letters and digits, as Kubernetes appends to generated names.
-            suffix=lambda: "".join(random.choices(_SUFFIX_LETTERS, k=5)),
-            sidecars=deps.sidecars,
+            sidecars=sidecars,
         )
         self._controller = NeonVmController(controllers)
         self._migrations = MigrationController(controllers)
         self._loop = SchedulingLoop(
             client,
-            SchedulerInformers(pods, nodes),
-            Extender(deps.extender),
+            SchedulerInformers(pods, node_objects),
+            Extender(extender),
             EventRecorder(client, "autoscale-scheduler", clock),
             Randomness(clock, random.random, random.choice),
         )

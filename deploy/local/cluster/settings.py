@@ -1,4 +1,4 @@
-"""The settings of the scheduler and of agents in a local cluster, and the kubeconfig of its control plane (pure)."""
+"""The settings of the scheduler and of agents in a local cluster (pure)."""
 
 from __future__ import annotations
 
@@ -67,18 +67,3 @@ def guarded_settings(settings: str) -> str:
         return settings
     # Appended as text, so that the user's comments and order survive.
     return f"{settings.rstrip()}\nextender:\n  tokenFile: {EXTENDER_TOKEN}\n"
-
-
-def control_kubeconfig(server: str, token: str) -> str:
-    """A kubeconfig for programs inside the cluster's network, which other users of the machine cannot listen to."""
-    return yaml.safe_dump(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "local", "cluster": {"server": server}}],
-            "users": [{"name": "control-plane", "user": {"token": token}}],
-            "contexts": [{"name": "local", "context": {"cluster": "local", "user": "control-plane"}}],
-            "current-context": "local",
-        },
-        sort_keys=False,
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -42,7 +41,6 @@ class AgentRun:
     network: PodNetwork
     files: AgentFiles
     form: dict[str, str]
-    enter: Sequence[str]
 
     @property
     def projections(self) -> tuple[Projection, Projection]:
@@ -59,6 +57,8 @@ class AgentRun:
         host = self.network.api_host
         environment = {
             **self.form,
+            "POD_NAMESPACE": name_of(self.pod).namespace,
+            "POD_NAME": name_of(self.pod).name,
             "SCHEDULER_URL": f"http://{host}:{self.network.port_for(AGENTS_PORT)}",
             "SCHEDULER_TOKEN_FILE": str(for_scheduler.file),
             "KUBERNETES_API_URL": f"http://{host}:{self.network.port_for(API_PORT)}",
@@ -73,25 +73,22 @@ class AgentRun:
             # -P keeps the working directory out of sys.path, so that the agent's modules are the installed ones.
             [sys.executable, "-P", "-m", "agent"],
             self.files.folder / "agent.log",
-            self.enter,
+            self.network.enter,
             environment,
         )
 
 
 def sidecar(pod: Json, vm: ObjectName, network: PodNetwork, files: AgentFiles) -> AgentRun:
     """The agent of one VM, in the network of its pod."""
-    name = name_of(pod)
     form = {
         "AGENT_MODE": "sidecar",
         "VM_NAMESPACE": vm.namespace,
         "VM_NAME": vm.name,
-        "POD_NAMESPACE": name.namespace,
-        "POD_NAME": name.name,
         "METRICS_URL": network.metrics_url,
         "DATABASE_URL": f"http://{network.guest_host}:{network.port_for(DAEMON_PORT)}{network.asked('/database')}",
         "MONITOR_URL": f"ws://{network.guest_host}:{network.port_for(MONITOR_PORT)}/monitor",
     }
-    return AgentRun(pod, network, files, form, network.enter)
+    return AgentRun(pod, network, files, form)
 
 
 def per_node(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> AgentRun:
@@ -99,14 +96,12 @@ def per_node(pod: Json, node: str, network: PodNetwork, files: AgentFiles) -> Ag
     form = {
         "AGENT_MODE": "node",
         "NODE_NAME": node,
-        "POD_NAMESPACE": name_of(pod).namespace,
-        "POD_NAME": name_of(pod).name,
         # The agent fills in {pod_ip} itself, once for each of its VMs.
         "METRICS_URL": f"http://{{pod_ip}}:{network.port_for(METRICS_PORT)}/metrics",
         "DATABASE_URL": f"http://{{pod_ip}}:{network.port_for(DAEMON_PORT)}{network.asked('/database')}",
         "MONITOR_URL": f"ws://{{pod_ip}}:{network.port_for(MONITOR_PORT)}/monitor",
     }
-    return AgentRun(pod, network, files, form, network.enter)
+    return AgentRun(pod, network, files, form)
 
 
 async def run_agent(run: AgentRun, client: ApiClient, clock: Clock, supervisor: ProcessSupervisor) -> None:

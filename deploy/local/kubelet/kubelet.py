@@ -11,8 +11,8 @@ from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.reporting import write_status
 from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, vm_folder
+from deploy.neonvm.dependencies import GuestHost
 from deploy.neonvm.ports import (
-    Acceleration,
     PodRole,
     Survivor,
     TransferError,
@@ -35,8 +35,10 @@ from protocol.vm_arguments import ArgumentsError
 _WORKERS: Final = 4
 
 
-class Kubelet:
-    """Runs the pods of ``nodes``; also the ``GuestHost`` of the NeonVM controller."""
+class Kubelet(GuestHost):
+    """Runs the pods of ``nodes``. Their guests run in this process and all alike: their state is always known, they can
+    be moved, and the cluster says how fast they are when it starts.
+    """
 
     def __init__(self, nodes: frozenset[str], pods: Informer, vms: Informer, deps: NodeDependencies) -> None:
         self._nodes = nodes
@@ -85,18 +87,6 @@ class Kubelet:
         for name, pod in self._pods.objects.items():
             if node_of(pod) == node:
                 self._queue.add(name)
-
-    def is_known(self, pod: ObjectName, uid: str) -> bool:  # noqa: ARG002 - a part of the port
-        """Guests run in this process, so their state is always known."""
-        return True
-
-    def hindrance(self, pod: ObjectName, uid: str) -> str:  # noqa: ARG002 - a part of the port
-        """All guests of a local cluster can be moved."""
-        return ""
-
-    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:  # noqa: ARG002 - a part of the port
-        """Not reported: all guests of a local cluster run alike, and the cluster says how when it starts."""
-        return None
 
     async def vm_address(self, vm: Json) -> str:
         """The VM's address on the flat network."""

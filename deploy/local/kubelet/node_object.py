@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, flag, items, text
 from protocol.units import Resources
 
@@ -65,19 +66,13 @@ def ready_condition(status: str, reason: str, message: str, now: str) -> Json:
 
 def ready_status(node: Json) -> str:
     """True, False or Unknown; Unknown if the node says nothing."""
-    return next(
-        (text(condition, "status") for condition in items(node, "status", "conditions") if _is_ready(condition)),
-        "Unknown",
-    )
+    return text(condition_of(node, "Ready"), "status") or "Unknown"
 
 
 def with_condition(node: Json, condition: Json) -> list[Json]:
     """The node's conditions with ``condition`` in place of its condition Ready."""
-    return [*(other for other in items(node, "status", "conditions") if not _is_ready(other)), condition]
-
-
-def _is_ready(condition: Json) -> bool:
-    return text(condition, "type") == "Ready"
+    others = [other for other in items(node, "status", "conditions") if text(other, "type") != "Ready"]
+    return [*others, condition]
 
 
 def lifecycle_taints(node: Json, ready: str, now: str) -> list[Json]:
@@ -91,8 +86,7 @@ def lifecycle_taints(node: Json, ready: str, now: str) -> list[Json]:
         wanted.append((UNSCHEDULABLE, "NoSchedule"))
     others = [taint for (key, _), taint in current.items() if key not in _LIFECYCLE]
     # An existing taint is kept as it is: `timeAdded` is what NoExecute tolerations count from.
-    return [*others, *(current.get(identity, _taint(identity, now)) for identity in wanted)]
-
-
-def _taint(place: tuple[str, str], now: str) -> Json:
-    return {"key": place[0], "effect": place[1], "timeAdded": now}
+    return [
+        *others,
+        *(current.get((key, effect), {"key": key, "effect": effect, "timeAdded": now}) for key, effect in wanted),
+    ]

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -41,7 +40,7 @@ from deploy.neonvm.ports import (
     TransferInfo,
     TransferLimits,
 )
-from deploy.neonvm.runner.guest_of_vm import guest_of_vm
+from deploy.neonvm.runner.pod_guest import guest_of_vm
 from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
@@ -55,7 +54,7 @@ from protocol.units import Seconds
 @dataclass(frozen=True, slots=True)
 class NodeDependencies:
     """Dependencies of pods. ``state`` is the cluster's folder; ``policy`` is the agents' policy file, if any;
-    ``pace`` is how often guests are asked for their size.
+    ``pace`` is how often guests are asked for their size; ``changed`` gets the name of a VM whose guest has changed.
     """
 
     client: ApiClient
@@ -64,9 +63,8 @@ class NodeDependencies:
     clock: Clock
     state: Path
     policy: Path | None
-    changed: Callable[[ObjectName], None]
-    """Called with the VM's name when its guest has changed."""
     pace: Pace = HERE
+    changed: Callable[[ObjectName], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +76,6 @@ class _Inside:
 
 
 _log = logging.getLogger(__name__)
-
-_ROLES: Final = {
-    GuestPhase.BOOTING: PodRole.BOOTING,
-    GuestPhase.RECEIVING: PodRole.RECEIVING,
-    GuestPhase.RUNNING: PodRole.RUNNING,
-    GuestPhase.STOPPED: PodRole.EMPTY,
-}
 
 
 class Sandbox:
@@ -124,7 +115,7 @@ class Sandbox:
         """Role of the guest."""
         if self._inside is None:
             return PodRole.EMPTY
-        role = _ROLES[self._inside.resizer.state.phase]
+        role = PodRole.of(self._inside.resizer.state.phase)
         return PodRole.RECEIVING if self._receives and role is not PodRole.EMPTY else role
 
     async def send(

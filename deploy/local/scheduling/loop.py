@@ -15,8 +15,7 @@ from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.reporting import write_status
 from deploy.local.scheduling.choice import POD_SCHEDULED, no_node_message, unschedulable, winner
 from deploy.local.scheduling.extender import Extender, ExtenderError
-from deploy.local.scheduling.pod_rules import AFFINITY, PodRules, placed
-from deploy.local.scheduling.predicates import refusal
+from deploy.local.scheduling.pod_rules import AFFINITY, PodRules, placed, refusal
 from deploy.local.scheduling.queue import AttemptFailure, SchedulingQueue
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import (
@@ -35,14 +34,11 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.runtime.clock import Clock
-from protocol.units import Seconds
 from scheduler_plugin.constraints import PlacedPod
 
 _log = logging.getLogger(__name__)
 
 EXTENDER_WEIGHT: Final = 1
-# With nothing to wait for, only an event ends the wait; the hour is a mere upper bound.
-_IDLE: Final = Seconds(3600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +94,9 @@ class SchedulingLoop:
                 self._stir.clear()
                 pod = self._queue.take(self._clock.now())
                 if pod is None:
-                    await self._wait()
+                    await self._clock.wait(self._stir, self._queue.next_ready())
                 else:
                     await self._cycle(pod, binds)
-
-    async def _wait(self) -> None:
-        ready = self._queue.next_ready()
-        delay = _IDLE if ready is None else Seconds(max(0.0, ready - self._clock.now()))
-        sleep = asyncio.ensure_future(self._clock.sleep(delay))
-        stir = asyncio.ensure_future(self._stir.wait())
-        try:
-            await asyncio.wait((sleep, stir), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleep.cancel()
-            stir.cancel()
 
     async def _cycle(self, name: ObjectName, binds: asyncio.TaskGroup) -> None:
         pod = self._pods.get(name)

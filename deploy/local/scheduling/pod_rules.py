@@ -1,4 +1,4 @@
-"""The rules between pods that kube-scheduler keeps: affinity, anti-affinity, spreading and host ports. Pure.
+"""The checks that kube-scheduler makes itself before it asks an extender: of nodes, and the rules between pods. Pure.
 
 ``scheduler_plugin.constraints`` judges them, as it does for migration targets; the words are kube-scheduler's. The
 labels of namespaces are not known here, so a term that selects namespaces by them rules nothing out.
@@ -7,11 +7,15 @@ labels of namespaces are not known here, so a term that selects namespaces by th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
-from protocol.kubernetes.objects import Json, child, is_leaving, items, labels_of, name_of, node_of
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import Json, child, flag, is_leaving, items, labels_of, name_of, node_of
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits
-from scheduler_plugin.constraints import Candidate, ClusterView, Judge, PlacedPod
+from scheduler_plugin.constraints import Candidate, ClusterView, Judge, PlacedPod, Taint
 from scheduler_plugin.constraints.host_ports import port_taken
+from scheduler_plugin.constraints.node_affinity import node_matches
+from scheduler_plugin.constraints.taints import untolerated
 
 AFFINITY = "node(s) didn't match pod affinity rules"
 ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
@@ -58,3 +62,27 @@ class PodRules:
             return SPREAD
         taken = (port for pod in self._view.on(node) for port in pod.traits.host_ports)
         return PORTS if port_taken(self._traits.host_ports, taken) is not None else None
+
+
+# A cordoned node may lack this taint until the node lifecycle controller has written it, so `spec.unschedulable` is
+# judged as if the taint were there.
+_UNSCHEDULABLE_TAINT: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+
+
+def refusal(pod: Json, node: Json) -> str | None:
+    """The reason why ``node`` cannot take ``pod``; None if it can."""
+    # A node that has not reported the condition yet is not ready either.
+    if not holds(node, "Ready"):
+        return "node(s) were not ready"
+    wanted = pod_constraints(child(pod, "spec"))
+    if wanted.unreadable:
+        # Otherwise it would be placed against rules that were not understood.
+        return f"node(s) didn't match Pod's node affinity/selector: {wanted.unreadable}"
+    if flag(node, "spec", "unschedulable") and untolerated((_UNSCHEDULABLE_TAINT,), wanted.tolerations):
+        return "node(s) were unschedulable"
+    traits = node_traits(labels_of(node), items(node, "spec", "taints"), [])
+    if taint := untolerated(traits.taints, wanted.tolerations):
+        return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+    if not node_matches(wanted, name_of(node).name, traits):
+        return "node(s) didn't match Pod's node affinity/selector"
+    return None

@@ -36,11 +36,6 @@ class _Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
-    events_before: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Count:
     """Attempts that found no node, and those that broke since."""
 
@@ -59,7 +54,7 @@ class SchedulingQueue:
 
     def __init__(self) -> None:
         self._ready: dict[ObjectName, None] = {}
-        self._in_flight: dict[ObjectName, _Attempt] = {}
+        self._in_flight: dict[ObjectName, int] = {}  # and the events before each attempt
         self._waiting: dict[ObjectName, _Waiting] = {}
         self._attempts: dict[ObjectName, _Count] = {}
         self._events = 0
@@ -88,18 +83,18 @@ class SchedulingQueue:
                 del self._waiting[pod]
         if pod is not None:
             # The count of events tells later whether one came while the attempt was in flight.
-            self._in_flight[pod] = _Attempt(self._events)
+            self._in_flight[pod] = self._events
         return pod
 
     def failed(self, pod: ObjectName, failure: AttemptFailure, now: Instant, jitter: float) -> None:
         """The attempt in flight did not place ``pod``. No effect if it is not in flight (it is gone)."""
-        attempt = self._in_flight.pop(pod, None)
-        if attempt is None:
+        events_before = self._in_flight.pop(pod, None)
+        if events_before is None:
             return
         self._attempts[pod] = count = self._attempts.get(pod, _Count()).with_one(failure)
         over = Instant(now + BACKOFF.delay(count.broken or count.without_node, jitter))
         # An event during the attempt counts: the attempt may not have seen what changed.
-        is_woken = failure is AttemptFailure.NO_NODE and attempt.events_before != self._events
+        is_woken = failure is AttemptFailure.NO_NODE and events_before != self._events
         # A pod whose attempt broke (an error, a refused bind) needs no event, only all of its back-off.
         needs_event = failure is AttemptFailure.NO_NODE and not is_woken
         self._waiting[pod] = _Waiting(over, Instant(now + LONGEST_WAIT) if needs_event else over, is_woken)

@@ -15,13 +15,64 @@ from typing import Final
 
 import msgspec
 
-from deploy.neonvm.access.http_exchange import RunnerHttpResponse, exchanged
 from deploy.neonvm.access.introduction import Introduced, Introduction
 from deploy.neonvm.access.keys import fingerprint
 from deploy.neonvm.network.sockets import connected, tcp_socket
 
 CONNECT_SECONDS: Final = 3.0
+_MOST: Final = 256
+"""Requests at a time: more than ``Looks`` has turns, so orders never wait for pods that do not answer."""
 _CHUNK: Final = 64 * 1024
+
+_MOST_BYTES: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerHttpResponse:
+    """Names of headers are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+async def exchanged(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, method: str, path: str, body: bytes
+) -> RunnerHttpResponse:
+    """The answer to one request. Raises ``OSError``."""
+    # HTTP/1.0, so that no server sends its answer in chunks.
+    head = f"{method} {path} HTTP/1.0\r\nHost: runner\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    writer.write(f"{head}\r\n\r\n".encode() + body)
+    await writer.drain()
+    try:
+        status, headers = _head((await reader.readuntil(b"\r\n\r\n")).decode("latin-1"))
+        return RunnerHttpResponse(status, headers, await _body(reader, headers.get("content-length")))
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+        raise OSError(f"the answer to {method} {path} cannot be read: {error}") from error
+
+
+def _head(text: str) -> tuple[int, dict[str, str]]:
+    first, *lines = text.split("\r\n")
+    words = first.split(" ", 2)
+    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not (words[1].isascii() and words[1].isdigit()):
+        raise ValueError("no HTTP")
+    fields = (line.partition(":") for line in lines if line)
+    return int(words[1]), {name.lower(): value.strip() for name, _, value in fields}
+
+
+async def _body(reader: asyncio.StreamReader, length: str | None) -> bytes:
+    """As long as the header says; without one, all until the other end hangs up."""
+    if length is not None:
+        # Checked before reading: the length is only a claim of the other end.
+        if int(length) > _MOST_BYTES:
+            raise ValueError("it is too long")
+        return await reader.readexactly(int(length))
+    body = b""
+    while part := await reader.read(_MOST_BYTES):
+        body += part
+        if len(body) > _MOST_BYTES:
+            raise ValueError("it is too long")
+    return body
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +115,10 @@ class Streams:
         self.writer.close()
 
 
+AskRunner = Callable[[RunnerPlace, str, str, bytes], Awaitable[RunnerHttpResponse]]
+"""One request to a pod's API: method, path and body. Raises ``OSError``."""
+
+
 class RunnerConnections:
     """``showing`` is called for each connection; ``pod_of`` returns the uid of the pod that a token is bound to, empty
     if the API server does not accept it, and raises ``OSError``.
@@ -74,10 +129,25 @@ class RunnerConnections:
         self._pod_of = pod_of
         self._proven: dict[str, tuple[bytes, str]] = {}
         self._bridges: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(_MOST)
 
     def forget(self, uid: str) -> None:
         """The pod has ended."""
         self._proven.pop(uid, None)
+
+    async def ask(self, place: RunnerPlace, method: str, path: str, body: bytes) -> RunnerHttpResponse:
+        """One request to the runner's API. Raises ``OSError`` if the pod cannot be reached, or is not the one meant."""
+        async with self._places:
+            try:
+                # No connection is reused: at the next request another pod may have the address.
+                streams = await self.api(place)
+            except TimeoutError as error:
+                # Its own text is empty.
+                raise OSError("no answer in time") from error
+            try:
+                return await streams.ask(method, path, body)
+            finally:
+                streams.close()
 
     async def api(self, place: RunnerPlace) -> Streams:
         """A connection to the runner's API. Raises ``OSError``."""

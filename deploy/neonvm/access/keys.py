@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from protocol.runtime.certificates import CertificateForm, common_name, new_key, show
 
 _ALWAYS: Final = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 """A pod's own key is trusted because of its token, so its certificate need not expire."""
@@ -24,7 +20,7 @@ class RunnerKey:
     """
 
     def __init__(self, name: str, authorities: str) -> None:
-        self._own = _own_certificate(name)
+        self._own = CertificateForm(common_name(name), *_ALWAYS).self_signed(new_key())
         self._context = self._trusting(authorities)
 
     def trust(self, authorities: str) -> None:
@@ -45,7 +41,7 @@ class RunnerKey:
             raise ValueError(f"the authorities cannot be read: {error.reason}") from error
         # A probe has no certificate. One that is shown must be signed by an authority.
         context.verify_mode = ssl.CERT_OPTIONAL
-        show(context, *self._own)
+        show(context, self._own.certificate_pem, self._own.key_pem)
         return context
 
 
@@ -72,26 +68,3 @@ def client_name(connection: ssl.SSLObject | None) -> str:
     names = [pair[1] for part in subject for pair in part if pair[0] == "commonName"]
     # With two names it is unclear which one is the caller's.
     return str(names[0]) if len(names) == 1 else ""
-
-
-def show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Has ``context`` show a certificate that is in no file: OpenSSL reads it from memory. Raises ``ssl.SSLError``."""
-    descriptor = os.memfd_create("certificate")
-    try:
-        os.write(descriptor, certificate + key)
-        # Python's ssl loads chains from paths only.
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
-
-
-def _own_certificate(name: str) -> tuple[bytes, bytes]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    # X.509 limits a common name to 64 characters.
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
-    begin, end = _ALWAYS
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key())
-    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
-    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-    form = serialization.PrivateFormat.PKCS8
-    return certificate, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())

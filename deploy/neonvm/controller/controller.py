@@ -16,9 +16,8 @@ from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.owners import is_owned_by, migration_of
 from deploy.neonvm.objects.phases import RUNNING, is_under_way
-from deploy.neonvm.objects.pods import runner_pod, usage_annotation
-from deploy.neonvm.objects.repeated import to_repeat
-from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
+from deploy.neonvm.objects.pods import runner_pod, to_repeat, usage_annotation
+from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers
 from deploy.neonvm.ports import GuestError, GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.backoff import Backoff
@@ -196,7 +195,7 @@ class NeonVmController:
     async def _carry_out(self, todo: VmPlan, facts: VmObservation, guest: Resizer | None) -> None:
         name, vm = name_of(facts.vm), facts.vm
         if todo.add_finalizer:
-            await self._set_finalizers(vm, [*_finalizers(vm), FINALIZER])
+            await self._set_finalizers(vm, [*finalizers_of(vm), FINALIZER])
         if guest is not None and todo.hold:
             # Hold before the status says so: readers of the status rely on no resize beginning.
             guest.hold()
@@ -218,7 +217,7 @@ class NeonVmController:
             # Before the finalizer goes: afterwards nobody would know about the address.
             await self._deps.guest_host.release_vm(name, uid_of(vm))
             self._restarts.pop(uid_of(vm), None)
-            await self._set_finalizers(vm, [finalizer for finalizer in _finalizers(vm) if finalizer != FINALIZER])
+            await self._set_finalizers(vm, other_finalizers(vm))
         if todo.wait_for_restart:
             wait = self._restarts[uid_of(vm)].not_before - self._deps.clock.now()
             # The pause may already be over, and an immediate retry would spin.
@@ -300,8 +299,3 @@ def _is_run_for(pod: Json, vm: Json) -> bool:
 
 def _has_failed(pod: Json | None, restarts: _Restarts) -> bool:
     return pod is not None and is_over(pod) and name_of(pod).name != restarts.counted
-
-
-def _finalizers(vm: Json) -> list[object]:
-    finalizers = child(vm, "metadata").get("finalizers")
-    return list(finalizers) if isinstance(finalizers, list) else []

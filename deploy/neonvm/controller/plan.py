@@ -15,7 +15,7 @@ from deploy.neonvm.objects.owners import is_owned_by
 from deploy.neonvm.objects.phases import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING
 from deploy.neonvm.objects.pod_limits import limits_say, within_limits
 from deploy.neonvm.objects.pods import MOVED, pod_end
-from deploy.neonvm.objects.vm_spec import FINALIZER, restarts
+from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, restarts
 from deploy.neonvm.ports import CPU, MEMORY, Acceleration, GuestPhase, GuestState
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, name_of, node_of, pod_phase, text, whole
@@ -91,8 +91,7 @@ class VmPlan:
 
 def plan(facts: VmObservation) -> VmPlan:
     """The actions due now; empty if all is well."""
-    finalizers = child(facts.vm, "metadata").get("finalizers")
-    has_finalizer = isinstance(finalizers, list) and FINALIZER in finalizers
+    has_finalizer = FINALIZER in finalizers_of(facts.vm)
     if is_leaving(facts.vm):
         return _leave(facts) if has_finalizer else VmPlan({})
     if not has_finalizer:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from deploy.neonvm.devices.plugin import DevicePlugin, present
+from deploy.neonvm.devices.plugin import Plugin, all_devices, present
 from deploy.neonvm.devices.registration import DeviceOffer, Registration
 from deploy.neonvm.devices.telemetry import DeviceTelemetry
 from protocol.runtime.clock import SystemClock
@@ -54,8 +54,10 @@ async def _run(options: argparse.Namespace) -> None:
     clock, stop, telemetry = SystemClock(), stop_on_signals(), DeviceTelemetry()
     # Called with each allocation: a module that is loaded later counts from then on.
     devices = functools.partial(present, options.devices)
-    plugin = DevicePlugin(options.count, devices, telemetry)
-    registration = Registration(DeviceOffer(options.resource, Path(options.folder)), plugin, clock, telemetry)
+    plugin = Plugin(options.count, functools.partial(all_devices, devices, telemetry))
+    registration = Registration(
+        DeviceOffer(options.resource, Path(options.folder)), plugin, clock, telemetry.registered
+    )
     telemetry.watch(options.devices, devices)
     telemetry.watch_registered(lambda: registration.is_registered)
     probes = probes_app("neonvm-devices", DESCRIPTION, lambda: _ready(registration), telemetry.page)

@@ -83,17 +83,12 @@ class Plugin:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
 
-class DevicePlugin(Plugin):
-    """Gives each container all devices of the node. ``devices``: the paths of those that there are now."""
-
-    def __init__(self, count: int, devices: Callable[[], Sequence[str]], telemetry: DeviceTelemetry) -> None:
-        super().__init__(count, self._all)
-        self._devices = devices
-        self._telemetry = telemetry
-
-    def _all(self, places: list[list[str]]) -> list[Grant]:
-        devices = list(self._devices())
-        self._telemetry.allocated(len(places))
-        LOG.info("allocated the node's devices to a pod", extra={"devices": devices, "containers": len(places)})
-        # The places are alike: which of them the kubelet has chosen does not matter.
-        return [Grant(devices)] * len(places)
+def all_devices(
+    devices: Callable[[], Sequence[str]], telemetry: DeviceTelemetry, places: list[list[str]]
+) -> list[Grant]:
+    """All devices of the node for each container. ``devices``: the paths of those that there are now."""
+    paths = list(devices())
+    telemetry.allocated(len(places))
+    LOG.info("allocated the node's devices to a pod", extra={"devices": paths, "containers": len(places)})
+    # The places are alike: which of them the kubelet has chosen does not matter.
+    return [Grant(paths)] * len(places)

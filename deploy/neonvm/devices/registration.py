@@ -7,9 +7,10 @@ again if the kubelet's socket is new or its own is missing.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Never, Protocol
+from typing import Final, Never
 
 import grpc
 
@@ -33,13 +34,6 @@ class RegistrationError(Exception):
     """The kubelet does not take the plugin, or its folder cannot be used."""
 
 
-class RegistrationCounter(Protocol):
-    """Counts attempts to register."""
-
-    def registered(self, outcome: str) -> None:
-        """An attempt has ended, as ``done`` or ``failed``."""
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceOffer:
     """The resource that is offered, and the folder of the kubelet's and its plugins' sockets."""
@@ -54,13 +48,16 @@ class DeviceOffer:
 
 
 class Registration:
-    """One plugin on one node. ``run`` works until cancelled."""
+    """One plugin on one node. ``run`` works until cancelled.
 
-    def __init__(self, offer: DeviceOffer, plugin: Plugin, clock: Clock, telemetry: RegistrationCounter) -> None:
+    ``registered`` gets the outcome of each attempt: ``done`` or ``failed``.
+    """
+
+    def __init__(self, offer: DeviceOffer, plugin: Plugin, clock: Clock, registered: Callable[[str], None]) -> None:
         self._offer = offer
         self._plugin = plugin
         self._clock = clock
-        self._telemetry = telemetry
+        self._count = registered
         self._server: grpc.aio.Server | None = None
         self._known: tuple[int, int] | None = None
         self._watched_at = Instant(0.0)
@@ -81,7 +78,7 @@ class Registration:
                     retries.succeeded()
                 except (RegistrationError, OSError) as error:
                     pause = retries.failed(self._clock.jitter())
-                    self._telemetry.registered("failed")
+                    self._count("failed")
                     LOG.warning("the kubelet does not take the plugin", extra={"reason": str(error)})
                 await self._clock.sleep(pause)
         finally:
@@ -126,7 +123,7 @@ class Registration:
                 await call(request, timeout=_REGISTER_SECONDS)
             except grpc.aio.AioRpcError as error:
                 raise RegistrationError(f"{error.code().name}: {error.details()}") from error
-        self._telemetry.registered("done")
+        self._count("done")
         LOG.info("registered", extra={"resource": self._offer.resource})
 
     async def _withdraw(self) -> None:

@@ -3,13 +3,12 @@
 What the kubelet calls a device is here a place for one pod: there are more of them than pods, so they limit nothing,
 and only let a pod ask for whatever the node has.
 """
-# ruff: noqa: N802 - names of the wire and of protobuf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -52,47 +51,16 @@ class Grant:
     mounts: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Many(Protocol):
-    """A repeated field."""
-
-    def add(self, **fields: str | bool) -> _Container:
-        """Appends one."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[_Container]: ...
-
-
-class _Container(Protocol):
-    """One container: what it asks for, or what it gets."""
-
-    devices: _Many
-    mounts: _Many
-    devices_ids: Sequence[str]
-
-
-class _Message(Protocol):
-    """Any of the messages, with the fields that are used of it."""
-
-    devices: _Many
-    container_requests: _Many
-    container_responses: _Many
-
-    def ParseFromString(self, serialized: bytes) -> int:
-        """Reads the bytes of the wire."""
-
-    def SerializeToString(self) -> bytes:
-        """The bytes on the wire."""
-
-
-def _message(name: str, **fields: str) -> _Message:
-    return cast("_Message", MESSAGES[name](**fields))
+def _message(name: str, **fields: str) -> Any:
+    # Any: the classes are made at run time, and no type knows their fields.
+    return MESSAGES[name](**fields)
 
 
 def registration(resource: str, endpoint: str) -> bytes:
     """Tells the kubelet that ``resource`` is offered at the socket ``endpoint``, a name in its folder."""
     # The endpoint is a bare name: the kubelet looks for it in its own folder of plugins.
-    return _message("RegisterRequest", version=VERSION, endpoint=endpoint, resource_name=resource).SerializeToString()
+    request = _message("RegisterRequest", version=VERSION, endpoint=endpoint, resource_name=resource)
+    return bytes(request.SerializeToString())
 
 
 def listed(count: int) -> bytes:
@@ -100,7 +68,7 @@ def listed(count: int) -> bytes:
     places = _message("ListAndWatchResponse")
     for number in range(count):
         places.devices.add(ID=f"{_PLACE}{number}", health="Healthy")
-    return places.SerializeToString()
+    return bytes(places.SerializeToString())
 
 
 def is_place(name: str) -> bool:
@@ -129,4 +97,4 @@ def allocation(grants: Iterable[Grant]) -> bytes:
         for inside, outside in grant.mounts.items():
             # Read-only, so that a pod can leave nothing on the node.
             container.mounts.add(container_path=inside, host_path=outside, read_only=True)
-    return response.SerializeToString()
+    return bytes(response.SerializeToString())

@@ -12,9 +12,8 @@ from typing import Final
 
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_executor import MigrationExecutor, bandwidth_of
-from deploy.neonvm.migration.migration_facts import MoveFacts
+from deploy.neonvm.migration.migration_facts import MoveFacts, pod_on
 from deploy.neonvm.migration.migration_plan import plan_migration, waits_for_guests
-from deploy.neonvm.migration.migration_texts import pod_on
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.phases import RUNNING, has_remains, is_under_way

@@ -10,9 +10,8 @@ from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_facts import WAITS, MigrationPlan, MoveFacts
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
-from deploy.neonvm.objects.same_guest import with_guest_of
-from deploy.neonvm.objects.target_pod import target_pod
-from deploy.neonvm.objects.vm_spec import FINALIZER, machine_of
+from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
+from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers
 from deploy.neonvm.ports import TransferInfo, TransferLimits
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.conditions import stamped
@@ -68,7 +67,7 @@ class MigrationExecutor:
             # Before the finalizer goes, so that the outcome is never lost.
             await self._tell(facts)
         if todo.remove_finalizer:
-            await self._let_go(migration)
+            await self._patch(migration, {"finalizers": other_finalizers(migration)})
         elif remaining > 0:
             # No event tells that the time is up.
             self._requeue(_vm_of(migration), remaining)
@@ -78,12 +77,7 @@ class MigrationExecutor:
         owners = items(migration, "metadata", "ownerReferences")
         if vm is not None and not is_owned_by(migration, vm):
             owners = [*owners, owner_reference(VIRTUAL_MACHINES, vm, controller=False)]
-        await self._patch(migration, {"finalizers": [*_finalizers(migration), FINALIZER], "ownerReferences": owners})
-
-    async def _let_go(self, migration: Json) -> None:
-        await self._patch(
-            migration, {"finalizers": [finalizer for finalizer in _finalizers(migration) if finalizer != FINALIZER]}
-        )
+        await self._patch(migration, {"finalizers": [*finalizers_of(migration), FINALIZER], "ownerReferences": owners})
 
     async def _patch(self, migration: Json, metadata: Json) -> None:
         # A merge patch replaces whole lists, so it must only apply to the version that was read.
@@ -139,7 +133,9 @@ class MigrationExecutor:
             return  # the watch lags: without the target's pod, the move could give up a guest that runs there
         # A move that must end is taken up even if its spec has become invalid since.
         bandwidth = Bytes.parse(_DEFAULT_BANDWIDTH) if facts.fault else bandwidth_of(migration)
-        limits = TransferLimits(_DOWNTIME, bandwidth, remaining, _auto_converge(migration))
+        # The API's default is true.
+        auto_converge = child(migration, "spec").get("autoConverge") is not False
+        limits = TransferLimits(_DOWNTIME, bandwidth, remaining, auto_converge)
 
         async def send(progress: Callable[[TransferInfo], None]) -> TransferInfo:
             return await guest_host.send(source, target, limits, progress)
@@ -200,19 +196,9 @@ def bandwidth_of(migration: Json) -> Bytes:
     return Bytes.parse(bandwidth if isinstance(bandwidth, (int, str)) else _DEFAULT_BANDWIDTH)
 
 
-def _auto_converge(migration: Json) -> bool:
-    # The API's default is true.
-    return child(migration, "spec").get("autoConverge") is not False
-
-
 def _pod_of(migration: Json, end: str) -> ObjectName:
     return ObjectName(name_of(migration).namespace, text(migration, "status", f"{end}PodName"))
 
 
 def _vm_of(migration: Json) -> ObjectName:
     return ObjectName(name_of(migration).namespace, text(migration, "spec", "vmName"))
-
-
-def _finalizers(migration: Json) -> list[object]:
-    finalizers = child(migration, "metadata").get("finalizers")
-    return list(finalizers) if isinstance(finalizers, list) else []

@@ -1,4 +1,4 @@
-"""The input and the output of a migration's plan (pure)."""
+"""The input and the output of a migration's plan, and its texts that people read in conditions and events (pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Final
 
 from deploy.neonvm.ports import PodRole
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.objects import Json, name_of, node_of, text, whole
 
 CANCELLED: Final = "Cancelled"
 """The reason of a migration, or a move, that was cancelled."""
@@ -88,3 +89,30 @@ class MigrationPlan:
     delete_target: bool = False
     tell: bool = False
     remove_finalizer: bool = False
+
+
+def pod_on(pod: Json) -> str:
+    """A pod and its node."""
+    return f"pod {name_of(pod).name} on {node_of(pod) or 'no node'}"
+
+
+def time_of(migration: Json) -> str:
+    """Duration limit of the migration."""
+    return f"{whole(migration, 'spec', 'completionTimeout')} s"
+
+
+def why_unplaced(target: Json | None) -> str:
+    """The scheduler's reason for a target without a node; empty before it has one."""
+    condition = condition_of(target or {}, "PodScheduled")
+    why = text(condition, "message") if text(condition, "status") == "False" else ""
+    return f"no node takes the target pod: {why}" if why else ""
+
+
+def figures(transfer: TransferState) -> str:
+    """The numbers that people ask for, as far as they are known."""
+    info = dict(transfer.info)
+    ram = info.get("ram")
+    if not info or not isinstance(ram, dict):
+        return ""
+    mebibytes = int(ram.get("transferred", 0)) >> 20  # bytes to MiB
+    return f" in {info['totalTimeMs']} ms, standing still for {info['downtimeMs']} ms, {mebibytes} MiB sent"

@@ -17,8 +17,11 @@ from deploy.neonvm.migration.migration_facts import (
     MigrationPlan,
     MoveFacts,
     Sending,
+    figures,
+    pod_on,
+    time_of,
+    why_unplaced,
 )
-from deploy.neonvm.migration.migration_texts import figures, pod_on, time_of, why_unplaced
 from deploy.neonvm.objects.owners import is_owned_by
 from deploy.neonvm.objects.phases import (
     ENDED,

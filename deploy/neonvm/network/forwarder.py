@@ -10,8 +10,8 @@ import socket
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final
 
-from deploy.neonvm.network.serving import Serving
 from deploy.neonvm.network.sockets import listening, tcp_socket
+from protocol.runtime.serving.tcp_listener import TcpListener
 
 Dial = Callable[[str, int], Awaitable[socket.socket]]
 """Connects to a host and port inside the network; raises ``OSError``."""
@@ -24,7 +24,7 @@ class Forwarder:
 
     def __init__(self, dial: Dial) -> None:
         self._dial = dial
-        self._open: dict[Hashable, Serving] = {}
+        self._open: dict[Hashable, TcpListener] = {}
 
     async def open(self, target: str, port: int) -> int:
         """The loopback port that leads to ``target:port``."""
@@ -37,7 +37,7 @@ class Forwarder:
             async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 await _join(reader, writer, await dial())
 
-            self._open[key] = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
+            self._open[key] = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
         return self._open[key].port
 
     async def close(self) -> None:

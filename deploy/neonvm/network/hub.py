@@ -12,8 +12,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Final
 from deploy.neonvm.addressing import DAEMON_PORT, FLAT_PREFIX, METRICS_PORT
 from deploy.neonvm.network.addresses import AddressPool
 from deploy.neonvm.network.loopback import LoopbackNetwork
-from deploy.neonvm.network.sockets import listening, tcp_socket
+from deploy.neonvm.network.sockets import free_port
 from deploy.neonvm.ports import DaemonToken, GuestError, NetworkError, PodNetwork
 from deploy.neonvm.qemu.accelerator import QEMU
 from deploy.neonvm.qemu.machine import Hypervisor, Machine
@@ -39,33 +38,31 @@ _BASE: Final = (
 )  # fmt: skip
 
 
-class HubNetwork:
-    """A ``ClusterNetwork`` and ``PodSockets`` around a hub. ``why`` ends its description."""
+class HubNetwork(LoopbackNetwork):
+    """Loopback addresses for all but the guests, which are plugged into a hub. ``why`` ends its description."""
 
     def __init__(self, cluster: str, why: str, hypervisor: Hypervisor) -> None:
-        self._why = why
+        super().__init__(cluster, why)
         self._hypervisor = hypervisor
-        self._places = LoopbackNetwork(cluster, why)
         self._hub: Machine | None = None
         self._sockets = _socket_folder(cluster)
         # Every user of the machine reaches loopback addresses, so the daemons in guests ask for a word that only this
         # user can read.
         self._token = DaemonToken(secrets.token_hex(16), self._sockets / "token")
-        self._vms = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
+        self._flat = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
         self._cables = AddressPool("cables", "0.0.0.1", "0.0.255.255")
-        self._plugged: dict[ObjectName, PodNetwork] = {}
+        self._cabled: dict[ObjectName, PodNetwork] = {}
         self._exposed: dict[tuple[str, int], int] = {}
 
     @property
     def description(self) -> str:
         """One line for people."""
-        return f"nodes are ports of a hub, and {self._places.description.removeprefix('nodes are names and ')}"
+        return f"nodes are ports of a hub, and {super().description.removeprefix('nodes are names and ')}"
 
     async def up(self) -> None:
         """Starts the hub. Raises ``NetworkError`` and leaves nothing behind if it cannot."""
-        await self.down()
         try:
-            await self._places.up()
+            await super().up()
             _make_private(self._sockets)
             self._token.file.write_text(f"autoscale.token={self._token.word}")
             self._hub = await self._hypervisor.launch("the hub", _hub_command, self._sockets / "hub.log")
@@ -81,20 +78,16 @@ class HubNetwork:
         if self._hub is not None:
             await self._hub.end()
             self._hub = None
-        self._plugged.clear()
+        self._cabled.clear()
         self._exposed.clear()
         shutil.rmtree(self._sockets, ignore_errors=True)
-        await self._places.down()
-
-    async def add_node(self, node: str) -> None:
-        """Remembers the node's name; all share the hub."""
-        await self._places.add_node(node)
+        await super().down()
 
     async def add_pod(self, node: str, pod: ObjectName) -> PodNetwork:
         """A loopback address for the pod and a free end of cable for its guest."""
-        if pod in self._plugged:
-            return self._plugged[pod]
-        place = await self._places.add_pod(node, pod)
+        if pod in self._cabled:
+            return self._cabled[pod]
+        place = await super().add_pod(node, pod)
         self._cables.take(pod)
         cable = f"c{self._cables.number(pod)}"
         path = self._sockets / cable
@@ -107,40 +100,32 @@ class HubNetwork:
         except BaseException:
             with suppress(NetworkError):
                 await self._call("netdev_del", {"id": cable})
-            await self._places.remove_pod(pod)
+            await super().remove_pod(pod)
             self._cables.release(pod)
             raise
         # The flat interface is a cable to the hub; the private link is a user-mode network inside the guest's QEMU.
         ends = f"unix:{path}", self._forward(place)
-        self._plugged[pod] = replace(place, attachments=ends, token=self._token)
-        return self._plugged[pod]
+        self._cabled[pod] = replace(place, attachments=ends, token=self._token)
+        return self._cabled[pod]
 
     async def remove_pod(self, pod: ObjectName) -> None:
         """Pulls the pod's cable out of the hub."""
-        if self._plugged.pop(pod, None) is None:
+        if self._cabled.pop(pod, None) is None:
             return
         cable = f"c{self._cables.number(pod)}"
         await self._call("netdev_del", {"id": f"hub-{cable}"})
         await self._call("netdev_del", {"id": cable})
         (self._sockets / cable).unlink(missing_ok=True)
         self._cables.release(pod)
-        await self._places.remove_pod(pod)
+        await super().remove_pod(pod)
 
     async def vm_address(self, vm: ObjectName) -> str:
         """The VM's address on the flat network behind the hub; ``expose`` leads to it."""
-        return self._vms.take(vm)
+        return self._flat.take(vm)
 
     async def release_vm(self, vm: ObjectName) -> None:
         """Gives a VM's address back."""
-        self._vms.release(vm)
-
-    def control_enter(self) -> Sequence[str]:
-        """Nothing: the control plane runs on the machine itself."""
-        return ()
-
-    def port_for(self, port: int) -> int:
-        """As on loopback, where all but the guests' own addresses are."""
-        return self._places.port_for(port)
+        self._flat.release(vm)
 
     @staticmethod
     def _forward(place: PodNetwork) -> str:
@@ -150,9 +135,9 @@ class HubNetwork:
     async def expose(self, target: str, port: int) -> int:
         """A port on 127.0.0.1 that leads to ``target:port``, through the hub if that is a guest."""
         if ip_address(target).is_loopback:
-            return await self._places.expose(target, port)
+            return await super().expose(target, port)
         if (target, port) not in self._exposed:
-            free = _free_port()
+            free = free_port()
             order = f"hostfwd_add gateway tcp:127.0.0.1:{free}-{target}:{port}"
             complaint = await self._call("human-monitor-command", {"command-line": order})
             if complaint:
@@ -163,16 +148,8 @@ class HubNetwork:
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:
         """A connection to ``host:port``; a flat address is reached through the hub."""
         if ip_address(host).is_loopback:
-            return await self._places.connect(pod, host, port)
-        return await self._places.connect(pod, "127.0.0.1", await self.expose(host, port))
-
-    async def listen(self, pod: ObjectName | None, port: int) -> socket.socket:
-        """A listening socket on the pod's loopback address."""
-        return await self._places.listen(pod, port)
-
-    def announcing(self, pod: ObjectName, vm: str) -> AbstractContextManager[Callable[[], None]]:
-        """Does nothing: a hub sends every frame to all its ports, where frames for a guest that starts wait."""
-        return self._places.announcing(pod, vm)
+            return await super().connect(pod, host, port)
+        return await super().connect(pod, "127.0.0.1", await self.expose(host, port))
 
     async def _listens(self, cable: str, path: Path) -> None:
         """Returns once the hub waits at the end of a cable that is not plugged in yet. Each look asks the hub."""
@@ -220,9 +197,3 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700)
     except OSError as error:
         raise NetworkError(f"the folder for the hub's sockets cannot be made: {error}") from error
-
-
-def _free_port() -> int:
-    with listening(tcp_socket(), "127.0.0.1", 0) as probe:
-        port: int = probe.getsockname()[1]
-        return port

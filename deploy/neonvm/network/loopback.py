@@ -1,23 +1,24 @@
 """Pods as loopback addresses of the machine: for simulated guests, and for everything but the guests of a hub.
 
 Nodes are names only. A program in a pod is a program of the machine that binds its pod's own address, so the same port
-serves any number of pods.
+serves any number of pods. A program that listens on all addresses (a node_exporter on 9100, a Kubernetes node's API
+server on 6443) also takes its port on every loopback address: what is free is found out by trying.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
 from deploy.neonvm.addressing import METRICS_PORT, USUAL_PORTS
 from deploy.neonvm.network.addresses import AddressPool
-from deploy.neonvm.network.block import LoopbackBlock
 from deploy.neonvm.network.forwarder import Forwarder
-from deploy.neonvm.network.port_map import PortMap
-from deploy.neonvm.network.sockets import connected, listening, tcp_socket
+from deploy.neonvm.network.sockets import connected, listening, tcp_socket, who_listens
 from deploy.neonvm.ports import NetworkError, PodNetwork
 from protocol.messages import ObjectName
 
@@ -151,3 +152,102 @@ class LoopbackNetwork:
         if self._held is None:
             raise NetworkError("the network is not up")
         return self._held
+
+
+# Resolvers and the like use addresses in 127.0.x.x.
+_FIRST: Final = 64
+_BLOCKS: Final = 64
+
+
+class LoopbackBlock:
+    """A held block. ``close`` gives it back."""
+
+    def __init__(self, number: int, guard: socket.socket) -> None:
+        self._number = number
+        self._guard = guard
+
+    @classmethod
+    def claim(cls, cluster: str) -> LoopbackBlock:
+        """The first free block for ``cluster``. Raises ``NetworkError`` if 64 clusters run already."""
+        # The name picks the block that is tried first, so a cluster's addresses rarely change between runs.
+        start = int.from_bytes(hashlib.sha256(cluster.encode()).digest()[:2], "big")
+        for step in range(_BLOCKS):
+            number = _FIRST + (start + step) % _BLOCKS
+            try:
+                return cls(number, _named(f"autoscale.127.{number}"))
+            except OSError:
+                continue
+        raise NetworkError(
+            f"no block of loopback addresses is free (127.{_FIRST}.0.0 to 127.{_FIRST + _BLOCKS - 1}.255.255); "
+            f"end another local cluster first: autoscale local down"
+        )
+
+    def address(self, rest: str) -> str:
+        """The address of this block that ends in ``rest``, such as ``"0.1"``."""
+        return f"127.{self._number}.{rest}"
+
+    def close(self) -> None:
+        """Gives the block back."""
+        self._guard.close()
+
+
+def _named(name: str) -> socket.socket:
+    """A socket that holds ``name`` in this network namespace. Raises ``OSError`` if another one does."""
+    guard = socket.socket(socket.AF_UNIX)
+    try:
+        # An abstract socket: the kernel frees the name when the process ends, and no port is needed that another
+        # program may have taken.
+        guard.bind(f"\0{name}")
+    except BaseException:
+        guard.close()
+        raise
+    return guard
+
+
+_OTHERS: Final = range(61000, 65536)
+"""Above the ports that the kernel gives to outgoing connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortMap:
+    """``moved`` has the port that is used instead of each usual one that is taken, ``taken`` the program there."""
+
+    moved: Mapping[int, int]
+    taken: Mapping[int, str]
+
+    @classmethod
+    def tried(cls, address: str, usual: Iterable[int]) -> PortMap:
+        """The ports that are free at ``address``: none of our listeners has them. Raises ``NetworkError``."""
+        taken = {port: who_listens(port) for port in usual if not _is_free(address, port)}
+        # Lazily: usually no port is taken, and none has to be tried.
+        others = (port for port in _OTHERS if _is_free(address, port))
+        # Not strict: there may be too few free ports, which is reported below.
+        moved = dict(zip(taken, others, strict=False))
+        if missing := sorted(taken.keys() - moved.keys()):
+            raise NetworkError(f"port {missing[0]} is taken by {taken[missing[0]]}, and no other port is free")
+        return cls(moved, taken)
+
+    @property
+    def description(self) -> str:
+        """One line about what is used instead of what; empty if all is as usual."""
+        return "; ".join(
+            f"port {port} is taken by {who}: {self.moved[port]} instead" for port, who in self.taken.items()
+        )
+
+    def port_for(self, port: int) -> int:
+        """``port`` itself, or the one that is used instead of it."""
+        return self.moved.get(port, port)
+
+
+def _is_free(address: str, port: int) -> bool:
+    with tcp_socket() as trial:
+        try:
+            # As the real servers do, so that closed connections in TIME_WAIT do not count as a server.
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind((address, port))
+            trial.listen(1)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise NetworkError(f"nothing can listen at {address}:{port}: {error}") from error
+            return False
+    return True

@@ -16,6 +16,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final
 
 from deploy.neonvm.addressing import (
@@ -60,7 +61,7 @@ class NamespaceNetwork:
         self._vms = AddressPool("VMs", "10.100.128.0", "10.100.255.254")
         self._nodes: dict[str, int] = {}
         self._plugged: dict[ObjectName, tuple[str, PodNetwork]] = {}
-        self._forwarder = Forwarder(self._dial_control)
+        self._forwarder = Forwarder(partial(self.connect, None))
 
     @property
     def description(self) -> str:
@@ -200,9 +201,6 @@ class NamespaceNetwork:
 
         with raw:
             yield announce
-
-    async def _dial_control(self, host: str, port: int) -> socket.socket:
-        return await self.connect(None, host, port)
 
     async def _make(self, place: str, upstream: str, port: str, more: Sequence[str], bridge: str = "br0") -> None:
         """A namespace whose bridge is joined to ``bridge`` of ``upstream``; removed again if that fails."""

@@ -1,13 +1,19 @@
-"""Sockets of the machine's own network, connected and listening."""
+"""Sockets of the machine's own network, connected and listening, and who has taken a port.
+
+/proc/net/tcp and /proc/net/tcp6 list the sockets that listen, and /proc/PID/fd shows whose they are; only root may read
+that of other users' processes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
-
-from deploy.neonvm.network.listeners import who_listens
 
 _BACKLOG: Final = 128
 
@@ -42,8 +48,56 @@ def listening(unbound: socket.socket, host: str, port: int) -> socket.socket:
     return unbound
 
 
+def free_port() -> int:
+    """A port of 127.0.0.1 that is free now, for a program that binds it a moment later."""
+    with listening(tcp_socket(), "127.0.0.1", 0) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def tcp_socket() -> socket.socket:
     """A non-blocking TCP socket in the machine's own network."""
     tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     tcp.setblocking(False)
     return tcp
+
+
+# TCP_LISTEN of the kernel, in hexadecimal as its tables have it.
+_LISTEN: Final = "0A"
+_SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
+
+
+def inodes_listening(table: str, port: int) -> Iterator[str]:
+    """The sockets of one of the kernel's tables that listen on ``port``, on whatever address (pure)."""
+    # The first line is the table's head.
+    for line in table.splitlines()[1:]:
+        words = line.split()
+        if len(words) > 9 and words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port:
+            yield words[9]
+
+
+def who_listens(port: int, proc: Path = Path("/proc")) -> str:
+    """The program that listens on ``port`` as ``name (pid N)``; how to find it if that cannot be seen."""
+    wanted = set[str]()
+    for name in ("tcp", "tcp6"):
+        table = proc / "net" / name
+        # There is no tcp6 on a machine without IPv6.
+        if table.exists():
+            wanted.update(inodes_listening(table.read_text(), port))
+    process = next((folder for folder in proc.glob("[0-9]*") if wanted and _has_socket(folder, wanted)), None)
+    if process is not None:
+        # It may have ended meanwhile.
+        with suppress(OSError):
+            return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+    return f"another program, which this names: sudo ss -ltnp 'sport = :{port}'"
+
+
+def _has_socket(process: Path, inodes: set[str]) -> bool:
+    try:
+        for descriptor in (process / "fd").iterdir():
+            match = _SOCKET.fullmatch(str(descriptor.readlink()))
+            if match is not None and match[1] in inodes:
+                return True
+    except OSError:
+        return False  # it has ended, or belongs to another user
+    return False

@@ -46,13 +46,10 @@ def own_resources(wanted: Json) -> Json:
     """The resources that a VM may ask for itself: places on nodes are taken for it, one of each."""
     # Whoever takes all places of a node keeps other VMs off it.
     allowed = {
-        part: {key: value for key, value in child(wanted, part).items() if not _is_place(key)} for part in _AMOUNTS
+        part: {key: value for key, value in child(wanted, part).items() if not key.startswith(PLACES)}
+        for part in _AMOUNTS
     }
     return {**wanted, **{part: amounts for part, amounts in allowed.items() if part in wanted}}
-
-
-def _is_place(resource: str) -> bool:
-    return resource.startswith(PLACES)
 
 
 def _is_readable(variable: Json) -> bool:

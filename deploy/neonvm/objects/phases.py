@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.neonvm.objects.vm_spec import FINALIZER
-from protocol.kubernetes.objects import Json, child, text
+from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of
+from protocol.kubernetes.objects import Json, text
 
 PENDING: Final = "Pending"
 RUNNING: Final = "Running"
@@ -33,6 +33,5 @@ def has_remains(migration: Json) -> bool:
 
 def is_held(migration: Json) -> bool:
     """Return True if the migration still carries the runtime's finalizer."""
-    finalizers = child(migration, "metadata").get("finalizers")
     # The finalizer is removed once the move has left nothing behind.
-    return isinstance(finalizers, list) and FINALIZER in finalizers
+    return FINALIZER in finalizers_of(migration)

@@ -13,7 +13,7 @@ from deploy.neonvm.addressing import GUEST_DAEMON_PORT, METRICS_PORT, MONITOR_PO
 from deploy.neonvm.objects.init_containers import IMAGES, init_container, own_resources
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import is_runner
-from deploy.neonvm.objects.same_guest import DISK
+from deploy.neonvm.objects.target_pod import DISK
 from deploy.neonvm.objects.vm_spec import own_ports, password_secret
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, whole
 from protocol.names import (
@@ -71,7 +71,8 @@ class RunnerForm:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "tolerations": [*items(spec, "tolerations"), *_TOLERATIONS],
-            "terminationGracePeriodSeconds": _grace(vm) or spec.get("terminationGracePeriodSeconds"),
+            "terminationGracePeriodSeconds": whole(vm, "spec", "terminationGracePeriodSeconds")
+            or spec.get("terminationGracePeriodSeconds"),
             "securityContext": self.pod_security,
             # The disk is copied before the VM's own init containers run. Native sidecars start last.
             "initContainers": [_disk_copier(vm), *own_containers, *agents],
@@ -215,10 +216,6 @@ def _agent(plain: Json) -> Json:
         "env": [*variables, *({"name": name, "value": value} for name, value in _GUEST_AT.items())],
         "volumeMounts": [*items(plain, "volumeMounts"), mount],
     }
-
-
-def _grace(vm: Json) -> int:
-    return whole(vm, "spec", "terminationGracePeriodSeconds")
 
 
 def _disk_copier(vm: Json) -> Json:

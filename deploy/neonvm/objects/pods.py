@@ -1,4 +1,8 @@
-"""The runner pod of a VirtualMachine (pure)."""
+"""The runner pod of a VirtualMachine (pure).
+
+It repeats some labels and annotations of its VM, because NeonVM's own scheduler reads pods alone. Our own permits stay
+on the VM: nobody reads them on the pod.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,19 @@ import json
 from typing import Final
 
 from deploy.neonvm.objects.owners import owner_reference
-from deploy.neonvm.objects.repeated import present, repeated_annotations
 from protocol.kubernetes.objects import Json, annotations_of, child, items, labels_of, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.names import (
+    ANNOTATION_APPROVED,
     ANNOTATION_BOUNDS,
     ANNOTATION_CONFIG,
+    ANNOTATION_OVERCOMMIT,
+    ANNOTATION_REQUESTED,
+    ANNOTATION_RESOURCES,
+    ANNOTATION_SCALING_UNIT,
     ANNOTATION_USAGE,
+    AUTO_MIGRATION,
+    LABEL_ALWAYS_MIGRATE,
     LABEL_ENABLED,
     LABEL_VM_NAME,
     RUNNER_CONTAINER,
@@ -62,7 +72,8 @@ def runner_pod(vm: Json, pod_name: str, use: Resources, sidecar: bool) -> Json:
     labels: Json = {**labels_of(vm), LABEL_VM_NAME: vm_name.name}
     # Only these: other annotations of a VM, such as kubectl's, mean nothing on a pod.
     annotations: Json = {key: value for key, value in annotations_of(vm).items() if key in _COPIED_ANNOTATIONS}
-    annotations |= {ANNOTATION_USAGE: usage_annotation(use), **present(repeated_annotations(vm))}
+    annotations[ANNOTATION_USAGE] = usage_annotation(use)
+    annotations |= {key: value for key, value in repeated_annotations(vm).items() if value is not None}
     carried: Json = {key: spec[key] for key in ("nodeSelector", "affinity", "tolerations") if spec.get(key)}
     return {
         "apiVersion": "v1",
@@ -113,3 +124,53 @@ def _arguments(vm: Json) -> list[str]:
 def has_agent(pod: Json) -> bool:
     """Return True if the pod carries an agent of its own."""
     return any(text(container, "name") == AGENT for container in items(pod, "spec", "containers"))
+
+
+_LABELS: Final = (LABEL_ENABLED, AUTO_MIGRATION, LABEL_ALWAYS_MIGRATE)
+_ANNOTATIONS: Final = (ANNOTATION_SCALING_UNIT, ANNOTATION_REQUESTED, ANNOTATION_APPROVED)
+
+
+def repeated_annotations(vm: Json) -> dict[str, str | None]:
+    """The annotations that a VM's pod must have, by name; None for one that it must not have."""
+    overcommit = child(vm, "spec", "overcommit")
+    return {
+        # NeonVM's scheduler writes an agent's request and its grant on the VM, and answers the agent once the pod has
+        # the same.
+        **{name: annotations_of(vm).get(name) for name in _ANNOTATIONS},
+        # NeonVM's scheduler panics if a VM's pod lacks it.
+        ANNOTATION_RESOURCES: _text(_sizes(child(vm, "spec", "guest"))),
+        ANNOTATION_OVERCOMMIT: _text(overcommit) if overcommit else None,
+    }
+
+
+def to_repeat(vm: Json, pod: Json) -> Json:
+    """The metadata in which ``pod`` differs from its ``vm``, as a merge patch has it; empty if it does not."""
+    wanted, labels, annotations = labels_of(vm), labels_of(pod), annotations_of(pod)
+    differing = {
+        # A None in a merge patch removes the key.
+        "labels": {name: wanted.get(name) for name in _LABELS if labels.get(name) != wanted.get(name)},
+        "annotations": {
+            name: value for name, value in repeated_annotations(vm).items() if annotations.get(name) != value
+        },
+    }
+    return {kind: values for kind, values in differing.items() if values}
+
+
+def _sizes(guest: Json) -> Json:
+    """CPU and memory with the defaults that ``parse_virtual_machine`` fills in."""
+    return {
+        "cpus": _range(child(guest, "cpus")),
+        "memorySlots": _range(child(guest, "memorySlots")),
+        "memorySlotSize": guest.get("memorySlotSize", "1Gi"),
+    }
+
+
+def _range(found: Json) -> Json:
+    least = found.get("min", 1)
+    use = found.get("use", least)
+    return {"min": least, "max": found.get("max", use), "use": use}
+
+
+def _text(found: Json) -> str:
+    # Compact, as Go's encoder writes it.
+    return json.dumps(found, separators=(",", ":"))

@@ -14,7 +14,7 @@ from deploy.neonvm.addressing import MIGRATION_PORT, MONITOR_PORT, QMP_PORT, RUN
 from protocol.kubernetes.objects import Json, JsonObject, child, labels_of, name_of
 from protocol.kubernetes.resources import NETWORK_POLICIES, Resource
 from protocol.names import LABEL_VM_NAME
-from scheduler_plugin.groups.objects.target_pods import selects
+from scheduler_plugin.groups.objects.pods import selects
 
 NAME: Final = "neonvm-runners"
 CONTROLLER: Final = "neonvm-controller"
@@ -104,7 +104,8 @@ def policy_todo(
     ``others`` says that policies of other kinds may select its pods.
     """
     # A pod has the labels that its VM had when it was made, and those that people and webhooks gave it.
-    labels = [*map(_pod_labels, vms), *map(labels_of, pods)]
+    of_vms = [{**labels_of(vm), LABEL_VM_NAME: name_of(vm).name} for vm in vms]
+    labels = [*of_vms, *map(labels_of, pods)]
     # The policies are iterated several times below.
     policy_list = list(policies)
     own = next((policy for policy in policy_list if is_ours(policy)), None)
@@ -143,10 +144,6 @@ def selects_ingress(policy: JsonObject, labels: Mapping[str, str]) -> bool:
     types = child(policy, "spec").get("policyTypes") or ["Ingress"]
     # An empty selector selects all pods of the namespace.
     return isinstance(types, list) and "Ingress" in types and (not any(selector.values()) or selects(selector, labels))
-
-
-def _pod_labels(vm: JsonObject) -> dict[str, str]:
-    return {**labels_of(vm), LABEL_VM_NAME: name_of(vm).name}
 
 
 def _program(home: str, name: str) -> Json:

@@ -11,6 +11,17 @@ from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 FINALIZER = "vm.neon.tech/finalizer"
 
 
+def finalizers_of(source: Json) -> list[object]:
+    """The finalizers of a VM or migration."""
+    finalizers = child(source, "metadata").get("finalizers")
+    return list(finalizers) if isinstance(finalizers, list) else []
+
+
+def other_finalizers(source: Json) -> list[object]:
+    """The same without the runtime's."""
+    return [finalizer for finalizer in finalizers_of(source) if finalizer != FINALIZER]
+
+
 def machine_of(vm: Json) -> VirtualMachine:
     """The machine that ``vm`` describes. Raises ``InvalidObjectError`` with the path of the field."""
     # Narrower bounds for autoscaling do not change the hardware.

@@ -81,7 +81,8 @@ async def _run(options: argparse.Namespace) -> None:
         network = NodeNetwork(place, deps)
         sockets = TapSockets(options.folder, network.serve)
         plugin = Plugin(COUNT, partial(grants, sockets))
-        registration = Registration(DeviceOffer(FLAT_RESOURCE, options.device_plugins), plugin, clock, telemetry)
+        offer = DeviceOffer(FLAT_RESOURCE, options.device_plugins)
+        registration = Registration(offer, plugin, clock, telemetry.registered)
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(informer.run()) for informer in caches.values()]
             background += [tasks.create_task(network.run()), tasks.create_task(_offer(network, sockets, registration))]

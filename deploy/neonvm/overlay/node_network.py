@@ -104,18 +104,9 @@ class NodeNetwork:
             except (NetworkError, msgspec.DecodeError) as error:
                 self.reason, pause = str(error), _AGAIN
                 LOG.warning("flat network not kept up; no taps are handed out", extra={"reason": str(error)})
-            await self._wait(pause)
-
-    async def _wait(self, pause: Seconds) -> None:
-        waits = asyncio.ensure_future(self._deps.clock.sleep(pause))
-        changes = asyncio.ensure_future(self._changed.wait())
-        try:
-            await asyncio.wait((waits, changes), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waits.cancel()
-            changes.cancel()
-        # Changes come in bursts: one round follows all of them.
-        await self._deps.clock.sleep(_SETTLED)
+            await self._deps.clock.wait(self._changed, Instant(self._deps.clock.now() + pause))
+            # Changes come in bursts: one round follows all of them.
+            await self._deps.clock.sleep(_SETTLED)
 
     async def renew(self) -> None:
         """Makes what is missing, and follows the API. Raises ``NetworkError``."""

@@ -78,11 +78,9 @@ def taps_in(links: Iterable[Mapping[str, object]]) -> dict[str, str]:
     """The address that is noted on each tap of this node; empty for one of an earlier version."""
     aliases = {str(link.get("ifname")): str(link.get("ifalias", "")) for link in links}
     # Only names of the exact length are ours: others may begin with the same letters.
-    return {name: alias for name, alias in aliases.items() if _is_tap(name)}
-
-
-def _is_tap(name: str) -> bool:
-    return len(name) == _LONGEST_NAME and name.startswith(TAP_PREFIX)
+    return {
+        name: alias for name, alias in aliases.items() if len(name) == _LONGEST_NAME and name.startswith(TAP_PREFIX)
+    }
 
 
 def tap_name(pod_uid: str) -> str:
@@ -96,15 +94,11 @@ def peers(nodes: Iterable[Json], here: str) -> dict[str, frozenset[str]]:
         name_of(node).name: frozenset(
             address
             for entry in items(node, "status", "addresses")
-            if _is_internal(entry) and is_v4(address := text(entry, "address"))
+            if text(entry, "type") == "InternalIP" and is_v4(address := text(entry, "address"))
         )
         for node in nodes
         if name_of(node).name != here
     }
-
-
-def _is_internal(address: Mapping[str, object]) -> bool:
-    return address.get("type") == "InternalIP"
 
 
 def forwarding(

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
@@ -36,8 +36,11 @@ _OURS: Final = (DEAF, HAND, HOLD, TAKE)
 """In this order they are removed: what ``hold`` has goes to its guest once ``hand`` is gone."""
 
 
-class FrameHandover(Protocol):
-    """Keeps frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``."""
+class FrameHandover:
+    """Keeps frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``.
+
+    This one keeps none: senders must repeat the frames that are not read.
+    """
 
     async def prepare(self) -> None:
         """Prepares before the move. If that fails, senders must repeat the frames that are not read."""
@@ -50,22 +53,6 @@ class FrameHandover(Protocol):
 
     async def finish(self) -> None:
         """The target has the guest, and its source has ended."""
-
-
-class NoHandover:
-    """Senders must repeat the frames that are not read."""
-
-    async def prepare(self) -> None:
-        """Nothing."""
-
-    async def divert(self) -> None:
-        """Nothing."""
-
-    async def restore(self) -> None:
-        """Nothing."""
-
-    async def finish(self) -> None:
-        """Nothing."""
 
 
 class SourceFilters:
@@ -108,7 +95,7 @@ class SourceFilters:
         await _clear(self._machine)
 
 
-class DirectHandover:
+class DirectHandover(FrameHandover):
     """From one QEMU to another on the same machine."""
 
     def __init__(self, source: Machine, target: Machine, clock: Clock, held_for: Seconds) -> None:
@@ -182,3 +169,38 @@ def _has_read_all(chardevs: object) -> bool:
     ours = _named(chardevs, "label").get(SOCKET)
     # A socket whose other end is gone counts as disconnected once nothing is left to be read.
     return ours is None or str(ours.get("filename", "")).startswith("disconnected")
+
+
+_SETTLED_WITHIN: Final = 0.5
+"""Seconds; frames are not worth a longer standstill."""
+
+
+class FrameLead:
+    """``to_source`` and ``to_target`` redirect the network; ``frames`` takes care of what went to the source unread."""
+
+    def __init__(self, to_source: Callable[[], None], to_target: Callable[[], None], frames: FrameHandover) -> None:
+        self._to_source = to_source
+        self._to_target = to_target
+        self._frames = frames
+        self._is_away = False
+        self._diverting: asyncio.Task[None] | None = None
+
+    def away(self) -> None:
+        """The guest has stopped: in this instant, and once."""
+        if not self._is_away:
+            self._is_away = True
+            # Synchronously, before anything is awaited: each lost frame costs its sender a fifth of a second.
+            self._to_target()
+            self._diverting = asyncio.ensure_future(self._frames.divert())
+
+    def back(self) -> None:
+        """The guest goes on where it was, or will."""
+        if self._is_away:
+            self._is_away = False
+            self._to_source()
+
+    async def settled(self) -> None:
+        """Returns once all frames that the source had are on their way."""
+        if self._diverting is not None:
+            # `wait` does not cancel the task: frames may still follow after the time-out.
+            await asyncio.wait((self._diverting,), timeout=_SETTLED_WITHIN)

@@ -9,7 +9,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -175,7 +175,7 @@ class QemuGuest:
         """
         if not MilliCpu(0) < use <= self._spec.cpu_max:
             raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
-        answer = await self._ask("PUT", "/cpu", str(use.value), _SWITCH_SECONDS)
+        answer = await self.ask("PUT", "/cpu", str(use.value), _SWITCH_SECONDS)
         # A booting guest refuses: it was started with exactly what it may use.
         if answer.status != 200:
             raise GuestError(f"{self._spec.vm}: the guest refused {use} CPU: {answer.text}")
@@ -207,7 +207,7 @@ class QemuGuest:
             await self._send_password()
 
     async def _send_password(self) -> None:
-        answer = await self._ask("PUT", "/password", self.password)
+        answer = await self.ask("PUT", "/password", self.password)
         if answer.status != 200:
             raise GuestError(f"{self._spec.vm}: {answer.text}")
 
@@ -245,14 +245,6 @@ class QemuGuest:
         if machine is None:
             raise GuestError(f"{self._spec.vm}: the guest has stopped")
         return machine
-
-    async def command(self, name: str, arguments: dict[str, object] | None = None) -> object:
-        """One command of its QEMU's monitor. Raises ``GuestError``."""
-        return await self.machine.call(name, arguments)
-
-    async def ask(self, method: str, path: str, seconds: float = _ASK_SECONDS) -> DaemonResponse:
-        """One question to the daemon in the guest. Raises ``GuestError``."""
-        return await self._ask(method, path, seconds=seconds)
 
     async def stop(self) -> None:
         """Ends QEMU; the disk stays, and so does a log that says something. Returns when the process is gone."""
@@ -310,7 +302,10 @@ class QemuGuest:
             raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, story)
         try:
             # Opened before the move, because at the stop of the guest there is no time for it.
-            here, there = (held.enter_context(guest._announcing()) for guest in (self, target))
+            announcing = self._made_by.sockets.announcing
+            here, there = (
+                held.enter_context(announcing(guest._spec.pod, guest._spec.address)) for guest in (self, target)
+            )
         except NetworkError as error:
             raise self._refused(str(error)) from error
         if self._made_by.accelerator.is_emulated:
@@ -335,9 +330,6 @@ class QemuGuest:
     def _refused(self, why: str) -> TransferError:
         return TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self._spec.vm}: {why}")
 
-    def _announcing(self) -> AbstractContextManager[Callable[[], None]]:
-        return self._made_by.sockets.announcing(self._spec.pod, self._spec.address)
-
     def _alive(self) -> Machine | None:
         return self._machine if self._machine is not None and self._machine.alive else None
 
@@ -356,12 +348,12 @@ class QemuGuest:
         try:
             if self.password:  # a standby needs it to copy its primary, and is ready only then
                 await self._send_password()
-            return (await self._ask("GET", "/ready", seconds=_READY_SECONDS)).status == 200
+            return (await self.ask("GET", "/ready", seconds=_READY_SECONDS)).status == 200
         except GuestError:
             return False
 
     async def _cpu(self) -> MilliCpu:
-        answer = await self._ask("GET", "/cpu")
+        answer = await self.ask("GET", "/cpu")
         cpu = self._said(answer) if answer.status == 200 else None
         if cpu is None:
             raise GuestError(f"{self._spec.vm}: the guest cannot say its CPU: {answer.text}")
@@ -376,7 +368,7 @@ class QemuGuest:
         self._cpu_had = MilliCpu(int(answer.text))
         return self._cpu_had
 
-    async def _ask(self, method: str, path: str, body: str = "", seconds: float = _ASK_SECONDS) -> DaemonResponse:
+    async def ask(self, method: str, path: str, body: str = "", seconds: float = _ASK_SECONDS) -> DaemonResponse:
         """One question to the daemon in the guest, from inside its pod. Raises ``GuestError``."""
         if self._alive() is None:
             raise GuestError(f"{self._spec.vm}: the guest has stopped")

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
-from deploy.neonvm.qemu.frame_handover import FrameHandover
-from deploy.neonvm.qemu.frame_lead import FrameLead
+from deploy.neonvm.qemu.frame_handover import FrameHandover, FrameLead
 from deploy.neonvm.qemu.handover import (
     HELD_BY_THE_MOVE,
     HandoverStep,
@@ -34,7 +33,7 @@ from deploy.neonvm.qemu.transfer_report import (
     parse_run_state,
     transfer_info,
 )
-from deploy.neonvm.qemu.wire import Arbiter, Decided, OwnDecision, SocketPair, Wire
+from deploy.neonvm.qemu.wire import Arbiter, Decided, Wire
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
@@ -71,9 +70,9 @@ class TransferEndpoints:
     clock: Clock
     lead_to_source: Callable[[], None]
     lead_to_target: Callable[[], None]
-    frames: FrameHandover
-    wire: Wire = field(default_factory=SocketPair)
-    arbiter: Arbiter = field(default_factory=OwnDecision)
+    frames: FrameHandover = field(default_factory=FrameHandover)
+    wire: Wire = field(default_factory=Wire)
+    arbiter: Arbiter = field(default_factory=Arbiter)
 
 
 class Transfer:

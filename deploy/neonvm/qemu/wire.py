@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from deploy.neonvm.qemu.machine import Machine
 
@@ -25,36 +25,8 @@ class Route:
     outgoing: Mapping[str, object]
 
 
-class Wire(Protocol):
-    """The connection that carries the bytes."""
-
-    async def open(self, source: Machine, target: Machine) -> Route:
-        """Prepares both ends. Raises ``GuestError``."""
-
-
-class Decided(StrEnum):
-    """The end that goes on."""
-
-    OPEN = "open"
-    GIVEN = "given"
-    KEPT = "kept"
-
-
-class Arbiter(Protocol):
-    """Arbiter of which end goes on after a move. Raises ``GuestError`` if the decision is unknown."""
-
-    async def decided(self) -> Decided:
-        """The decision."""
-
-    async def give(self) -> Decided:
-        """Decides for the target, if nothing was decided before."""
-
-    async def keep(self) -> Decided:
-        """Decides for the source, if nothing was decided before."""
-
-
-class SocketPair:
-    """A ``Wire`` within one machine: there is no address to find or to clean up."""
+class Wire:
+    """The connection that carries the bytes. This one is within one machine, and has no address to find or clean up."""
 
     async def open(self, source: Machine, target: Machine) -> Route:
         """Gives each process one end. Raises ``GuestError``."""
@@ -66,19 +38,29 @@ class SocketPair:
         return Route(f"fd:{_ENDS}", {"uri": f"fd:{_ENDS}"})
 
 
-class OwnDecision:
-    """An ``Arbiter`` for one process that owns both machines: they do not outlive it, so nothing else decides, and the
-    guest is taken back from a target that would not run.
+class Decided(StrEnum):
+    """The end that goes on."""
+
+    OPEN = "open"
+    GIVEN = "given"
+    KEPT = "kept"
+
+
+class Arbiter:
+    """Decides which end goes on after a move. Raises ``GuestError`` if the decision is unknown.
+
+    This one is for a process that owns both machines: they do not outlive it, so nothing else decides, and the guest is
+    taken back from a target that would not run.
     """
 
     async def decided(self) -> Decided:
-        """Nothing: each move begins and ends in this process."""
+        """The decision; here each move begins and ends in this process."""
         return Decided.OPEN
 
     async def give(self) -> Decided:
-        """The target may run."""
+        """Decides for the target, if nothing was decided before."""
         return Decided.GIVEN
 
     async def keep(self) -> Decided:
-        """The source may go on."""
+        """Decides for the source, if nothing was decided before."""
         return Decided.KEPT

@@ -13,10 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import httpx2 as httpx
-
 from deploy.kube.informer import Informer, ObjectChange
-from deploy.neonvm.access.connections import RunnerPlace
+from deploy.neonvm.access.connections import AskRunner, RunnerPlace
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.objects.owners import migration_of
@@ -29,7 +27,6 @@ from deploy.neonvm.ports import (
     TransferInfo,
     TransferLimits,
 )
-from deploy.neonvm.qemu.frame_handover import NoHandover
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.looks import Looks
@@ -40,6 +37,7 @@ from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
 from deploy.neonvm.remote.runner_client import OPEN, RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
 from protocol.backoff import Backoff
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, pod_phase, text, uid_of
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
@@ -61,12 +59,6 @@ it has booted, hangs or is back: such a change is a reason to look.
 """
 
 _log = logging.getLogger(__name__)
-_ROLES: Final = {
-    GuestPhase.BOOTING: PodRole.BOOTING,
-    GuestPhase.RECEIVING: PodRole.RECEIVING,
-    GuestPhase.RUNNING: PodRole.RUNNING,
-    GuestPhase.STOPPED: PodRole.EMPTY,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +68,7 @@ class PodGuestsDependencies:
     """
 
     pods: Informer
-    http: httpx.AsyncClient
+    ask: AskRunner
     connect: Connect
     claims: AddressClaims
     clock: Clock
@@ -123,7 +115,7 @@ class PodGuests:
         if not self._lives(pod, uid):
             return PodRole.EMPTY
         return (
-            _ROLES[followed.resizer.state.phase]
+            PodRole.of(followed.resizer.state.phase)
             if followed is not None and followed.guest.is_known
             else PodRole.UNKNOWN
         )
@@ -190,8 +182,7 @@ class PodGuests:
             clock=clock,
             lead_to_source=functools.partial(self._lead_to, ends[0]),
             lead_to_target=functools.partial(self._lead_to, ends[1]),
-            # The pods hand over frames themselves, without the controller.
-            frames=NoHandover(),
+            # No frames here: the pods hand them over themselves.
             wire=TlsWire(*ends, move, clock.wall()),
             arbiter=SourceDecides(ends[0], move),
         )
@@ -266,7 +257,7 @@ class PodGuests:
         def opened() -> RemoteMachine:
             return RemoteMachine(place, self._deps.connect, lambda: self._lives(name, uid))
 
-        return RunnerClient(self._deps.http, place, self._looks), opened
+        return RunnerClient(self._deps.ask, place, self._looks), opened
 
     def _lives(self, name: ObjectName, uid: str) -> bool:
         pod = self._deps.pods.get(name)
@@ -297,11 +288,7 @@ def _signs(pod: Json | None) -> object:
     if pod is None:
         return None
     status = child(pod, "status")
-    ready = [
-        text(condition, "status")
-        for condition in items(pod, "status", "conditions")
-        if text(condition, "type") == "Ready"
-    ]
+    ready = text(condition_of(pod, "Ready"), "status")
     started = [child(container_status, "state") for container_status in items(pod, "status", "containerStatuses")]
     return uid_of(pod), pod_phase(pod), text(status, "podIP"), migration_of(pod), ready, started
 

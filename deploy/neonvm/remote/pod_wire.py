@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from deploy.neonvm.addressing import MIGRATION_PORT
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
-from deploy.neonvm.qemu.wire import Decided, Route
+from deploy.neonvm.qemu.wire import Arbiter, Decided, Route, Wire
 from deploy.neonvm.remote.runner_client import OPEN, RunnerClient
 from deploy.neonvm.remote.tls_authority import MigrationAuthority
 from deploy.neonvm.runner.pod_runner import TARGET_NAME
@@ -16,7 +16,7 @@ _SOURCE_NAME = "source.migration.local"
 
 
 @dataclass(frozen=True, slots=True)
-class TlsWire:
+class TlsWire(Wire):
     """The connection that carries the bytes of one move. Each end trusts certificates of this move alone."""
 
     source: RunnerClient
@@ -46,8 +46,8 @@ class TlsWire:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceDecides:
-    """The ``Arbiter`` of a move between pods: the pod that the guest leaves keeps what was decided."""
+class SourceDecides(Arbiter):
+    """The arbiter of a move between pods: the pod that the guest leaves keeps what was decided."""
 
     source: RunnerClient
     move: str

@@ -1,7 +1,7 @@
-"""A guest in a runner pod behind the guest port: its size is asked and ordered through its runner.
+"""A guest in a runner pod as a ``ResizableGuest``: its size is asked and ordered through its runner.
 
 A pod that is open is asked as NeonVM's runner is: it says its CPU, and QEMU the memory. With ``QmpScaling`` that runner
-only notes the CPU, which QEMU plugs in and out (``plugged_cpus``).
+only notes the CPU, which comes and goes in the slots of QEMU: the guest has those that are filled.
 """
 
 from __future__ import annotations
@@ -11,23 +11,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
+import msgspec
+
 from deploy.neonvm.objects.booted import Booted
-from deploy.neonvm.ports import (
-    Acceleration,
-    Guest,
-    GuestError,
-    GuestPhase,
-    GuestState,
-    Survivor,
-    TransferError,
-    TransferFault,
-    TransferInfo,
-    TransferLimits,
-)
+from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.handover import TargetSays, target_says
+from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK, MEMORY_DEVICE
 from deploy.neonvm.qemu.transfer_report import parse_memory, parse_run_state
-from deploy.neonvm.remote.plugged_cpus import count_plugged, plug
 from deploy.neonvm.remote.remote_machine import RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
 from deploy.neonvm.runner.pod_runner import RunnerStatus
@@ -65,29 +56,9 @@ class RemoteGuest:
         self.is_known = False
         self.acceleration: Acceleration | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """True if its pod lets everyone in, as those of NeonVM's controller do."""
-        return self.runner.place.is_open
-
-    async def start(self) -> None:
-        """Its pod has done it."""
-
-    async def receive(self) -> None:
-        """Its pod has done it."""
-
-    async def send(
-        self,
-        target: Guest,  # noqa: ARG002 - a part of the port
-        limits: TransferLimits,  # noqa: ARG002
-        progress: Callable[[TransferInfo], None],  # noqa: ARG002
-    ) -> TransferInfo:
-        """Guests in pods are moved by ``PodGuests``, which knows both pods. Raises ``TransferError``."""
-        raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, "a guest in a pod does not move by itself")
-
     async def state(self) -> GuestState:
         """The guest's present size. Raises ``GuestError``."""
-        state = await self._of_neonvms_runner() if self.is_open else self._read(await self.runner.status())
+        state = await self._of_neonvms_runner() if self.runner.place.is_open else self._read(await self.runner.status())
         if not self.is_known:
             self.is_known = True
             self._looked()
@@ -117,7 +88,7 @@ class RemoteGuest:
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Gives the guest this much CPU; what it then has, if its runner says so. Raises ``GuestError``."""
-        if self.is_open and self._booted.plugs_cpus:
+        if self.runner.place.is_open and self._booted.plugs_cpus:
             async with self._shared() as machine:
                 # QEMU first: the runner only notes the order, as if it had been carried out.
                 await plug(machine, self.runner.who, use.whole_cpus, self._clock)
@@ -156,5 +127,49 @@ class RemoteGuest:
         await asyncio.Event().wait()
         return ""
 
-    async def stop(self) -> None:
-        """The pod's deletion does it."""
+
+_PLUG_SECONDS: Final = Seconds(3.0)
+_PLUG_PAUSE: Final = Seconds(0.1)
+_PLUGGED: Final = "/machine/peripheral/cpu"
+
+
+class _Slot(msgspec.Struct, frozen=True, rename="kebab"):
+    type: str
+    props: dict[str, int]
+    qom_path: str | None = None
+
+    @property
+    def core(self) -> int:
+        return self.props.get("core-id", 0)
+
+
+async def count_plugged(machine: Machine, who: str) -> int:
+    """The number of CPUs that the guest of ``who`` has. Raises ``GuestError``."""
+    return sum(slot.qom_path is not None for slot in await _slots(machine, who))
+
+
+async def plug(machine: Machine, who: str, wanted: int, clock: Clock) -> None:
+    """Gives the guest of ``who`` this many CPUs. Raises ``GuestError``."""
+    # Plugged in from the first slot and out from the last; QEMU promises no order.
+    slots = sorted(await _slots(machine, who), key=lambda slot: slot.core)
+    plugged, empty = ([cpu for cpu in slots if (cpu.qom_path is None) is is_empty] for is_empty in (False, True))
+    for slot in empty[: max(0, wanted - len(plugged))]:
+        # Under NeonVM's own names, so that its controller finds them when it is back.
+        await machine.call("device_add", {"driver": slot.type, "id": f"cpu{slot.core}", **slot.props})
+    # CPUs with which the machine booted have no name of this kind, and cannot be unplugged.
+    removable = [cpu.qom_path for cpu in reversed(plugged) if cpu.qom_path and cpu.qom_path.startswith(_PLUGGED)]
+    for path in removable[: max(0, len(plugged) - wanted)]:
+        await machine.call("device_del", {"id": path})
+    deadline = Instant(clock.now() + _PLUG_SECONDS)
+    # A guest releases a CPU when it likes, so the order's answer says nothing.
+    while (count := await count_plugged(machine, who)) != wanted:
+        if clock.now() >= deadline:
+            raise GuestError(f"{who}: {wanted} CPUs were to be plugged in, and {count} are")
+        await clock.sleep(_PLUG_PAUSE)
+
+
+async def _slots(machine: Machine, who: str) -> list[_Slot]:
+    try:
+        return msgspec.convert(await machine.call("query-hotpluggable-cpus"), list[_Slot])
+    except msgspec.ValidationError as error:
+        raise GuestError(f"{who}: its QEMU cannot say its CPUs: {error}") from error

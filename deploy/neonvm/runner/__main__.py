@@ -21,8 +21,8 @@ def main() -> int:
     try:
         options = parse_arguments(sys.argv[1:], os.environ)
     except ArgumentsError as error:
-        return end(Ending(2, str(error)), os.environ)
-    return end(asyncio.run(lived(options, os.environ)), os.environ)
+        return end(Ending(2, str(error)))
+    return end(asyncio.run(lived(options)))
 
 
 if __name__ == "__main__":

@@ -17,10 +17,9 @@ _KEPT: Final = 256 * 1024  # bytes of the file, after which it begins again
 class ConsoleCopy:
     """Copies a pipe to standard output and to ``kept``, from ``start`` until the process ends."""
 
-    def __init__(self, pipe: Path, kept: Path, output: int = 1) -> None:
+    def __init__(self, pipe: Path, kept: Path) -> None:
         self._pipe = pipe
         self._kept = kept
-        self._output = output
 
     def start(self) -> None:
         """Makes the pipe and begins. Raises ``OSError``."""
@@ -39,10 +38,10 @@ class ConsoleCopy:
                     log.seek(0)
                     log.truncate()
                 log.write(part)
-                _write_all(self._output, part)
+                _write_all(part)
 
 
-def _write_all(descriptor: int, part: bytes) -> None:
+def _write_all(part: bytes) -> None:
     while part:
         # A pipe or terminal may take less than it is given.
-        part = part[os.write(descriptor, part) :]
+        part = part[os.write(1, part) :]

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from deploy.neonvm.access.callers import may_use_monitor
 from deploy.neonvm.ports import GuestError
@@ -43,39 +43,41 @@ class GateServer:
         """Speaks with the client ``who`` until either side hangs up, if it may use a monitor."""
         if not may_use_monitor(who):
             return
+        early = bytearray()
         # QEMU serves one client for each monitor socket.
-        path = await self._free.get()
+        turn, leaving = asyncio.create_task(self._free.get()), asyncio.create_task(_collect(reader, early))
         try:
-            from_qemu, to_qemu = await asyncio.open_unix_connection(path)
-            try:
-                await self._relay(reader, writer, from_qemu, to_qemu)
-            finally:
-                to_qemu.close()
+            # A client that hangs up while it waits leaves at once, because the connections of its name are bounded.
+            await asyncio.wait((turn, leaving), return_when=asyncio.FIRST_COMPLETED)
+            # A stream has one reader at a time.
+            await _ended(leaving)
+            if turn.done():
+                await self._relay(turn.result(), bytes(early), reader, writer)
         finally:
-            self._free.put_nowait(path)
+            leaving.cancel()
+            # The queue keeps the monitor of a turn that is cancelled; one that has come is given back.
+            if not turn.cancel():
+                self._free.put_nowait(turn.result())
 
     async def _relay(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        from_qemu: asyncio.StreamReader,
-        to_qemu: asyncio.StreamWriter,
+        self, monitor: Path, early: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        from_qemu, to_qemu = await asyncio.open_unix_connection(monitor)
         answers = asyncio.create_task(_copy(from_qemu, writer))
-        orders = asyncio.create_task(self._pass_on(reader, writer, to_qemu))
+        orders = asyncio.create_task(self._pass_on(early, reader, writer, to_qemu))
         try:
             # When either side hangs up, the other direction has nobody to talk to.
             await asyncio.wait((answers, orders), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (answers, orders):
-                task.cancel()
-            await asyncio.gather(answers, orders, return_exceptions=True)
+            to_qemu.close()
+            await _ended(answers, orders)
 
     async def _pass_on(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_qemu: asyncio.StreamWriter
+        self, early: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_qemu: asyncio.StreamWriter
     ) -> None:
         rest = ""
-        while part := await reader.read(_CHUNK):
+        while part := early or await reader.read(_CHUNK):
+            early = b""
             messages, rest = split(rest + part.decode(errors="replace"))
             for message in messages:
                 why = await self._refusal(message)
@@ -129,3 +131,15 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while part := await reader.read(_CHUNK):
         writer.write(part)
         await writer.drain()
+
+
+async def _collect(reader: asyncio.StreamReader, early: bytearray) -> None:
+    """Collects what a client sends before its turn; ends when it hangs up, or sends more than QMP ever begins with."""
+    while len(early) <= _LONGEST and (part := await reader.read(_CHUNK)):
+        early += part
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

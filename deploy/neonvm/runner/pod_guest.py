@@ -6,6 +6,7 @@ guest away from the runner's own ports. Ports of the guest are reached at the po
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +19,10 @@ from deploy.neonvm.addressing import (
 )
 from deploy.neonvm.objects.vm_spec import machine_of, own_ports
 from deploy.neonvm.ports import GuestSpec, PodNetwork
-from deploy.neonvm.runner.guest_of_vm import guest_of_vm
 from deploy.neonvm.runner.runner_arguments import RunnerArguments
 from protocol.kubernetes.objects import Json, items, text, whole
-from protocol.virtual_machine import InvalidObjectError
+from protocol.messages import ObjectName
+from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 from protocol.vm_arguments import ArgumentsError
 
 MONITORS: Final = 4
@@ -78,3 +79,33 @@ def _forwards(spec: Json) -> str:
     if MONITOR_PORT not in {*wanted, *reserved}:
         for_the_pod.append(f"127.0.0.1:{MONITOR_PORT}={MONITOR_PORT}")
     return ",".join([*forwards, *for_the_pod])
+
+
+def guest_of_vm(  # noqa: PLR0913 - what a pod has for its guest
+    vm: VirtualMachine,
+    pod: ObjectName,
+    network: PodNetwork,
+    state_dir: Path,
+    *,
+    address: str,
+    kernel_arguments: str,
+    monitors: Sequence[Path] = (),
+    console: Path | None = None,
+) -> GuestSpec:
+    """The guest of ``vm`` in ``pod``. The rest is as in ``GuestSpec``."""
+    return GuestSpec(
+        vm=vm.name,
+        pod=pod,
+        # Bounds are fixed for the guest's life; the uses are only what it starts with.
+        cpu_max=vm.bounds.max.cpu,
+        cpu_use=vm.use.cpu,
+        mem_min=vm.bounds.min.mem,
+        mem_max=vm.bounds.max.mem,
+        mem_use=vm.use.mem,
+        address=address,
+        network=network,
+        state_dir=state_dir,
+        kernel_arguments=kernel_arguments,
+        monitors=monitors,
+        console=console,
+    )

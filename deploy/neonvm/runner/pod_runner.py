@@ -119,14 +119,14 @@ class PodRunner:
             async with asyncio.timeout(grace):
                 if not await self._tells_daemon():
                     # The daemon shuts the database down in order; ACPI's button is for guests without the daemon.
-                    await self._guest.command("system_powerdown")
+                    await self._guest.machine.call("system_powerdown")
                 await asyncio.wait((ended,))
         except (GuestError, TimeoutError):
             return  # QEMU's writes are in the host's page cache, so ending it loses no data
 
     async def _tells_daemon(self) -> bool:
         try:
-            return (await self._guest.ask("PUT", "/shutdown", _SHUTDOWN_SECONDS)).status == 200
+            return (await self._guest.ask("PUT", "/shutdown", seconds=_SHUTDOWN_SECONDS)).status == 200
         except GuestError:
             return False
 
@@ -221,16 +221,16 @@ class PodRunner:
         try:
             if self._has_credentials_for:
                 # QEMU refuses a second object with the same id.
-                await self._guest.command("object-del", {"id": CREDENTIALS})
+                await self._guest.machine.call("object-del", {"id": CREDENTIALS})
                 self._has_credentials_for = ""
             endpoint = "server" if is_server else "client"
             credentials: dict[str, object] = {"qom-type": "tls-creds-x509", "id": CREDENTIALS, "dir": str(folder)}
-            await self._guest.command("object-add", {**credentials, "endpoint": endpoint, "verify-peer": True})
+            await self._guest.machine.call("object-add", {**credentials, "endpoint": endpoint, "verify-peer": True})
             parameters: dict[str, object] = {
                 "tls-creds": CREDENTIALS,
                 **({} if is_server else {"tls-hostname": TARGET_NAME}),
             }
-            await self._guest.command("migrate-set-parameters", parameters)
+            await self._guest.machine.call("migrate-set-parameters", parameters)
             self._has_credentials_for = move
             if not is_server and self._flat is not None:
                 # The certificate of the source is the last step before the move itself.

@@ -7,18 +7,19 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from deploy.neonvm.access.door import Door, Serve, Tls
+from deploy.neonvm.access.door import Door, ServeCaller, Tls
 from deploy.neonvm.access.introduction import PodIdentity
 from deploy.neonvm.access.keys import RunnerKey
 from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
+from deploy.neonvm.objects.pod_form import FLAT_MOUNT
 from deploy.neonvm.objects.vm_spec import own_ports
 from deploy.neonvm.password import from_file, keep_password
 from deploy.neonvm.ports import GuestError, NetworkError
@@ -48,29 +49,12 @@ _TAP_SECONDS: Final = 60.0  # the node's program may be starting too
 _SPARE: Final = 2
 """Seconds of the grace period that are left for ending QEMU itself."""
 
-
-@dataclass(frozen=True, slots=True)
-class Folders:
-    """Folders of the pod's disk (``images``), sockets and keys (``run``), and of its tap (``flat``), password and
-    token (``identity``).
-    """
-
-    images: Path
-    run: Path
-    flat: Path
-    password: Path
-    identity: Path
-
-    @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Folders:
-        """Those of the environment, or the usual ones."""
-        return cls(
-            Path(environment.get("RUNNER_IMAGES", "/vm/images")),
-            Path(environment.get("RUNNER_RUN", "/run/neonvm")),
-            Path(environment.get("RUNNER_FLAT", "/run/flat")),
-            Path(environment.get("RUNNER_PASSWORD", "/run/password")) / PASSWORD_KEY,
-            Path(environment.get("RUNNER_IDENTITY", "/run/identity")),
-        )
+# Where ``RunnerForm`` mounts the pod's disk, its sockets and keys, its password and its token.
+_IMAGES: Final = Path("/vm/images")
+_RUN: Final = Path("/run/neonvm")
+_PASSWORD: Final = Path("/run/password") / PASSWORD_KEY
+_TOKEN: Final = Path("/run/identity/token")
+_TERMINATION_LOG: Final = Path("/dev/termination-log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,33 +75,33 @@ class OwnPod:
         yield lambda: None
 
 
-async def run(told: RunnerArguments, environment: Mapping[str, str]) -> Ending:
+async def run(told: RunnerArguments) -> Ending:
     """Runs the pod to its end. Raises ``ArgumentsError``, ``GuestError``, ``NetworkError`` and ``OSError``."""
-    folders, stop = Folders.of(environment), _stop_on_signals()
-    tap = await handed_over(folders.flat, _TAP_SECONDS) if told.address else None
+    stop = _stop_on_signals()
+    tap = await handed_over(Path(FLAT_MOUNT), _TAP_SECONDS) if told.address else None
     if tap is not None and tap.address != told.address:
         # Started with another address, the guest would be fenced off from everybody.
         raise NetworkError(f"the node's network program has {tap.address} for this VM, which is to have {told.address}")
-    image = _image(told, folders)
+    image = _image(told)
     accelerator = await _accelerator(told, image)
     LOG.info("the guest is started", extra={"vm": str(told.vm), "accelerator": accelerator.reason})
-    runner, spec = _assembled(told, folders, image, accelerator, tap)
+    runner, spec = _assembled(told, image, accelerator, tap)
     # Before QEMU starts, which opens the pipe as its console.
-    ConsoleCopy(folders.run / "console", folders.images / "console.log").start()
+    ConsoleCopy(_RUN / "console", _IMAGES / "console.log").start()
     api_port, qmp_port = own_ports(told.spec)
-    identity, tls = _identity(told, folders)
+    identity, tls = _identity(told)
     gate = GateServer(spec, runner)
     async with AsyncExitStack() as open_ports:
         for port, serve in ((api_port, RunnerApi(runner, identity).serve), (qmp_port, gate.serve)):
             _open(open_ports, port, serve, tls)
-        passwords = asyncio.create_task(keep_password(runner, partial(from_file, folders.password), SystemClock()))
+        passwords = asyncio.create_task(keep_password(runner, partial(from_file, _PASSWORD), SystemClock()))
         # The stack runs backwards: passwords stop first, then the doors are closed.
         open_ports.callback(passwords.cancel)
         # The kubelet kills the pod after the grace period; QEMU has to be gone before.
         return await runner.run(stop, Seconds(max(1, told.grace - _SPARE)))
 
 
-def _identity(told: RunnerArguments, folders: Folders) -> tuple[PodIdentity | None, Tls | None]:
+def _identity(told: RunnerArguments) -> tuple[PodIdentity | None, Tls | None]:
     """The pod's certificate, and the callers it admits. Raises ``ArgumentsError``."""
     if told.authorities is None:
         LOG.warning("the ports of this pod are open to every pod: its controller has named no authority")
@@ -126,28 +110,28 @@ def _identity(told: RunnerArguments, folders: Folders) -> tuple[PodIdentity | No
         key = RunnerKey(told.pod.name, told.authorities)
     except ValueError as error:
         raise ArgumentsError(str(error)) from error
-    return PodIdentity(key, folders.identity / "token"), key.context
+    return PodIdentity(key, _TOKEN), key.context
 
 
-def _open(open_ports: AsyncExitStack, port: int, serve: Serve, tls: Tls | None) -> None:
+def _open(open_ports: AsyncExitStack, port: int, serve: ServeCaller, tls: Tls | None) -> None:
     open_ports.push_async_callback(Door(listening(tcp_socket(), "0.0.0.0", port), serve, tls).close)
 
 
 def _assembled(
-    told: RunnerArguments, folders: Folders, image: GuestImage, accelerator: Accelerator, tap: FlatTap | None
+    told: RunnerArguments, image: GuestImage, accelerator: Accelerator, tap: FlatTap | None
 ) -> tuple[PodRunner, tuple[Path, ...]]:
     descriptors = () if tap is None else (tap.descriptor,)
-    spec = guest_spec(told, folders.images, folders.run, *((None, 0) if tap is None else (tap.descriptor, tap.mtu)))
+    spec = guest_spec(told, _IMAGES, _RUN, *((None, 0) if tap is None else (tap.descriptor, tap.mtu)))
     made_by = QemuGuests(image, accelerator, OwnPod(), SystemClock(), Qemu(descriptors), in_container)
-    tls = TlsIdentity(told.pod.name, folders.run)
+    tls = TlsIdentity(told.pod.name, _RUN)
     name_and_reason = (accelerator.name, accelerator.reason)
     flat = FrameReturn(tap, accelerator.frames_held) if tap is not None else None
     return PodRunner(QemuGuest(spec, made_by), tls, name_and_reason, flat, told.receives), tuple(spec.monitors)
 
 
-def _image(told: RunnerArguments, folders: Folders) -> GuestImage:
+def _image(told: RunnerArguments) -> GuestImage:
     """The kernel of this pod's own image, with its initrd beside it, and the disk of the VM's."""
-    kernel, disk = Path(told.kernel), folders.images / "rootdisk.qcow2"
+    kernel, disk = Path(told.kernel), _IMAGES / "rootdisk.qcow2"
     for file in (kernel, disk):
         if not file.exists():
             raise ArgumentsError(f"there is no {file}")
@@ -168,20 +152,19 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-def end(ending: Ending, environment: Mapping[str, str]) -> int:
+def end(ending: Ending) -> int:
     """Says how the pod has ended, where the kubelet looks for it; returns the exit code."""
     LOG.info("the pod ends", extra={"reason": ending.story})
-    message = Path(environment.get("TERMINATION_LOG", "/dev/termination-log"))
     # Outside Kubernetes there is no such file, and it must not be made in /dev.
-    if message.exists() and os.access(message, os.W_OK):
+    if _TERMINATION_LOG.exists() and os.access(_TERMINATION_LOG, os.W_OK):
         # The kubelet reads 4096 bytes at most.
-        message.write_text(ending.story[:4000])
+        _TERMINATION_LOG.write_text(ending.story[:4000])
     return ending.code
 
 
-async def lived(told: RunnerArguments, environment: Mapping[str, str]) -> Ending:
+async def lived(told: RunnerArguments) -> Ending:
     """The same as ``run``, with every fault as an ending."""
     try:
-        return await run(told, environment)
+        return await run(told)
     except (ArgumentsError, GuestError, NetworkError, OSError) as error:
         return Ending(1, str(error))

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from deploy.neonvm.ports import CPU, MEMORY, Guest, GuestError, GuestPhase, GuestState
+from deploy.neonvm.ports import CPU, MEMORY, GuestError, GuestPhase, GuestState, ResizableGuest
 from protocol.backoff import Backoff
 from protocol.runtime.clock import Clock
 from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
@@ -56,7 +56,7 @@ class Resizer:
 
     def __init__(
         self,
-        guest: Guest,
+        guest: ResizableGuest,
         starting: Resources,
         clock: Clock,
         on_change: Callable[[], None],
@@ -195,22 +195,10 @@ class Resizer:
             self._note_progress()
             if self.is_quiet:
                 self._on_change()
-            woken = await self._woken(followed.wake, Seconds(pause))
+            await self._clock.wait(followed.wake, Instant(self._clock.now() + pause))
             # Another size is tried at once, and has not failed yet.
-            pause = _FIRST_PAUSE if woken else min(pause * 2, _LONGEST_PAUSE)
-
-    async def _woken(self, wake: asyncio.Event, pause: Seconds) -> bool:
-        """Return True if another size was asked for before ``pause`` was over."""
-        sleep = asyncio.ensure_future(self._clock.sleep(pause))
-        wait = asyncio.ensure_future(wake.wait())
-        try:
-            await asyncio.wait((sleep, wait), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleep.cancel()
-            wait.cancel()
-        woken = wake.is_set()
-        wake.clear()
-        return woken
+            pause = _FIRST_PAUSE if followed.wake.is_set() else min(pause * 2, _LONGEST_PAUSE)
+            followed.wake.clear()
 
     @property
     def _may_step(self) -> bool:

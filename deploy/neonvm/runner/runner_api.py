@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -25,20 +26,16 @@ import msgspec
 
 from deploy.neonvm.access.callers import NOBODY, may_ask
 from deploy.neonvm.access.introduction import Introduced, Introduction, PodIdentity
-from deploy.neonvm.network.plain_http import Reply, read_request, write_reply
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.pod_runner import PodRunner
+from protocol.runtime.serving.http_requests import HttpResponse, read_request, write_response
 from protocol.units import MilliCpu
 from protocol.wire.wire_quantities import cpu_to_wire
 
 _PROBE_KEPT: Final = 1.0
 """Seconds for which a probe gets the last answer: callers without a certificate cost the guest a question a second."""
 _LARGEST_BODY: Final = 64 * 1024
-_OK: Final = "200 OK"
-_BAD: Final = "400 Bad Request"
-_FORBIDDEN: Final = Reply("403 Forbidden", "this is for the controller, which shows its certificate\n")
-_UNAVAILABLE: Final = "503 Service Unavailable"
 
 
 class CpuChange(msgspec.Struct):
@@ -87,37 +84,38 @@ class RunnerApi:
         self._runner = runner
         self._identity = identity
         # In the past, so that the first probe asks the guest.
-        self._probed = -_PROBE_KEPT, Reply(_UNAVAILABLE, "")
+        self._probed = -_PROBE_KEPT, _unavailable("")
         self._probing = asyncio.Lock()
 
     async def serve(self, who: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers requests of ``who`` until that hangs up or says something that is not HTTP; of a probe only one."""
         while (request := await read_request(reader, _LARGEST_BODY)) is not None:
-            await write_reply(writer, await self.answer(who, *request))
+            await write_response(writer, await self.answer(who, *request))
             # A probe needs no more, and must not hold a connection that the controller may need.
             if who == NOBODY:
                 return
 
-    async def answer(self, who: str, method: str, target: str, body: bytes) -> Reply:
+    async def answer(self, who: str, method: str, target: str, body: bytes) -> HttpResponse:
         """The answer to one request."""
         path = urlsplit(target).path
         if not may_ask(who, method, path):
-            return _FORBIDDEN
+            return _text("this is for the controller, which shows its certificate\n", HTTPStatus.FORBIDDEN)
         if (who, path) == (NOBODY, "/ready"):
             return await self._probe()
         route = _ROUTES.get((method, path))
         if route is None:
             is_path = any(route_path == path for _, route_path in _ROUTES)
-            return Reply("405 Method Not Allowed" if is_path else "404 Not Found", f"there is no {method} {path}\n")
+            status = HTTPStatus.METHOD_NOT_ALLOWED if is_path else HTTPStatus.NOT_FOUND
+            return _text(f"there is no {method} {path}\n", status)
         try:
             return await route(self, body)
         # The caller's mistake; only a guest that cannot do it is worth a retry (503).
         except (ValueError, RecursionError) as error:
-            return Reply(_BAD, f"{error}\n")
+            return _text(f"{error}\n", HTTPStatus.BAD_REQUEST)
         except GuestError as error:
-            return Reply(_UNAVAILABLE, f"{error}\n")
+            return _unavailable(f"{error}\n")
 
-    async def _probe(self) -> Reply:
+    async def _probe(self) -> HttpResponse:
         # Probes that come together share one question to the guest.
         async with self._probing:
             now = asyncio.get_running_loop().time()
@@ -125,76 +123,76 @@ class RunnerApi:
                 self._probed = now, await self.ready(b"")
             return self._probed[1]
 
-    async def cpu(self, _: bytes) -> Reply:
+    async def cpu(self, _: bytes) -> HttpResponse:
         """The CPU as a bare number."""
         # The reader parses the body as a number and takes no line break.
-        return Reply(_OK, str((await self._runner.state()).cpu.value))
+        return _text(str((await self._runner.state()).cpu.value))
 
-    async def put_cpu(self, body: bytes) -> Reply:
+    async def put_cpu(self, body: bytes) -> HttpResponse:
         """Gives the guest this many thousandths."""
         has = await self._runner.set_cpu(MilliCpu(int(body)))
-        return await self.cpu(b"") if has is None else Reply(_OK, str(has.value))
+        return await self.cpu(b"") if has is None else _text(str(has.value))
 
-    async def cpu_current(self, _: bytes) -> Reply:
+    async def cpu_current(self, _: bytes) -> HttpResponse:
         """The CPU as NeonVM writes it."""
         return _json({"vcpus": cpu_to_wire((await self._runner.state()).cpu)})
 
-    async def cpu_change(self, body: bytes) -> Reply:
+    async def cpu_change(self, body: bytes) -> HttpResponse:
         """Gives the guest the CPU that NeonVM's controller asks for; says what it then has, if the guest does."""
         has = await self._runner.set_cpu(CpuChange.read(body))
         # The guest is not asked again: in an emulated one that stalls the load for a tenth of a second and more.
-        return Reply(_OK, "") if has is None else _json({"vcpus": cpu_to_wire(has)})
+        return _text("") if has is None else _json({"vcpus": cpu_to_wire(has)})
 
-    async def ready(self, _: bytes) -> Reply:
+    async def ready(self, _: bytes) -> HttpResponse:
         """200 if the guest's database answers."""
-        return Reply(_OK, "ready\n") if await self._runner.is_ready() else Reply(_UNAVAILABLE, "the guest boots\n")
+        return _text("ready\n") if await self._runner.is_ready() else _unavailable("the guest boots\n")
 
-    async def healthz(self, _: bytes) -> Reply:
+    async def healthz(self, _: bytes) -> HttpResponse:
         """This program runs."""
-        return Reply(_OK, "ok\n")
+        return _text("ok\n")
 
-    async def status(self, _: bytes) -> Reply:
+    async def status(self, _: bytes) -> HttpResponse:
         """The guest's size."""
-        return Reply(_OK, msgspec.json.encode(await self._runner.status()).decode())
+        return _json(await self._runner.status())
 
-    async def database(self, _: bytes) -> Reply:
+    async def database(self, _: bytes) -> HttpResponse:
         """Status of the guest's database."""
         answer = await self._runner.database()
-        return Reply(_OK if answer.status == 200 else _UNAVAILABLE, f"{answer.text}\n")
+        return (_text if answer.status == 200 else _unavailable)(f"{answer.text}\n")
 
-    async def introduce(self, body: bytes) -> Reply:
+    async def introduce(self, body: bytes) -> HttpResponse:
         """Trusts the authorities, and shows the pod's token."""
         introduction = msgspec.json.decode(body, type=Introduction)
         if self._identity is None:
-            return Reply(_UNAVAILABLE, "this pod was given no identity\n")
+            return _unavailable("this pod was given no identity\n")
         try:
             return _json(Introduced(self._identity.introduce(introduction.authorities)))
         except OSError as error:
-            return Reply(_UNAVAILABLE, f"the pod's token cannot be read: {error}\n")
+            return _unavailable(f"the pod's token cannot be read: {error}\n")
 
-    async def handover(self, body: bytes) -> Reply:
+    async def handover(self, body: bytes) -> HttpResponse:
         """Decides about a move, or says what was decided."""
         request = msgspec.json.decode(body, type=Handover)
         decision = self._runner.decide(request.move, request.decision)
-        return Reply(_OK, msgspec.json.encode(Handover(request.move, decision)).decode())
+        return _json(Handover(request.move, decision))
 
-    async def tls_request(self, body: bytes) -> Reply:
+    async def tls_request(self, body: bytes) -> HttpResponse:
         """A signing request."""
-        return Reply(_OK, self._runner.signing_request(msgspec.json.decode(body, type=CertificateRequest).move))
+        return _text(self._runner.signing_request(msgspec.json.decode(body, type=CertificateRequest).move))
 
-    async def tls_certificate(self, body: bytes) -> Reply:
+    async def tls_certificate(self, body: bytes) -> HttpResponse:
         """Has QEMU use a certificate."""
         request = msgspec.json.decode(body, type=Certificate)
         await self._runner.use_certificate(request.move, request.certificate, request.authority)
-        return Reply(_OK, "")
+        return _text("")
 
-    async def put_announce(self, _: bytes) -> Reply:
+    async def put_announce(self, _: bytes) -> HttpResponse:
         """Redirects the VM's frames to this pod."""
         self._runner.announce()
-        return Reply(_OK, "")
+        return _text("")
 
 
-_ROUTES: Final[Mapping[tuple[str, str], Callable[[RunnerApi, bytes], Awaitable[Reply]]]] = {
+_ROUTES: Final[Mapping[tuple[str, str], Callable[[RunnerApi, bytes], Awaitable[HttpResponse]]]] = {
     ("GET", "/cpu"): RunnerApi.cpu,
     ("PUT", "/cpu"): RunnerApi.put_cpu,
     ("GET", "/cpu_current"): RunnerApi.cpu_current,
@@ -211,5 +209,13 @@ _ROUTES: Final[Mapping[tuple[str, str], Callable[[RunnerApi, bytes], Awaitable[R
 }
 
 
-def _json(found: object) -> Reply:
-    return Reply(_OK, msgspec.json.encode(found).decode())
+def _json(value: object) -> HttpResponse:
+    return _text(msgspec.json.encode(value).decode())
+
+
+def _text(text: str, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
+    return HttpResponse(text.encode(), status, "text/plain")
+
+
+def _unavailable(text: str) -> HttpResponse:
+    return _text(text, HTTPStatus.SERVICE_UNAVAILABLE)

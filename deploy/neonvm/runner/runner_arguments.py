@@ -31,7 +31,6 @@ class RunnerArguments:
 
     vm: ObjectName
     pod: ObjectName
-    uid: str
     spec: Json
     status: Json
     receives: bool
@@ -72,7 +71,6 @@ def parse_arguments(given: Sequence[str], environment: Mapping[str, str]) -> Run
     return RunnerArguments(
         vm=ObjectName(namespace, environment.get("VM_NAME") or pod.rpartition("-")[0] or pod),
         pod=ObjectName(namespace, pod),
-        uid=environment.get("POD_UID", ""),
         spec=spec,
         status=status,
         receives=environment.get("RECEIVE_MIGRATION") == "true",

@@ -11,11 +11,9 @@ import tempfile
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from deploy.neonvm.ports import GuestError
+from protocol.runtime.certificates import new_key, private_pem, signing_request
 
 
 class TlsIdentity:
@@ -24,18 +22,15 @@ class TlsIdentity:
     def __init__(self, name: str, folder: Path) -> None:
         self._name = name
         self._folder = folder
-        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._key = new_key()
         self._move = ""
 
     def request(self, move: str) -> str:
         """A signing request for the certificate of ``move``, PEM; a key of its own for each move."""
         if move != self._move:
             # A repeated request of one move keeps its key, so that a certificate on its way still fits.
-            self._key, self._move = ec.generate_private_key(ec.SECP256R1()), move
-        # X.509 limits a common name to 64 characters.
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self._name[:64])])
-        csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(self._key, hashes.SHA256())
-        return csr.public_bytes(serialization.Encoding.PEM).decode()
+            self._key, self._move = new_key(), move
+        return signing_request(self._name, self._key).decode()
 
     def files(self, move: str, certificate: str, authority: str, *, is_server: bool) -> Path:
         """A folder as QEMU's ``tls-creds-x509`` reads it. Raises ``GuestError`` for a certificate that does not fit."""
@@ -48,14 +43,11 @@ class TlsIdentity:
             raise GuestError("the certificate is not for this pod's key")
         folder = Path(tempfile.mkdtemp(prefix="tls-", dir=self._folder))
         role = "server" if is_server else "client"
-        secret = self._key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
         (folder / "ca-cert.pem").write_text(authority)
         (folder / f"{role}-cert.pem").write_text(certificate)
         # Made with its mode before the secret is written, so that nobody can open it in between.
         (folder / f"{role}-key.pem").touch(mode=0o600)
-        (folder / f"{role}-key.pem").write_bytes(secret)
+        (folder / f"{role}-key.pem").write_bytes(private_pem(self._key))
         return folder
 
     @staticmethod

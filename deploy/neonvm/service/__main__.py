@@ -8,7 +8,6 @@ import secrets
 import socket
 import sys
 from collections.abc import Sequence
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Final
 
 import httpx2 as httpx
@@ -16,7 +15,6 @@ import yaml
 
 from deploy.kube.client import ApiClient
 from deploy.neonvm.access.connections import RunnerConnections
-from deploy.neonvm.access.runner_transport import RunnerTransport
 from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.service.app import ControllerService, LeadershipLostError, ServiceDependencies
@@ -39,7 +37,6 @@ from scheduler_plugin.web.serving import Listener, serve
 NAME: Final = "neonvm-controller"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
 LIMITS: Final = Limits(connections=256, per_peer=64)
-RUNNER_TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
 LOST: Final = 3
 """The exit status of a leader that lost its Lease; it is started again and stands by."""
 
@@ -75,19 +72,13 @@ async def _run(options: argparse.Namespace) -> None:
             headers={"User-Agent": NAME},
             transport=FencedTransport(inner, lambda: leadership.remaining),
         )
-        to_runners = RunnerTransport(connections)
-        async with (
-            ApiClient(HttpApi(fenced, login.token)) as client,
-            httpx.AsyncClient(
-                transport=to_runners, trust_env=False, timeout=RUNNER_TIMEOUT, cookies=_no_cookies()
-            ) as runners,
-        ):
+        async with ApiClient(HttpApi(fenced, login.token)) as client:
             form, addresses = _form(options), AddressRange.parse(options.addresses)
             service = ControllerService(
                 ServiceDependencies(
                     client,
                     leadership,
-                    runners,
+                    connections.ask,
                     connections.monitor,
                     clock,
                     form,
@@ -102,11 +93,6 @@ async def _run(options: argparse.Namespace) -> None:
                 await serve([_listener(options, service)], stop)
                 # It runs until cancelled; cancelling it releases the Lease.
                 background.cancel()
-
-
-def _no_cookies() -> CookieJar:
-    """A cookie jar that stores nothing: what runs in a pod must set no cookies."""
-    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
 
 
 def _listener(options: argparse.Namespace, service: ControllerService) -> Listener:

@@ -6,17 +6,14 @@ Every replica keeps its caches; the one that holds the Lease acts.
 from __future__ import annotations
 
 import asyncio
-import random
-import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-import httpx2 as httpx
-
 from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
+from deploy.neonvm.access.connections import AskRunner
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_controller import MigrationController
@@ -33,7 +30,6 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership
 
-_LETTERS: Final = string.ascii_lowercase + string.digits
 _KINDS: Final = (PODS, VIRTUAL_MACHINES, MIGRATIONS, IP_ADDRESSES)
 
 
@@ -43,14 +39,14 @@ class LeadershipLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServiceDependencies:
-    """Dependencies of the program. ``runners`` are connections to runner pods' APIs, ``connect`` to their QEMUs, and
+    """Dependencies of the program. ``ask`` reaches runner pods' APIs, ``connect`` their QEMUs, and
     ``ended`` gets the uid of each pod that has ended. ``home`` is the namespace of the programs that NetworkPolicies
     around runner pods let in; if it is empty, none are made.
     """
 
     client: ApiClient
     leadership: Leadership
-    runners: httpx.AsyncClient
+    ask: AskRunner
     connect: Connect
     clock: Clock
     form: RunnerForm
@@ -71,7 +67,7 @@ class ControllerService:
         pods, vms = self.caches[PODS], self.caches[VIRTUAL_MACHINES]
         self._claims = AddressClaims(deps.client, self.caches[IP_ADDRESSES], vms, deps.addresses)
         self.guests = PodGuests(
-            PodGuestsDependencies(pods, deps.runners, deps.connect, self._claims, deps.clock, self._changed, deps.ended)
+            PodGuestsDependencies(pods, deps.ask, deps.connect, self._claims, deps.clock, self._changed, deps.ended)
         )
         controllers = ControllerDependencies(
             client=deps.client,
@@ -81,8 +77,6 @@ class ControllerService:
             guest_host=self.guests,
             events=EventRecorder(deps.client, "neonvm-controller", deps.clock),
             clock=deps.clock,
-            # Five characters, as at the end of names that Kubernetes generates.
-            suffix=lambda: "".join(random.choices(_LETTERS, k=5)),
             # `RunnerForm` adds the agent itself, as a native sidecar.
             sidecars=False,
             form=self._pod,

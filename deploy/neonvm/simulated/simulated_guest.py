@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from deploy.neonvm.addressing import DAEMON_PORT, METRICS_PORT
-from deploy.neonvm.network.serving import Serving
 from deploy.neonvm.ports import (
     Guest,
     GuestError,
@@ -29,13 +28,13 @@ from deploy.neonvm.ports import (
     TransferInfo,
     TransferLimits,
 )
-from deploy.neonvm.simulated.simulated_database import SimulatedDatabase
 from deploy.neonvm.simulated.simulated_load import Demand, Load
-from deploy.neonvm.simulated.simulated_model import SimulatedKernel
+from deploy.neonvm.simulated.simulated_model import SimulatedDatabase, SimulatedKernel
 from deploy.neonvm.simulated.simulated_server import GuestServer
 from deploy.neonvm.simulated.simulated_transfer import Course, MemoryLoad
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.serving.tcp_listener import TcpListener
 from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
 
 _STOPPED: Final = GuestState(GuestPhase.STOPPED, MilliCpu(0), Bytes(0))
@@ -68,7 +67,7 @@ class _Running:
     boot_time: float
     kernel: SimulatedKernel
     database: SimulatedDatabase
-    servers: list[Serving]
+    servers: list[TcpListener]
 
 
 class SimulatedGuest:
@@ -81,7 +80,7 @@ class SimulatedGuest:
         self._receives = False
         self._is_moving = False
         self._end: asyncio.Future[str] | None = None
-        self._servers: list[Serving] = []  # of a guest that has failed
+        self._servers: list[TcpListener] = []  # of a guest that has failed
 
     async def start(self) -> None:
         """Opens the guest's metrics and control ports on its pod's address. Raises ``GuestError``."""
@@ -255,7 +254,7 @@ class SimulatedGuest:
             self._now, self._press, lambda: self._runs().database, self._tell, self.fail, running.boot_time
         )
         for listener in listeners:
-            running.servers.append(await Serving.on(listener, answering.serve))
+            running.servers.append(TcpListener([listener], answering.serve))
 
     def _begins(self) -> None:
         """From now on ``ended`` waits."""
@@ -288,6 +287,6 @@ class SimulatedGuest:
         return self._running
 
 
-async def _closed(servers: list[Serving]) -> None:
+async def _closed(servers: list[TcpListener]) -> None:
     for server in servers:
         await server.close()

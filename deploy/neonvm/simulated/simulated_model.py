@@ -1,4 +1,6 @@
-"""The kernel of a simulated guest: its counters under a demand and a size, as Linux would have them (pure)."""
+"""A simulated guest: its kernel's counters under a demand and a size, as Linux would have them, and what it says of the
+database that it does not have (pure).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,10 @@ from dataclasses import dataclass, field, replace
 from math import exp
 from typing import Final
 
+import msgspec
+
 from deploy.neonvm.simulated.simulated_load import Demand, Load
+from protocol.names import KERNEL_PRIMARY
 from protocol.units import Bytes, Resources, Seconds
 
 _MINUTES: Final = (1, 5, 15)
@@ -103,3 +108,19 @@ def _decayed(load: tuple[float, float, float], tasks: float, span: float) -> tup
         for average, minutes in zip(load, _MINUTES, strict=True)
     )
     return one, five, fifteen
+
+
+class SimulatedDatabase(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The answer of the daemon in a real guest to ``GET /database``."""
+
+    standby: bool
+    streaming: bool = False
+    lag_seconds: float | None = 0.0
+    sessions: int = 0
+    oldest_transaction_seconds: float | None = None
+
+    @classmethod
+    def told(cls, kernel_arguments: str) -> SimulatedDatabase:
+        """The database of a guest with these words on its kernel command line."""
+        standby = any(word.startswith(f"{KERNEL_PRIMARY}=") for word in kernel_arguments.split())
+        return cls(standby, streaming=standby)

@@ -16,17 +16,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from deploy.neonvm.network.plain_http import Reply, read_request, write_reply
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.simulated.simulated_database import SimulatedDatabase
 from deploy.neonvm.simulated.simulated_load import Demand
 from deploy.neonvm.simulated.simulated_metrics import exposition
-from deploy.neonvm.simulated.simulated_model import SimulatedKernel
+from deploy.neonvm.simulated.simulated_model import SimulatedDatabase, SimulatedKernel
+from protocol.runtime.serving.http_requests import HttpResponse, read_request, write_response
 from protocol.units import Bytes
 
 
@@ -56,80 +56,80 @@ class GuestServer:
         """Answers requests until the peer hangs up, says something that is not HTTP, or the guest cannot go on."""
         while (request := await read_request(reader)) is not None:
             try:
-                reply = self.answer(*request)
+                response = self.answer(*request)
             # A guest that has stopped answers nothing: the connection is cut, as a real machine's would be.
             except GuestError:
                 return
-            await write_reply(writer, reply, "text/plain; version=0.0.4")
+            await write_response(writer, response)
 
-    def answer(self, method: str, target: str, body: bytes) -> Reply:
+    def answer(self, method: str, target: str, body: bytes) -> HttpResponse:
         """The answer to one request."""
         url = urlsplit(target)
         route = _ROUTES.get((method, url.path))
         if route is None:
-            return Reply(
-                "404 Not Found",
+            return _text(
                 "there is GET /metrics, /cpu, /ready, GET, PUT, DELETE /demand, GET, PUT /database and POST /fail\n",
+                HTTPStatus.NOT_FOUND,
             )
         return route(self, parse_qs(url.query).get("collect[]", []), body)
 
-    def metrics(self, collectors: list[str], _: bytes) -> Reply:
+    def metrics(self, collectors: list[str], _: bytes) -> HttpResponse:
         """node_exporter's page; 400 for a collector that there is not, as the real one has it."""
         try:
-            return Reply("200 OK", exposition(self.kernel(), self.boot_time, collectors))
+            return _text(exposition(self.kernel(), self.boot_time, collectors))
         except KeyError as error:
-            return Reply("400 Bad Request", f"missing collector: {error.args[0]}\n")
+            return _text(f"missing collector: {error.args[0]}\n", HTTPStatus.BAD_REQUEST)
 
-    def cpu(self, _: list[str], __: bytes) -> Reply:
+    def cpu(self, _: list[str], __: bytes) -> HttpResponse:
         """The CPU in thousandths."""
-        return Reply("200 OK", f"{self.kernel().size.cpu.value}\n")
+        return _text(f"{self.kernel().size.cpu.value}\n")
 
-    def ready(self, _: list[str], __: bytes) -> Reply:
+    def ready(self, _: list[str], __: bytes) -> HttpResponse:
         """A simulated guest is ready as long as it runs."""
         self.kernel()
-        return Reply("200 OK", "ready\n")
+        return _text("ready\n")
 
-    def demand(self, _: list[str], __: bytes) -> Reply:
+    def demand(self, _: list[str], __: bytes) -> HttpResponse:
         """The guest's present demand."""
-        return Reply("200 OK", _written(self.kernel().demand))
+        return _text(_written(self.kernel().demand))
 
-    def put_demand(self, _: list[str], body: bytes) -> Reply:
+    def put_demand(self, _: list[str], body: bytes) -> HttpResponse:
         """Puts load on the guest."""
         try:
             wire = msgspec.json.decode(body, type=WireDemand)
             demand = Demand(wire.cpu, Bytes.parse(wire.mem))
         except (ValueError, RecursionError) as error:
-            return Reply("400 Bad Request", f'expected {{"cpu": 1.5, "mem": "1Gi"}}: {error}\n')
+            return _text(f'expected {{"cpu": 1.5, "mem": "1Gi"}}: {error}\n', HTTPStatus.BAD_REQUEST)
         # JSON has no NaN, but it has negative numbers.
         if demand.cpu < 0:
-            return Reply("400 Bad Request", "cpu must be zero or more\n")
+            return _text("cpu must be zero or more\n", HTTPStatus.BAD_REQUEST)
         self.press(demand)
-        return Reply("200 OK", _written(demand))
+        return _text(_written(demand))
 
-    def lift_demand(self, nothing: list[str], body: bytes) -> Reply:
+    def lift_demand(self, nothing: list[str], body: bytes) -> HttpResponse:
         """Gives the guest back to its load."""
         self.press(None)
         return self.demand(nothing, body)
 
-    def show_database(self, _: list[str], __: bytes) -> Reply:
+    def show_database(self, _: list[str], __: bytes) -> HttpResponse:
         """Status of its database."""
-        return Reply("200 OK", msgspec.json.encode(self.database()).decode() + "\n")
+        return _text(msgspec.json.encode(self.database()).decode() + "\n")
 
-    def put_database(self, nothing: list[str], body: bytes) -> Reply:
+    def put_database(self, nothing: list[str], body: bytes) -> HttpResponse:
         """Lets it say something else of its database."""
         try:
             self.tell(msgspec.json.decode(body, type=SimulatedDatabase))
         except (ValueError, RecursionError) as error:
-            return Reply("400 Bad Request", f'expected {{"standby": true, "sessions": 1, ...}}: {error}\n')
+            return _text(f'expected {{"standby": true, "sessions": 1, ...}}: {error}\n', HTTPStatus.BAD_REQUEST)
         return self.show_database(nothing, body)
 
-    def fail_for(self, _: list[str], body: bytes) -> Reply:
+    def fail_for(self, _: list[str], body: bytes) -> HttpResponse:
         """Ends the guest as a fault of its machine would."""
         self.fail(body.decode(errors="replace").strip() or "it was made to fail")
-        return Reply("200 OK", "")
+        return _text("")
 
 
-_ROUTES: Final[Mapping[tuple[str, str], Callable[[GuestServer, list[str], bytes], Reply]]] = {
+_ROUTES: Final[Mapping[tuple[str, str], Callable[[GuestServer, list[str], bytes], HttpResponse]]] = {
     ("GET", "/metrics"): GuestServer.metrics,
     ("GET", "/cpu"): GuestServer.cpu,
     ("GET", "/ready"): GuestServer.ready,
@@ -144,3 +144,7 @@ _ROUTES: Final[Mapping[tuple[str, str], Callable[[GuestServer, list[str], bytes]
 
 def _written(demand: Demand) -> str:
     return msgspec.json.encode(WireDemand(demand.cpu, demand.mem.quantity())).decode() + "\n"
+
+
+def _text(text: str, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
+    return HttpResponse(text.encode(), status, "text/plain; version=0.0.4")

@@ -12,38 +12,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Final
 
-from protocol.runtime.explaining.displacing import displaced, keep_waiting
 from protocol.runtime.explaining.explain_access import Caller
+from protocol.runtime.serving.http_requests import HttpResponse, NotHttpError, RequestHead, read_head, write_response
+from protocol.runtime.serving.tcp_listener import ConnectionLimits, TcpListener, bound
 
 LARGEST_HEAD: Final = 8192
 PATIENCE: Final = 5.0
 MOST_CONNECTIONS: Final = 64
 PER_PEER: Final = 16
-_ACCEPTED_AT_ONCE: Final = 1
 
-
-@dataclass(frozen=True, slots=True)
-class ProbeResponse:
-    """Response of a route."""
-
-    body: bytes
-    status: HTTPStatus = HTTPStatus.OK
-    content_type: str = "text/plain; charset=utf-8"
-
-
-Route = Callable[[str], ProbeResponse | Awaitable[ProbeResponse]]
+Route = Callable[[str], HttpResponse | Awaitable[HttpResponse]]
 """Answers for the rest of the path after the route's own name: ``""`` or ``"/…"``."""
 
-Guard = Callable[[str, str, Caller], Awaitable[ProbeResponse | None]]
+Guard = Callable[[str, str, Caller], Awaitable[HttpResponse | None]]
 """(route, rest, caller) -> the response instead of the route's; None: the route answers."""
 
 
-async def anyone(_: str, __: str, ___: Caller) -> ProbeResponse | None:
+async def anyone(_: str, __: str, ___: Caller) -> HttpResponse | None:
     """Lets all callers in."""
     return None
 
@@ -51,75 +40,45 @@ async def anyone(_: str, __: str, ___: Caller) -> ProbeResponse | None:
 @asynccontextmanager
 async def listening(host: str, port: int, routes: Mapping[str, Route], guard: Guard = anyone) -> AsyncIterator[int]:
     """Serves ``routes`` (by first path segment, such as ``/metrics``) while entered; yields the port."""
-    connections: dict[asyncio.StreamWriter, str] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = _address(writer, "peername")
-        oldest = displaced(connections, peer, PER_PEER, MOST_CONNECTIONS)
-        if oldest is not None:
-            # Removed here, since the aborted connection's handler ends later and would count until then.
-            del connections[oldest]
-            # abort, not close: a peer that does not read would delay a graceful end.
-            oldest.transport.abort()
-        connections[writer] = peer
-        try:
-            # A slow or broken peer only loses its own connection.
-            with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                async with asyncio.timeout(PATIENCE):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(_wire(await _answer(head, routes, guard, writer)))
-                    await writer.drain()
-        finally:
-            connections.pop(writer, None)
-            writer.close()
+        async with asyncio.timeout(PATIENCE):
+            try:
+                head = await read_head(reader)
+                response = None if head is None else await _answer(head, routes, guard, writer)
+            except NotHttpError:
+                response = HttpResponse(b"not HTTP\n", HTTPStatus.BAD_REQUEST)
+            if response is not None:
+                await write_response(writer, response, "Connection: close")
 
-    # One accept per turn of the event loop, so that a request that has arrived is answered before a crowd displaces it.
-    server = await asyncio.start_server(serve, host, port, limit=LARGEST_HEAD, backlog=_ACCEPTED_AT_ONCE)
-    async with keep_waiting(server):
-        yield server.sockets[0].getsockname()[1]
+    limits = ConnectionLimits(PER_PEER, MOST_CONNECTIONS)
+    listener = TcpListener(await bound(host, port), serve, limits, LARGEST_HEAD)
+    try:
+        yield listener.port
+    finally:
+        await listener.close()
 
 
 async def _answer(
-    head: bytes, routes: Mapping[str, Route], guard: Guard, writer: asyncio.StreamWriter
-) -> ProbeResponse:
-    lines = head.split(b"\r\n")
-    words = lines[0].decode(errors="replace").split(" ")
-    # A request line has a method, a target and a version.
-    if len(words) != 3:
-        return ProbeResponse(b"not HTTP\n", HTTPStatus.BAD_REQUEST)
-    method, target, _ = words
+    head: RequestHead, routes: Mapping[str, Route], guard: Guard, writer: asyncio.StreamWriter
+) -> HttpResponse:
     # HEAD gets the body as well: the connection closes after it, so no client can take it for the next response.
-    if method not in ("GET", "HEAD"):
-        return ProbeResponse(b"GET only\n", HTTPStatus.METHOD_NOT_ALLOWED)
-    path = target.split("?", 1)[0]
+    if head.method not in ("GET", "HEAD"):
+        return HttpResponse(b"GET only\n", HTTPStatus.METHOD_NOT_ALLOWED)
+    path = head.target.split("?", 1)[0]
     first, _, rest = path.removeprefix("/").partition("/")
     route = routes.get(f"/{first}")
     if route is None:
-        return ProbeResponse(f"one of: {' '.join(sorted(routes))}\n".encode(), HTTPStatus.NOT_FOUND)
+        return HttpResponse(f"one of: {' '.join(sorted(routes))}\n".encode(), HTTPStatus.NOT_FOUND)
     rest = f"/{rest}" if rest else ""
-    refused = await guard(f"/{first}", rest, _caller(lines[1:], writer))
+    addresses = (_address(writer, end) for end in ("peername", "sockname"))
+    refused = await guard(f"/{first}", rest, Caller(head.headers.get("authorization", ""), *addresses))
     if refused is not None:
         return refused
     answer = route(rest)
-    return answer if isinstance(answer, ProbeResponse) else await answer
-
-
-def _caller(lines: list[bytes], writer: asyncio.StreamWriter) -> Caller:
-    tokens = (value for name, _, value in (line.partition(b":") for line in lines) if name.lower() == b"authorization")
-    addresses = (_address(writer, end) for end in ("peername", "sockname"))
-    return Caller(next(tokens, b"").strip().decode("latin-1"), *addresses)
+    return answer if isinstance(answer, HttpResponse) else await answer
 
 
 def _address(writer: asyncio.StreamWriter, end: str) -> str:
     # Empty for an unnamed Unix socket, None if the connection is gone.
     return str((writer.get_extra_info(end) or ("",))[0])
-
-
-def _wire(answer: ProbeResponse) -> bytes:
-    head = (
-        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
-        f"Content-Type: {answer.content_type}\r\n"
-        f"Content-Length: {len(answer.body)}\r\n"
-        "Connection: close\r\n\r\n"
-    )
-    return head.encode() + answer.body

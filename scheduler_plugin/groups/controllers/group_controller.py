@@ -14,22 +14,18 @@ from datetime import UTC, datetime
 from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiRefusedError
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, version_of
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, version_of
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
-from scheduler_plugin.groups.controllers.fights import Fights
-from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
-from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
-from scheduler_plugin.groups.controllers.surroundings import GroupSurroundings
-from scheduler_plugin.groups.controllers.writer import PASSING, TIMEOUT
-from scheduler_plugin.groups.objects.intents import Intent, progress
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TargetKind, resize, scale, workload_of
-from scheduler_plugin.groups.objects.writes import Write, difference
-from scheduler_plugin.groups.policies import originals
-from scheduler_plugin.groups.policies.companions import hpa_write, released
-from scheduler_plugin.groups.policies.facts import GroupFacts
-from scheduler_plugin.groups.policies.judgement import ReconcileResult, judge
-from scheduler_plugin.groups.policies.notices import (
+from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController
+from scheduler_plugin.groups.controllers.desired_state import (
+    GroupFacts,
+    GroupPolicy,
+    ReconcileResult,
+    hpa_write,
+    released,
+)
+from scheduler_plugin.groups.controllers.group_status import (
     contested,
     pods_refused,
     refused,
@@ -38,7 +34,13 @@ from scheduler_plugin.groups.policies.notices import (
     was_refused,
     without_intent,
 )
-from scheduler_plugin.groups.policies.policy import GroupPolicy
+from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
+from scheduler_plugin.groups.controllers.reconcile import reconcile
+from scheduler_plugin.groups.controllers.watches import GroupWatches
+from scheduler_plugin.groups.core.disputes import Disputes, told
+from scheduler_plugin.groups.core.writes import Write, put_back
+from scheduler_plugin.groups.objects.intents import Intent, progress
+from scheduler_plugin.groups.objects.targets import TargetKind, resize, scale, workload_of
 
 LOG: Final = logging.getLogger(__name__)
 REMEMBERED: Final = 10_000
@@ -48,13 +50,13 @@ REMEMBERED: Final = 10_000
 class GroupController(QueuedController):
     """Runs the groups of one kind."""
 
-    def __init__(self, context: GroupsContext, policy: GroupPolicy, surroundings: GroupSurroundings) -> None:
+    def __init__(self, context: GroupsContext, policy: GroupPolicy, watches: GroupWatches) -> None:
         super().__init__(context, policy.kind)
         self.policy = policy
-        self._surroundings = surroundings
-        self._fights = Fights(context.writer)
-        self._pods = PodResizer(context.writer, context.cache, surroundings.pods.of, self._fights.disputes)
-        self._no_ops: dict[str, tuple[Json, Json]] = {}
+        self._watches = watches
+        self._disputes = Disputes()
+        self._pods = PodResizer(context.writer, context.cache, watches.pods.of, self._disputes)
+        self._unchanged: dict[str, tuple[Json, Json]] = {}
 
     async def reconcile(self, name: ObjectName) -> None:
         """Looks at one group and writes what is due. Raises ``ApiError`` and ``NotLeadingError``."""
@@ -70,7 +72,10 @@ class GroupController(QueuedController):
         # Any exception counts as failed, also one that this method does not handle.
         outcome = "failed"
         try:
-            result = await self._bring(group)
+            facts = await self._with_fights(self._watches.facts(self.policy, group))
+            # Wall time, because a policy's memory outlives the process.
+            result = reconcile(self.policy, facts, datetime.fromtimestamp(context.clock.wall(), UTC))
+            await self._carry_out(facts, result)
             outcome = "stopped" if result.problem else "done"
         except ApiRefusedError as error:
             # The `PASSING` ones only say that the cache was behind: the next look sees the newer object.
@@ -78,14 +83,14 @@ class GroupController(QueuedController):
                 await self._give_up(name, str(error))
             raise
         finally:
-            context.telemetry.judged.labels(kind.kind, outcome).inc()
+            self._count(outcome)
         self._queue.add(name, context.interval())
 
-    def look_at_all(self) -> None:
+    def enqueue_all(self) -> None:
         """Queues every group, and deleted ones that left an HPA or a VPA changed."""
-        super().look_at_all()
+        super().enqueue_all()
         # Groups that are gone are in no cache, only in the records on HPAs and VPAs.
-        for name in self._surroundings.holders(self.kind.kind):
+        for name in self._watches.holders(self.kind.kind):
             self._queue.add(name)
 
     async def _put_back(self, name: ObjectName, group: JsonObject | None) -> None:
@@ -94,10 +99,10 @@ class GroupController(QueuedController):
         A refusal holds up no other object. It is raised if the group is going or the cache was behind; otherwise the
         group carries on.
         """
-        arrangement = None if group is None else self._surroundings.arrangement(self.policy, group)
+        desired = None if group is None else self._watches.desired(self.policy, group)
         failed: ApiRefusedError | None = None
-        for resource, obj in self._surroundings.held_by(self.kind.kind, name):
-            write = originals.put_back(resource, obj) if released(resource, obj, group, arrangement) else None
+        for resource, obj in self._watches.held_by(self.kind.kind, name):
+            write = put_back(resource, obj) if released(resource, obj, group, desired) else None
             if write is None:
                 continue
             try:
@@ -112,12 +117,46 @@ class GroupController(QueuedController):
         if failed is not None:
             raise failed
 
-    async def _bring(self, group: JsonObject) -> ReconcileResult:
-        facts = await self._fights.noticed(self._surroundings.facts(self.policy, group))
-        # Wall time, because a policy's memory outlives the process.
-        result = judge(self.policy, facts, datetime.fromtimestamp(self._context.clock.wall(), UTC))
-        await self._carry_out(facts, result)
-        return result
+    async def _with_fights(self, facts: GroupFacts) -> GroupFacts:
+        """The facts with the fields left alone for now, because another writer keeps overwriting them, and why."""
+        now, wall = self._context.clock.now(), self._context.clock.wall()
+        paused: set[str] = set()
+        fights: list[str] = []
+        target = facts.desired.target.target_kind.resource if facts.desired is not None else None
+        pairs = (
+            (target, facts.target),
+            (HORIZONTAL_AUTOSCALERS, facts.hpa),
+            (VERTICAL_AUTOSCALERS, facts.vpa),
+        )
+        for resource, obj in pairs:
+            if resource is None or obj is None:
+                continue
+            name = name_of(obj)
+            self._disputes.look(resource, obj, now)
+            # Ask only once for each fight: the cache has no `managedFields`, so it takes a request.
+            if self._disputes.unnamed(resource, name):
+                self._disputes.name(resource, await self._with_managers(resource, obj))
+            paused |= self._disputes.held(resource, name, now)
+            fights += [
+                told(resource, name.name, what, claim, wall + claim.until - now)
+                for what, claim in self._disputes.fights(resource, name, now)
+            ]
+        return replace(facts, held=frozenset(paused), fights=tuple(fights))
+
+    async def _with_managers(self, resource: Resource, found: JsonObject) -> JsonObject:
+        """The object with its ``managedFields``, which the cache leaves out.
+
+        It is listed by its name, because the watch already needs the right to list and a GET would need another one.
+        """
+        name = name_of(found)
+        query = {"fieldSelector": f"metadata.name={name.name}"}
+        call = ApiCall("GET", resource.path(name.namespace), TIMEOUT, query=query)
+        try:
+            listed = await self._context.writer.api.call(call)
+        except ApiRefusedError:
+            # The manager's name only helps people; without it the fight is still reported.
+            return found
+        return next(iter(items(listed, "items")), found)
 
     async def _carry_out(self, facts: GroupFacts, found: ReconcileResult) -> None:
         for write in found.upkeep:
@@ -128,15 +167,14 @@ class GroupController(QueuedController):
         # The status with memory and intent comes before the target, for the version that was judged: of two processes
         # that judge the same group, one is refused.
         group = await self._write_status(facts.group, found.status)
-        if found.problem is not None:
-            await self._tell_stopped(facts, found)
-        elif (event := contested(self.kind, facts.group, found.status)) is not None:
+        about = (self.kind, facts.group)
+        event = stopped(*about, found.problem) if found.problem else contested(*about, found.status)
+        if event is not None:
             await self._context.writer.tell(event)
-        if found.intent is not None and facts.target is not None and facts.arrangement is not None:
-            reference = facts.arrangement.target
+        if found.intent is not None and facts.target is not None and facts.desired is not None:
             if (on_hpa := hpa_write(facts, found.intent.hpa)) is not None:
                 await self._do(on_hpa)
-            await self._scale(group, facts.target, TARGET_KINDS[reference.group, reference.kind], found.intent)
+            await self._scale(group, facts.target, facts.desired.target.target_kind, found.intent)
             # Without this write a successor would find the intent and carry it out again.
             group = await self._write_status(group, without_intent(group, found.intent))
         if found.drop is not None:
@@ -153,25 +191,25 @@ class GroupController(QueuedController):
         current = self._context.cache.get(write.resource, write.name)
         # A value that the API server considers equal (`1000m` for `1`) differs from ours at every look. The same body
         # for the same spec changes nothing, so it is not sent again.
-        if current is not None and self._no_ops.get(write.path) == (write.body, child(current, "spec")):
+        if current is not None and self._unchanged.get(write.path) == (write.body, child(current, "spec")):
             return
-        if self._fights.disputes.held_until(write, self._context.clock.now()) is not None:
+        if self._disputes.held_until(write, self._context.clock.now()) is not None:
             return
         after = await self._do(write)
-        self._no_ops.pop(write.path, None)
+        self._unchanged.pop(write.path, None)
         # The API server leaves the resourceVersion as it is if a patch changes nothing.
         if version_of(after) == write.version:
             # Starting over is simpler than eviction and costs one more write for each object.
-            if len(self._no_ops) >= REMEMBERED:
-                self._no_ops.clear()
-            self._no_ops[write.path] = (write.body, child(after, "spec"))
+            if len(self._unchanged) >= REMEMBERED:
+                self._unchanged.clear()
+            self._unchanged[write.path] = (write.body, child(after, "spec"))
 
     async def _rehearse(self, facts: GroupFacts, intent: Intent) -> None:
         """Raises ``ApiRefusedError`` if a scaling would be refused again: then its intent need not be written."""
-        if facts.target is None or facts.arrangement is None:
+        if facts.target is None or facts.desired is None:
             return
-        reference = facts.arrangement.target
-        kind, writer = TARGET_KINDS[reference.group, reference.kind], self._context.writer
+        reference = facts.desired.target
+        kind, writer = reference.target_kind, self._context.writer
         remaining = progress(intent, workload_of(facts.target, kind))
         if (write := hpa_write(facts, intent.hpa)) is not None:
             await writer.rehearse(write)
@@ -188,13 +226,13 @@ class GroupController(QueuedController):
         if remaining.replicas is not None:
             write = scale(target, kind, remaining.replicas)
             scaled_to = await self._context.writer.do(write)
-            self._fights.disputes.wrote(write, scaled_to, self._context.clock.now())
+            self._disputes.wrote(write, scaled_to, self._context.clock.now())
             # `/scale` returns a Scale, so the cache would keep the old object.
             await self._read_again(kind.resource, name_of(target))
-        self._count(intent)
-        await self._context.writer.tell(scaled(self.policy.kind, group, intent))
+        self._count_scaling(intent)
+        await self._context.writer.tell(scaled(self.kind, group, intent))
 
-    def _count(self, intent: Intent) -> None:
+    def _count_scaling(self, intent: Intent) -> None:
         scalings, kind = self._context.telemetry.scalings, self.policy.kind.kind
         if intent.replicas is not None:
             # Index 0 is the number before, 1 the number after.
@@ -207,29 +245,14 @@ class GroupController(QueuedController):
         call = ApiCall("GET", kind.path(name.namespace, name.name), TIMEOUT)
         self._context.cache.learn(kind, await self._context.writer.api.call(call))
 
-    async def _do(self, write: Write) -> JsonObject:
-        response = await self._context.writer.do(write)
-        self._context.cache.learn(write.resource, response)
-        self._fights.disputes.wrote(write, response, self._context.clock.now())
+    async def _do(self, write: Write) -> Json:
+        response = await super()._do(write)
+        self._disputes.wrote(write, response, self._context.clock.now())
         return response
-
-    async def _write_status(self, group: JsonObject, wanted: Json) -> JsonObject:
-        """Writes what differs; returns the group after that."""
-        changed = difference(child(group, "status"), wanted)
-        if not changed:
-            return group
-        body: Json = {"status": changed}
-        return await self._do(Write("status", self.policy.kind, name_of(group), body, "status", version_of(group)))
-
-    async def _tell_stopped(self, facts: GroupFacts, found: ReconcileResult) -> None:
-        """Says on the group why nothing is scaled, once for each reason."""
-        event = stopped(self.policy.kind, facts.group, found)
-        if event is not None:
-            await self._context.writer.tell(event)
 
     async def _give_up(self, name: ObjectName, why: str) -> None:
         """A write was refused for good: reports that, and decides again next time."""
-        group = self._context.cache.get(self.policy.kind, name)
+        group = self._context.cache.get(self.kind, name)
         # Without a resourceVersion the write would have no precondition.
         if group is not None and text(group, "metadata", "resourceVersion"):
             await self._write_status(group, refused(group, why, self._context.clock.wall()))

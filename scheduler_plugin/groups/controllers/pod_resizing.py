@@ -17,11 +17,11 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.units import Instant, Seconds
 from scheduler_plugin.groups.controllers.cache import Cache
-from scheduler_plugin.groups.controllers.writer import PASSING, Writer
+from scheduler_plugin.groups.controllers.controller import PASSING, Writer
+from scheduler_plugin.groups.core.disputes import Disputes
 from scheduler_plugin.groups.core.workload import SizedContainer
-from scheduler_plugin.groups.objects.pod_sizes import is_pending, resize_pod, why_pending
-from scheduler_plugin.groups.objects.writes import Write
-from scheduler_plugin.groups.policies.disputes import Disputes
+from scheduler_plugin.groups.core.writes import Write
+from scheduler_plugin.groups.objects.pods import is_pending, resize_pod, why_pending
 
 PATIENCE: Final = Seconds(300.0)
 REFUSED: Final = Backoff(Seconds(15.0), PATIENCE)

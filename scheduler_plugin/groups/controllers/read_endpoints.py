@@ -10,18 +10,18 @@ from protocol.kubernetes.objects import Json, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, Resource
 from protocol.messages import ObjectName
-from scheduler_plugin.groups.controllers.writer import TIMEOUT, Writer
+from scheduler_plugin.groups.controllers.controller import TIMEOUT, Writer
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
-from scheduler_plugin.groups.objects.group_members import is_of
-from scheduler_plugin.groups.objects.read_endpoint import (
+from scheduler_plugin.groups.core.writes import Write
+from scheduler_plugin.groups.objects.group_members import (
     differs,
     endpoint_name,
     endpoint_slice,
+    is_of,
     listed_uids,
     read_service,
 )
 from scheduler_plugin.groups.objects.vm_group import VmGroup
-from scheduler_plugin.groups.objects.writes import Write
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from protocol.kubernetes.api import ApiRefusedError
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
     child,
     is_leaving,
-    items,
     name_of,
     text,
     uid_of,
@@ -31,20 +31,23 @@ from protocol.names import ANNOTATION_DRAINING
 from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
-from scheduler_plugin.groups.controllers.member_agents import MemberAgents
-from scheduler_plugin.groups.controllers.member_looks import SETTLED, SOON, MemberLooks
-from scheduler_plugin.groups.controllers.queued import GroupsContext, QueuedController
+from scheduler_plugin.groups.controllers.cache import Index
+from scheduler_plugin.groups.controllers.controller import PASSING, GroupsContext, QueuedController
+from scheduler_plugin.groups.controllers.member_agents import SETTLED, SOON, MemberAgents, MemberLooks
 from scheduler_plugin.groups.controllers.read_endpoints import ReadEndpoint, look_at_endpoint, offer, read_object
-from scheduler_plugin.groups.controllers.writer import PASSING
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, plan_group
 from scheduler_plugin.groups.core.replicas.members import UNASKED, Member, Role, member_name, replicas_of
 from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, decide
-from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
+from scheduler_plugin.groups.core.writes import Write, controller_of
 from scheduler_plugin.groups.objects.group_members import is_impostor, is_of, member_vm, read_member
-from scheduler_plugin.groups.objects.group_scaling import MOST_REPLICAS, scaling_status
-from scheduler_plugin.groups.objects.group_status import TAKEN, group_status, refused_status, taken_by
-from scheduler_plugin.groups.objects.vm_group import VmGroup, parse_vm_group
-from scheduler_plugin.groups.objects.writes import Write, difference
+from scheduler_plugin.groups.objects.group_status import ABLE, TAKEN, group_status, refused_status, taken_by
+from scheduler_plugin.groups.objects.vm_group import (
+    MOST_REPLICAS,
+    InvalidGroupError,
+    VmGroup,
+    parse_vm_group,
+    scaling_status,
+)
 
 UNSETTLED: Final = Seconds(1.0)
 """How soon a group is looked at again whose replicas start or leave: their databases send no events."""
@@ -77,7 +80,7 @@ class VmGroupController(QueuedController):
         super().__init__(context, VM_GROUPS)
         self._writers = writers
         self._looks = MemberLooks(agents, context.clock)
-        self._vms: dict[ObjectName, set[ObjectName]] = {}
+        self._vms: Index[ObjectName, ObjectName] = Index()
         context.cache.listen(VM_GROUPS, self._group_changed)
         context.cache.listen(VIRTUAL_MACHINES, self._vm_changed)
 
@@ -173,9 +176,7 @@ class VmGroupController(QueuedController):
         return [replace(member, busy_cores=loads.get(member.uid)) for member in members]
 
     def _own(self, group: VmGroup) -> list[Json]:
-        vms = [
-            self._context.cache.get(VIRTUAL_MACHINES, name) for name in sorted(self._vms.get(group.name, ()), key=str)
-        ]
+        vms = [self._context.cache.get(VIRTUAL_MACHINES, name) for name in sorted(self._vms.at(group.name))]
         # A late creation under the primary's name has an empty database.
         return [vm for vm in vms if vm is not None and is_of(vm, group) and not is_impostor(vm, group)]
 
@@ -246,19 +247,6 @@ class VmGroupController(QueuedController):
         if vm is not None and uid_of(vm) == member.uid:
             await self._context.writer.delete(VIRTUAL_MACHINES, vm)
 
-    async def _write_status(self, found: Json, wanted: Json) -> Json:
-        """Writes what differs; returns the group after that."""
-        changed = difference(child(found, "status"), wanted)
-        if not changed:
-            return found
-        body: Json = {"status": changed}
-        return await self._do(Write("status", VM_GROUPS, name_of(found), body, "status", version_of(found)))
-
-    async def _do(self, write: Write) -> Json:
-        written = dict(await self._context.writer.do(write))
-        self._context.cache.learn(write.resource, written)
-        return written
-
     async def _tell(self, seen: _Seen, reason: str, note: str, *, is_warning: bool = False) -> None:
         subject = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)
         await self._context.writer.tell(EventRecord(subject, reason, note, is_warning=is_warning))
@@ -266,10 +254,8 @@ class VmGroupController(QueuedController):
     async def _tell_taken(self, seen: _Seen, rivals: Sequence[str]) -> None:
         """Records an event, once, that others write the group's replicas too."""
         # The condition in the status shows that an earlier look has recorded it.
-        message, conditions = taken_by(rivals), items(seen.found, "status", "conditions")
-        if not any(
-            (text(condition, "reason"), text(condition, "message")) == (TAKEN, message) for condition in conditions
-        ):
+        message, able = taken_by(rivals), condition_of(seen.found, ABLE)
+        if (text(able, "reason"), text(able, "message")) != (TAKEN, message):
             await self._tell(seen, TAKEN, message, is_warning=True)
 
     def _group_changed(self, change: FactChange[Json]) -> None:
@@ -281,27 +267,20 @@ class VmGroupController(QueuedController):
 
     def _vm_changed(self, change: FactChange[Json]) -> None:
         # Both sides: the owner of a VM may have changed.
-        for vm in (change.before, change.after):
-            if vm is not None and (owner := _group_of(vm)):
-                group = ObjectName(change.name.namespace, owner)
-                names = self._vms.setdefault(group, set())
-                # On a deletion `change.after` is None, so the name is discarded.
-                (names.add if vm is change.after else names.discard)(change.name)
-                self._queue.add(group)
+        before, after = ([] if vm is None else _groups_of(vm) for vm in (change.before, change.after))
+        self._vms.move(change.name, before, after)
+        for group in (*before, *after):
+            self._queue.add(group)
         if change.after is None and change.before is not None:
             # A VM that is made again under this name has another UID, so nothing else would drop the entry.
             self._looks.forget(uid_of(change.before))
-
-    def _count(self, outcome: str) -> None:
-        self._context.telemetry.judged.labels(VM_GROUPS.kind, outcome).inc()
 
     def _now(self) -> str:
         return timestamp(self._context.clock.wall())
 
 
-def _group_of(vm: JsonObject) -> str:
-    """The name of the group that owns the VM; empty if none does."""
-    owners: Sequence[Json] = [
-        reference for reference in items(vm, "metadata", "ownerReferences") if reference.get("controller") is True
-    ]
-    return next((text(owner, "name") for owner in owners if text(owner, "kind") == VM_GROUPS.kind), "")
+def _groups_of(vm: JsonObject) -> list[ObjectName]:
+    """The name of the group that owns the VM, if one does."""
+    owner = controller_of(vm) or {}
+    name = text(owner, "name") if text(owner, "kind") == VM_GROUPS.kind else ""
+    return [ObjectName(name_of(vm).namespace, name)] if name else []

@@ -16,18 +16,24 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.names import ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
 from protocol.runtime.kubernetes.lease import NotLeadingError
 from protocol.units import Bytes
+from scheduler_plugin.groups.controllers.controller import GroupsContext
+from scheduler_plugin.groups.controllers.desired_state import GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
-from scheduler_plugin.groups.controllers.queued import GroupsContext
-from scheduler_plugin.groups.controllers.surroundings import GroupSurroundings
-from scheduler_plugin.groups.core.recommender.checkpoint import decode_history, encode_history
-from scheduler_plugin.groups.core.recommender.horizontal import Desires
+from scheduler_plugin.groups.controllers.watches import GroupWatches
+from scheduler_plugin.groups.core.recommender.horizontal import Desires, ReplicaUse
 from scheduler_plugin.groups.core.recommender.horizontal import recommended as horizontal
-from scheduler_plugin.groups.core.recommender.vertical import observed, ran_out_of_memory
+from scheduler_plugin.groups.core.recommender.vertical import (
+    decode_history,
+    encode_history,
+    observed,
+    ran_out_of_memory,
+)
 from scheduler_plugin.groups.core.recommender.vertical import recommended as vertical
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, VM_CONTAINER, TargetFields
+from scheduler_plugin.groups.core.workload import ResourceList
+from scheduler_plugin.groups.core.writes import Write
+from scheduler_plugin.groups.objects.targets import VM_CONTAINER, TargetFields
 from scheduler_plugin.groups.objects.vm_use import (
     GuestUse,
-    VmUse,
     has_note,
     hpa_status,
     note,
@@ -36,9 +42,6 @@ from scheduler_plugin.groups.objects.vm_use import (
     vms_of,
     vpa_status,
 )
-from scheduler_plugin.groups.objects.writes import Write
-from scheduler_plugin.groups.policies.facts import GroupFacts
-from scheduler_plugin.groups.policies.policy import GroupPolicy
 
 LOG: Final = logging.getLogger("autoscale.groups")
 
@@ -48,52 +51,53 @@ HISTORY: Final = "containers"
 class VmRecommender:
     """The recommender of one process."""
 
-    def __init__(self, context: GroupsContext, surroundings: GroupSurroundings, agents: MemberAgents) -> None:
+    def __init__(
+        self, context: GroupsContext, watches: GroupWatches, agents: MemberAgents, policy: GroupPolicy
+    ) -> None:
+        """``policy`` is that of the groups to recommend for."""
+        self._policy = policy
         self._context = context
-        self._surroundings = surroundings
+        self._watches = watches
         self._agents = agents
         self._desires: dict[str, Desires] = {}
         self._kills: dict[str, int] = {}
 
-    async def run(self, policy: GroupPolicy, is_on: Callable[[], bool]) -> Never:
-        """Looks at every group of ``policy`` each interval, while ``is_on``, for ever."""
+    async def run(self, is_on: Callable[[], bool]) -> Never:
+        """Looks at every group each interval, while ``is_on``, for ever."""
         await self._context.cache.synced.wait()
         while True:
             # Checked at each round: the Lease may come and go, and the settings may be switched while the program
             # runs.
             if self._context.writer.leadership.leads:
                 # A copy: the cache may change while a group is awaited.
-                for group in list(self._context.cache.objects(policy.kind).values()):
+                for group in list(self._context.cache.objects(self._policy.kind).values()):
                     # If the settings leave recommending to the cluster, remove our own notes.
-                    await self._look_at(policy, group, self._recommend if is_on() else self._take_back)
+                    await self._reconcile(group, self._recommend if is_on() else self._take_back)
             await self._context.clock.sleep(self._context.interval())
 
-    async def _look_at(
-        self, policy: GroupPolicy, group: JsonObject, act: Callable[[GroupFacts], Awaitable[None]]
-    ) -> None:
+    async def _reconcile(self, group: JsonObject, act: Callable[[GroupFacts], Awaitable[None]]) -> None:
         try:
-            await act(self._surroundings.facts(policy, group))
+            await act(self._watches.facts(self._policy, group))
         except (ApiError, NotLeadingError) as error:
             LOG.info("a recommendation was not written", extra={"group": str(name_of(group)), "reason": str(error)})
         except Exception:  # one group must not end the program of all others
             LOG.exception("a group cannot be recommended for", extra={"group": str(name_of(group))})
 
     async def _recommend(self, facts: GroupFacts) -> None:
-        if facts.arrangement is None or facts.target is None:
+        if facts.desired is None or facts.target is None:
             return
-        reference = facts.arrangement.target
         # The cluster's own VPA recommender and HPA controller look after pods.
-        if TARGET_KINDS[reference.group, reference.kind].shape is TargetFields.TEMPLATE:
+        if facts.desired.target.target_kind.shape is TargetFields.TEMPLATE:
             return
         vms = vms_of(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
         answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))
         # By UID: a VM that was made again under the same name is another guest.
         by_uid = {uid_of(vm): answer for vm, answer in zip(vms, answers, strict=True)}
-        usage = list(uses(vms, by_uid))
+        usage = [*uses(vms, by_uid)]
         if facts.hpa is not None:
-            await self._horizontal(facts.hpa, usage)
+            await self._horizontal(facts.hpa, [replica for replica, _ in usage])
         if facts.vpa is not None:
-            await self._vertical(facts.vpa, usage, self._killed(by_uid))
+            await self._vertical(facts.vpa, [amounts for _, amounts in usage], self._killed(by_uid))
 
     async def _take_back(self, facts: GroupFacts) -> None:
         """Removes our notes, which leaves recommending to the cluster."""
@@ -102,14 +106,14 @@ class VmRecommender:
                 # None removes the annotation.
                 await self._annotate(kind, autoscaler, {ANNOTATION_RECOMMENDATION: None})
 
-    async def _horizontal(self, hpa: JsonObject, found: list[VmUse]) -> None:
+    async def _horizontal(self, hpa: JsonObject, replicas: list[ReplicaUse]) -> None:
         previous = self._desires.get(uid_of(hpa), Desires())
-        now, replicas = self._context.clock.wall(), [use.replica for use in found]
+        now = self._context.clock.wall()
         # Desired counts of the last minutes live in memory only, as in an HPA controller.
         recommendation, self._desires[uid_of(hpa)] = horizontal(
-            rules_of(hpa), len(found), lambda _: replicas, previous, now
+            rules_of(hpa), len(replicas), lambda _: replicas, previous, now
         )
-        await self._note(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(found), recommendation), {})
+        await self._note(HORIZONTAL_AUTOSCALERS, hpa, hpa_status(hpa, len(replicas), recommendation), {})
 
     def _killed(self, said: Mapping[str, GuestUse]) -> Bytes | None:
         """The most memory that a guest had in which the kernel has killed a process since the last look; else None.
@@ -128,16 +132,16 @@ class VmRecommender:
                     had.append(size)
         return max(had, default=None)
 
-    async def _vertical(self, vpa: JsonObject, found: list[VmUse], killed_at: Bytes | None) -> None:
-        if not any(use.amounts for use in found):
+    async def _vertical(self, vpa: JsonObject, amounts: list[ResourceList], killed_at: Bytes | None) -> None:
+        if not any(amounts):
             return
         now = self._context.clock.wall()
         # The history is in an annotation of the VPA, so a restart forgets nothing.
         history = decode_history(_kept(vpa), HISTORY, now=now)
-        after = observed(history, VM_CONTAINER, [use.amounts for use in found], now)
+        after = observed(history, VM_CONTAINER, amounts, now)
         if killed_at is not None:
             after = ran_out_of_memory(after, VM_CONTAINER, killed_at, now)
-        recommendation = vertical(after, len(found))
+        recommendation = vertical(after, len(amounts))
         if recommendation is None:
             return
         # No spaces: all annotations of an object share 256 KiB.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from fractions import Fraction
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypeVar
 
 from protocol.units import Amount, Bytes, MilliCpu
 
@@ -47,6 +47,12 @@ class ResourceList:
         """Those that are given, CPU first."""
         return ((name, amount) for name in RESOURCES if (amount := self[name]) is not None)
 
+    @classmethod
+    def of(cls, value: Callable[[Resource], int | None]) -> ResourceList:
+        """The ``value`` of each resource, in thousandths of a vCPU or bytes; None leaves it out."""
+        cpu, memory = (value(resource) for resource in RESOURCES)
+        return cls(None if cpu is None else MilliCpu(cpu), None if memory is None else Bytes(memory))
+
     def with_value(self, resource: Resource, value: int | None) -> Self:
         """The same with ``resource`` at ``value`` thousandths of a vCPU or bytes, or without it."""
         if resource == "cpu":
@@ -55,10 +61,7 @@ class ResourceList:
 
     def map(self, change: Callable[[Resource, Amount], int | None]) -> ResourceList:
         """These entries, each changed to the value that ``change`` returns; None leaves one out."""
-        changed = NOTHING
-        for resource, amount in self:
-            changed = changed.with_value(resource, change(resource, amount))
-        return changed
+        return ResourceList.of(lambda name: None if (amount := self[name]) is None else change(name, amount))
 
     def over(self, other: ResourceList) -> ResourceList:
         """These entries, and those that only ``other`` has."""
@@ -83,6 +86,12 @@ class SizedContainer:
     def sizes(self) -> ResourceList:
         """Size of each replica: the requests, which default to the limits as in Kubernetes."""
         return self.requests.over(self.limits)
+
+    def over(self, other: SizedContainer | None) -> SizedContainer:
+        """These amounts, and those that only ``other`` has."""
+        if other is None:
+            return self
+        return SizedContainer(self.name, self.requests.over(other.requests), self.limits.over(other.limits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +154,10 @@ def amount(resource: Resource, value: int) -> Amount:
     return MilliCpu(value) if resource == "cpu" else Bytes(value)
 
 
-def by_name(containers: Iterable[SizedContainer], name: str) -> SizedContainer | None:
+C = TypeVar("C", "SizedContainer", "ContainerRecommendation")
+
+
+def by_name(containers: Iterable[C], name: str) -> C | None:
     """The first of ``containers`` with that name; None if there is none."""
     return next((container for container in containers if container.name == name), None)
 
@@ -212,7 +224,7 @@ class VerticalRecommendation:
 
     def container(self, name: str) -> ContainerRecommendation | None:
         """The recommendation for the container of that name; None if there is none."""
-        return next((container for container in self.containers if container.name == name), None)
+        return by_name(self.containers, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,13 +313,22 @@ class WorkloadDecision:
     def applied(self, workload: Workload) -> Workload:
         """``workload`` as it is once this decision is written."""
         changed = tuple(
-            _merged(container, by_name(self.containers, container.name)) for container in workload.containers
+            (by_name(self.containers, container.name) or container).over(container) for container in workload.containers
         )
         replicas = workload.replicas if self.replicas is None else self.replicas
         return replace(workload, replicas=replicas, containers=changed)
 
 
-def _merged(old: SizedContainer, new: SizedContainer | None) -> SizedContainer:
-    if new is None:
-        return old
-    return SizedContainer(old.name, new.requests.over(old.requests), new.limits.over(old.limits))
+# VPA's OOM bump-up ratio of 1.2.
+_PERCENT: Final = 120
+# VPA's minimum bump-up is 100 MiB, which is close to this.
+_LEAST: Final = 100_000_000
+
+
+def after_kill(used: Bytes) -> Bytes:
+    """A fifth more than was ``used``, and 100 MB more at least.
+
+    >>> after_kill(Bytes(200_000_000)), after_kill(Bytes(1_000_000_000))
+    (Bytes(value=300000000), Bytes(value=1200000000))
+    """
+    return Bytes(max(used.value * _PERCENT // 100, used.value + _LEAST))

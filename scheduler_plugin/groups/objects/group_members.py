@@ -1,14 +1,17 @@
-"""The VMs of a VirtualMachineGroup: how they are made, and how a member is read from its VM (pure).
+"""The VMs of a VirtualMachineGroup, and its read endpoint: how they are made, and how they are read (pure).
 
 - A member's VM is the template's with the group as its owner, labels that name group and role, and the wish to stand on
   another node than the others (preferred, so that a full cluster still runs them all).
 - A replica gets the address of its primary on the kernel command line, which every NeonVM passes to its guest.
+- Clients of the headless Service ``GROUP-read`` reach the replicas that serve. A draining one stays in its slice as
+  ``terminating``, so that its clients keep their connections, and is not ``ready``, so that no new ones come.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import (
     Json,
     JsonObject,
@@ -21,12 +24,14 @@ from protocol.kubernetes.objects import (
     text,
     uid_of,
 )
-from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
+from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS
 from protocol.kubernetes.timestamps import parse_timestamp
+from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_DRAINING, KERNEL_PRIMARY, LABEL_GROUP, LABEL_ROLE
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.replicas.group_plan import NewMember
+from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, NewMember
 from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role, role_of
+from scheduler_plugin.groups.core.writes import controller_of, owner_reference
 from scheduler_plugin.groups.objects.vm_group import VmGroup
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -42,7 +47,7 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
     if new.source:
         words = [text(guest, "appendKernelCmdline"), f"{KERNEL_PRIMARY}={new.source}"]
         guest["appendKernelCmdline"] = " ".join(word for word in words if word)
-    labels: Json = {**child(template, "metadata", "labels"), **member_labels(group, new.role)}
+    labels: Json = {**child(template, "metadata", "labels"), LABEL_GROUP: group.name.name, LABEL_ROLE: new.role.value}
     return {
         "apiVersion": VIRTUAL_MACHINES.api_version,
         "kind": VIRTUAL_MACHINES.kind,
@@ -51,27 +56,16 @@ def member_vm(group: VmGroup, new: NewMember) -> Json:
             "namespace": group.name.namespace,
             "labels": labels,
             "annotations": child(template, "metadata", "annotations"),
-            "ownerReferences": [owner_reference(group)],
+            "ownerReferences": [_owner(group)],
         },
         # First, so that the template can switch the extra network off.
         "spec": {"extraNetwork": {"enable": True}, **spec, "affinity": _spread(group, spec), "guest": guest},
     }
 
 
-def member_labels(group: VmGroup, role: Role) -> Json:
-    """Labels that select the VMs of that role, and their pods."""
-    return {LABEL_GROUP: group.name.name, LABEL_ROLE: role.value}
-
-
-def owner_reference(group: VmGroup) -> Json:
-    """The reference that makes the group the owner of an object, as ``ownership.owner_reference``."""
-    return {
-        "apiVersion": VM_GROUPS.api_version,
-        "kind": VM_GROUPS.kind,
-        "name": group.name.name,
-        "uid": group.uid,
-        "controller": True,
-    }
+def _owner(group: VmGroup) -> Json:
+    metadata = {"namespace": group.name.namespace, "name": group.name.name, "uid": group.uid}
+    return owner_reference({"apiVersion": VM_GROUPS.api_version, "kind": VM_GROUPS.kind, "metadata": metadata})
 
 
 def _spread(group: VmGroup, spec: JsonObject) -> Json:
@@ -84,8 +78,7 @@ def _spread(group: VmGroup, spec: JsonObject) -> Json:
 
 def is_of(vm: JsonObject, group: VmGroup) -> bool:
     """Return True if the VM belongs to the group: the group is its controller."""
-    owners = [owner for owner in items(vm, "metadata", "ownerReferences") if owner.get("controller") is True]
-    return any(text(owner, "uid") == group.uid for owner in owners)
+    return text(controller_of(vm) or {}, "uid") == group.uid
 
 
 def is_impostor(vm: JsonObject, group: VmGroup) -> bool:
@@ -108,11 +101,6 @@ def read_member(
     role = role_of(group.name.name, name_of(vm).name)
     if role is None:
         return None
-    conditions = [
-        text(condition, "status")
-        for condition in items(vm, "status", "conditions")
-        if text(condition, "type") == "Available"
-    ]
     draining, misdated = _draining(vm, wall)
     return Member(
         name=name_of(vm).name,
@@ -123,7 +111,7 @@ def read_member(
         source=source_of(vm),
         address=_address(vm),
         node=text(vm, "status", "node"),
-        available=conditions == ["True"],
+        available=text(condition_of(vm, "Available"), "status") == "True",
         leaving=is_leaving(vm),
         draining=draining,
         misdated=misdated,
@@ -160,3 +148,89 @@ def _draining(vm: JsonObject, wall: float) -> tuple[Seconds | None, bool]:
         return None, False
     since = parse_timestamp(mark)
     return (Seconds(0.0), True) if since is None or since > wall else (Seconds(wall - since), False)
+
+
+MANAGED_BY = "autoscale-groups"
+
+
+def endpoint_name(group: ObjectName) -> ObjectName:
+    """The name of the Service and of its EndpointSlice.
+
+    >>> str(endpoint_name(ObjectName("default", "shop")))
+    'default/shop-read'
+    """
+    return ObjectName(group.namespace, f"{group.name}-read")
+
+
+def read_service(group: VmGroup) -> Json:
+    """The headless Service, without a selector, because only the slice says who serves."""
+    return {
+        "apiVersion": SERVICES.api_version,
+        "kind": SERVICES.kind,
+        "metadata": _metadata(group, {LABEL_GROUP: group.name.name}),
+        "spec": {"clusterIP": "None", "type": "ClusterIP", "ports": _ports(group)},
+    }
+
+
+def endpoint_slice(group: VmGroup, plan: GroupPlan) -> Json:
+    """The slice that lists the replicas as ``plan`` has them."""
+    leaving = (reasoned.member for reasoned in plan.held_back if plan.drains(reasoned.member))
+    # Without an address it has no clients, and the API refuses a slice that names it.
+    draining = [member for member in leaving if member.available and member.address]
+    endpoints = [
+        *(_endpoint(member, group, True) for member in plan.serving),
+        *(_endpoint(member, group, False) for member in draining),
+    ]
+    labels = {
+        "kubernetes.io/service-name": endpoint_name(group.name).name,
+        "endpointslice.kubernetes.io/managed-by": MANAGED_BY,
+        LABEL_GROUP: group.name.name,
+    }
+    return {
+        "apiVersion": ENDPOINT_SLICES.api_version,
+        "kind": ENDPOINT_SLICES.kind,
+        "metadata": _metadata(group, labels),
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": _ports(group),
+    }
+
+
+def listed_uids(found: JsonObject) -> frozenset[str]:
+    """The UIDs of the VMs that a slice offers to new clients."""
+    offered = [endpoint for endpoint in items(found, "endpoints") if child(endpoint, "conditions").get("ready") is True]
+    return frozenset(text(endpoint, "targetRef", "uid") for endpoint in offered)
+
+
+def differs(found: JsonObject, wanted: JsonObject) -> bool:
+    """Return True if a slice differs from the wanted one."""
+    return any(found.get(key) != wanted.get(key) for key in ("endpoints", "ports"))
+
+
+def _metadata(group: VmGroup, labels: dict[str, str]) -> Json:
+    name = endpoint_name(group.name)
+    return {
+        "name": name.name,
+        "namespace": name.namespace,
+        "labels": labels,
+        "ownerReferences": [_owner(group)],
+    }
+
+
+def _ports(group: VmGroup) -> list[Json]:
+    return [{"name": "postgres", "port": group.port, "protocol": "TCP"}]
+
+
+def _endpoint(member: Member, group: VmGroup, ready: bool) -> Json:
+    return {
+        "addresses": [member.address],
+        # Still serving, but terminating: no new client is sent there.
+        "conditions": {"ready": ready, "serving": True, "terminating": not ready},
+        **({"nodeName": member.node} if member.node else {}),
+        "targetRef": {
+            "kind": VIRTUAL_MACHINES.kind,
+            "namespace": group.name.namespace,
+            "name": member.name,
+            "uid": member.uid,
+        },
+    }

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.kubernetes.conditions import condition, stamped
-from protocol.kubernetes.objects import Json, JsonObject, child, whole
+from protocol.kubernetes.conditions import condition, condition_of, stamped
+from protocol.kubernetes.objects import Json, JsonObject, child, text, whole
 from protocol.names import LABEL_GROUP, LABEL_ROLE
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
 from scheduler_plugin.groups.core.replicas.members import Member, Role, primary_of, replicas_of
@@ -114,7 +114,7 @@ def _member(member: Member, plan: GroupPlan) -> Json:
 def _state(member: Member, plan: GroupPlan, *, serves: bool) -> str:
     if member.leaving or any(reasoned.member.name == member.name for reasoned in plan.delete):
         return "Leaving"
-    if member.draining is not None or any(reasoned.member.name == member.name for reasoned in plan.drain):
+    if plan.drains(member):
         return "Draining"
     return "Serving" if serves else "Starting"
 
@@ -143,3 +143,9 @@ def _ready(group: VmGroup, primary: _Verdict, plan: GroupPlan, unwritten: str) -
 
 def _condition(found: JsonObject, kind: str, verdict: _Verdict) -> Json:
     return condition(found, kind, str(verdict.holds), verdict.reason, verdict.message)
+
+
+def stopped_because(group: JsonObject) -> str:
+    """The reason for which the group scales nothing, in one word; empty if it scales."""
+    able = condition_of(group, ABLE)
+    return text(able, "reason") if text(able, "status") == "False" else ""

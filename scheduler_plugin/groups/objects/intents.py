@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
-from scheduler_plugin.groups.core.workload import NOTHING, ResourceList, SizedContainer, Workload, WorkloadDecision
-from scheduler_plugin.groups.objects.amounts import read_container, write_container
+from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload, WorkloadDecision
+from scheduler_plugin.groups.objects.targets import read_container, write_container
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,7 @@ def _same_amounts(container: SizedContainer, like: SizedContainer) -> SizedConta
 
 
 def _only(amounts: ResourceList, like: ResourceList) -> ResourceList:
-    common = NOTHING
-    for resource, _ in like:
-        amount = amounts[resource]
-        common = common.with_value(resource, None if amount is None else amount.value)
-    return common
+    return like.map(lambda resource, _: None if (amount := amounts[resource]) is None else amount.value)
 
 
 def write_intent(intent: Intent) -> Json:

@@ -10,9 +10,10 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -37,12 +38,57 @@ from protocol.kubernetes.resources import (
     Resource,
 )
 from protocol.names import ANNOTATION_BOUNDS
-from protocol.units import Resources
+from protocol.units import Amount, Bytes, MilliCpu, QuantityError, Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload, by_name
-from scheduler_plugin.groups.objects.amounts import read_container, write_container
-from scheduler_plugin.groups.objects.ownership import controller_of
-from scheduler_plugin.groups.objects.writes import Write
+from scheduler_plugin.groups.core.writes import Write, controller_of
+
+A = TypeVar("A", bound=Amount)
+
+
+def read_amounts(found: JsonObject, path: str) -> ResourceList:
+    """The amounts of one JSON object; other resources than CPU and memory are left out.
+
+    Raises ``ValueError`` with the path of an amount that is no quantity.
+
+    >>> read_amounts({"cpu": "500m", "nvidia.com/gpu": 1}, "requests")
+    ResourceList(cpu=MilliCpu(value=500), memory=None)
+    """
+    cpu = _read(found.get("cpu"), MilliCpu.parse, f"{path}.cpu")
+    return ResourceList(cpu, _read(found.get("memory"), Bytes.parse, f"{path}.memory"))
+
+
+def _read(given: Any, parse: Callable[[Any], A], path: str) -> A | None:
+    try:
+        return None if given is None else parse(given)
+    except QuantityError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def write_amounts(amounts: ResourceList) -> Json:
+    """The same amounts as JSON.
+
+    >>> write_amounts(ResourceList(cpu=MilliCpu(500)))
+    {'cpu': '500m'}
+    """
+    return {resource: str(amount) for resource, amount in amounts}
+
+
+def read_container(found: JsonObject, path: str) -> SizedContainer:
+    """A container with its name and ``resources``. Raises ``ValueError``."""
+    resources = child(found, "resources")
+    return SizedContainer(
+        text(found, "name"),
+        read_amounts(child(resources, "requests"), f"{path}.resources.requests"),
+        read_amounts(child(resources, "limits"), f"{path}.resources.limits"),
+    )
+
+
+def write_container(container: SizedContainer) -> Json:
+    """The container's name and ``resources``, as far as they are given."""
+    parts = {"requests": write_amounts(container.requests), "limits": write_amounts(container.limits)}
+    return {"name": container.name, "resources": {name: amounts for name, amounts in parts.items() if amounts}}
+
 
 VM_CONTAINER: Final = "vm"
 """The name of a VM's only container."""
@@ -72,6 +118,11 @@ class TargetRef:
     kind: str
     name: str
 
+    @property
+    def target_kind(self) -> TargetKind:
+        """Its kind as one that can be scaled; only for one that ``read_reference`` has read."""
+        return TARGET_KINDS[self.group, self.kind]
+
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
@@ -87,24 +138,32 @@ TARGET_KINDS: Final = {(kind.resource.group, kind.resource.kind): kind for kind 
 """Everything that can be scaled, by API group and kind."""
 
 
+class InvalidSpecError(ValueError):
+    """The spec of a group cannot be used; the message has a sentence for each field that is wrong."""
+
+
 class InvalidTargetError(ValueError):
     """The target cannot be scaled as it is; the message says which field is wrong."""
 
 
+def api_group(reference: JsonObject) -> str:
+    """The API group of a reference or an object."""
+    return text(reference, "apiVersion").rpartition("/")[0]
+
+
 def read_reference(found: JsonObject, path: str) -> TargetRef:
-    """A reference with ``apiVersion``, ``kind`` and ``name``. Raises ``InvalidTargetError``.
+    """A reference with ``apiVersion``, ``kind`` and ``name``. Raises ``InvalidSpecError``.
 
     >>> str(read_reference({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "spec.targetRef"))
     'Deployment web'
     """
-    group = text(found, "apiVersion").rpartition("/")[0]
-    reference = TargetRef(group, text(found, "kind"), text(found, "name"))
+    reference = TargetRef(api_group(found), text(found, "kind"), text(found, "name"))
     if not reference.name:
-        raise InvalidTargetError(f"{path}.name: expected the name of what is to be scaled")
+        raise InvalidSpecError(f"{path}.name: expected the name of what is to be scaled")
     if (reference.group, reference.kind) not in TARGET_KINDS:
         supported = ", ".join(f"{kind.resource.api_version} {kind.resource.kind}" for kind in TARGET_KINDS.values())
         what = f"{text(found, 'apiVersion')} {reference.kind}".strip()
-        raise InvalidTargetError(f"{path}: expected one of {supported}, got {what!r}")
+        raise InvalidSpecError(f"{path}: expected one of {supported}, got {what!r}")
     return reference
 
 
@@ -135,7 +194,7 @@ def kept_by(target: JsonObject) -> str:
     empty. Other controllers, such as operators, may leave sizes and replicas to a group.
     """
     owner = controller_of(target) or {}
-    reference = text(owner, "apiVersion").rpartition("/")[0], text(owner, "kind")
+    reference = api_group(owner), text(owner, "kind")
     # Such a controller would undo every write.
     return f"{reference[1]} {text(owner, 'name')}" if reference in TARGET_KINDS else ""
 

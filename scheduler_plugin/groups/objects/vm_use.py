@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from protocol.kubernetes.conditions import condition
+from protocol.kubernetes.conditions import condition, condition_of
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, items, name_of, text, uid_of, whole
 from protocol.names import ANNOTATION_RECOMMENDATION
 from protocol.units import Bytes, MilliCpu, QuantityError
@@ -25,9 +25,9 @@ from scheduler_plugin.groups.core.workload import (
     ResourceList,
     VerticalRecommendation,
 )
-from scheduler_plugin.groups.objects.amounts import write_amounts
-from scheduler_plugin.groups.objects.hpa import least_replicas
-from scheduler_plugin.groups.objects.ownership import is_owned_by
+from scheduler_plugin.groups.core.writes import is_owned_by
+from scheduler_plugin.groups.objects.autoscalers import least_replicas
+from scheduler_plugin.groups.objects.targets import write_amounts
 
 
 def vms_of(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:
@@ -54,45 +54,22 @@ class GuestUse:
     kills: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VmUse:
-    """One VM: how many CPUs are busy (None: not known), its maximum, whether it runs, and the memory that
-    is used.
-    """
-
-    busy: MilliCpu | None
-    most: MilliCpu
-    runs: bool
-    memory: Bytes | None = None
-
-    @property
-    def replica(self) -> ReplicaUse:
-        """The same for an HPA's calculation."""
-        return ReplicaUse(None if self.busy is None else self.busy.value, self.most.value, self.runs)
-
-    @property
-    def amounts(self) -> ResourceList:
-        """The same for a VPA's histogram."""
-        return ResourceList(self.busy, self.memory)
-
-
-def uses(vms: Iterable[JsonObject], said: Mapping[str, GuestUse]) -> Iterator[VmUse]:
-    """The use of each VM that can be read; ``said`` by UID."""
+def uses(vms: Iterable[JsonObject], reports: Mapping[str, GuestUse]) -> Iterator[tuple[ReplicaUse, ResourceList]]:
+    """The use of each VM that can be read, for an HPA's calculation and for a VPA's histogram; ``reports`` by UID."""
     for vm in vms:
         try:
             most = parse_virtual_machine(vm).bounds.max.cpu
         except InvalidObjectError:
             continue
-        use = said.get(uid_of(vm), GuestUse())
+        use = reports.get(uid_of(vm), GuestUse())
         busy = None if use.cores_busy is None else MilliCpu.cores(use.cores_busy)
-        yield VmUse(busy, most, _runs(vm), use.memory)
+        yield ReplicaUse(None if busy is None else busy.value, most.value, _runs(vm)), ResourceList(busy, use.memory)
 
 
 def _runs(vm: JsonObject) -> bool:
     """Return True if the VM's guest serves, or, without a condition that says so, if the VM runs."""
-    for reported in items(vm, "status", "conditions"):
-        if text(reported, "type") == "Available":
-            return text(reported, "status") == "True"
+    if available := condition_of(vm, "Available"):
+        return text(available, "status") == "True"
     return text(vm, "status", "phase") == "Running"
 
 

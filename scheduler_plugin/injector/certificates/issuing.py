@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -10,10 +9,20 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from protocol.runtime.certificates import (
+    NO_AUTHORITY,
+    CertificateForm,
+    CertifiedKey,
+    alternative_names,
+    certified_authority,
+    common_name,
+    issuer_key,
+    usage,
+)
 from protocol.units import Seconds
 from scheduler_plugin.injector.certificates.rotation import Life
 
@@ -102,66 +111,28 @@ def read_pair(pair: Pair) -> Issued:
 
 def new_authority(life: Seconds, wall: float) -> Issued:
     """A new authority, made at ``wall`` (seconds since 1970), which is in its name, so that no two names are alike."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = _name(f"{AUTHORITY_NAME} {datetime.fromtimestamp(wall, UTC):%Y-%m-%dT%H:%M:%SZ}")
-    builder = (
-        _builder(name, name, key, wall, wall + life)
-        # It signs certificates, but no other authorities.
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    )
-    return _finished(builder, key, key)
+    name = f"{AUTHORITY_NAME} {datetime.fromtimestamp(wall, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return _issued(certified_authority(name, *_validity(wall, wall + life)))
 
 
 def issue(authority: Issued, purpose: Purpose, life: Seconds, wall: float) -> Issued:
     """A certificate for a new key, made at ``wall``; it ends with its authority at the latest."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    # Nobody trusts it once its authority has ended.
-    end = min(wall + life, authority.life.end)
+    signer = CertifiedKey(authority.certificate, authority.private)
     use = ExtendedKeyUsageOID.CLIENT_AUTH if purpose.is_client else ExtendedKeyUsageOID.SERVER_AUTH
-    from_authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.private.public_key())
-    builder = (
-        _builder(_name(purpose.name), authority.certificate.subject, key, wall, end)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
-        .add_extension(from_authority, critical=False)
-    )
+    extensions = [NO_AUTHORITY, usage(), (x509.ExtendedKeyUsage([use]), False), issuer_key(signer)]
     # A client is known by its name alone.
-    if not purpose.is_client:
-        names: list[x509.GeneralName] = [x509.DNSName(name) for name in purpose.dns]
-        names += [x509.IPAddress(ipaddress.ip_address(address)) for address in purpose.addresses]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return _finished(builder, key, authority.private)
+    extensions += alternative_names(purpose.dns, purpose.addresses)
+    # Nobody trusts it once its authority has ended.
+    begin, end = _validity(wall, min(wall + life, authority.life.end))
+    return _issued(CertificateForm(common_name(purpose.name), begin, end, extensions).certified(signer))
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, made: float, end: float
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.fromtimestamp(made, UTC) - SKEW)
-        .not_valid_after(datetime.fromtimestamp(end, UTC))
-    )
+def _validity(made: float, end: float) -> tuple[datetime, datetime]:
+    return datetime.fromtimestamp(made, UTC) - SKEW, datetime.fromtimestamp(end, UTC)
 
 
-def _finished(
-    builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey
-) -> Issued:
-    certificate = builder.sign(signer, hashes.SHA256())
-    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    pair = Pair(certificate.public_bytes(encoding), key.private_bytes(encoding, form, serialization.NoEncryption()))
-    return Issued(pair, certificate, key)
-
-
-def _name(common: str) -> x509.Name:
-    # X.509 allows 64 characters in a common name.
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
+def _issued(made: CertifiedKey) -> Issued:
+    return Issued(Pair(made.certificate_pem, made.key_pem), made.certificate, made.key)
 
 
 def _purpose_of(certificate: x509.Certificate) -> tuple[str, frozenset[str], frozenset[str]]:
@@ -172,18 +143,3 @@ def _purpose_of(certificate: x509.Certificate) -> tuple[str, frozenset[str], fro
         return common[0] if common else "", frozenset(), frozenset()
     addresses = frozenset(map(str, names.get_values_for_type(x509.IPAddress)))
     return common[0] if common else "", frozenset(names.get_values_for_type(x509.DNSName)), addresses
-
-
-def _usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        # With elliptic curves a key only signs.
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        encipher_only=False,
-        decipher_only=False,
-    )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, is_leaving, is_over, items, labels_of, name_of, pod_phase, text
 from scripts.autoscale.check.facts import CheckFacts
 from scripts.autoscale.check.looks import SiteObservations, Unseen
@@ -106,10 +107,11 @@ def leading_pod(facts: CheckFacts, program: str) -> Json | None:
     return next((pod for pod in running if leads(facts, name_of(pod).name)), running[0] if running else None)
 
 
-def is_ready(pod: Json) -> bool:
-    """Return True if the pod is ready, as its kubelet says."""
-    conditions = items(pod, "status", "conditions")
-    return any(text(condition, "type") == "Ready" and text(condition, "status") == "True" for condition in conditions)
+def why_unscheduled(pod: Json) -> str:
+    """The reason for which a scheduler has found no node for the pod; empty if there is none."""
+    scheduled = condition_of(pod, "PodScheduled")
+    is_refused = text(scheduled, "status") == "False"
+    return text(scheduled, "message") or text(scheduled, "reason") if is_refused else ""
 
 
 def containers(pod: Json) -> Iterator[Json]:

@@ -55,17 +55,19 @@ class SimulatedLoad:
 
     async def press(self, seconds: int, on_tps: Callable[[float], None]) -> Outcome:  # noqa: ARG002 - none are run
         """Puts the demand on the guest, and takes it off again. Raises ``SiteError``."""
-        await self._ask("PUT", {"cpu": self.cpu, "mem": self.mem})
+        # The guest's address changes when its VM moves, so it is looked up each time.
+        await order_demand(await self.control(), {"cpu": self.cpu, "mem": self.mem})
         await self.clock.sleep(Seconds(float(seconds)))
-        await self._ask("DELETE", None)
+        await order_demand(await self.control(), None)
         return Outcome(0, 0, "")
 
-    async def _ask(self, method: str, demand: Mapping[str, object] | None) -> None:
-        try:
-            # Requests to this machine must not go to a proxy that the environment names.
-            async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
-                # The guest's address changes when its VM moves, so it is looked up each time.
-                url = f"{await self.control()}/demand"
-                (await http.request(method, url, json=demand)).raise_for_status()
-        except httpx.HTTPError as error:
-            raise SiteError(f"the simulated guest cannot be loaded: {error!r}") from error
+
+async def order_demand(control: str, demand: Mapping[str, object] | None, guest: str = "the simulated guest") -> None:
+    """Puts a demand on the simulated guest at ``control``, or takes it off (None). Raises ``SiteError``."""
+    try:
+        # Requests to this machine must not go to a proxy that the environment names.
+        async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
+            method = "DELETE" if demand is None else "PUT"
+            (await http.request(method, f"{control}/demand", json=demand)).raise_for_status()
+    except httpx.HTTPError as error:
+        raise SiteError(f"{guest} cannot be loaded: {error!r}") from error

@@ -14,7 +14,8 @@ from operator import add
 from typing import Final
 
 from deploy.kube.informer import Informer
-from protocol.kubernetes.objects import Json, child, items, text
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import Json, child, items
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -22,15 +23,15 @@ from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import MoveWatch, ObservedMove
 from scripts.autoscale.demonstration.report import MigrationPoint, migration_point
 from scripts.autoscale.demonstration.vm_clients import ClientReport, VmClients
+from scripts.autoscale.demonstration.vm_database import create_vm
 from scripts.autoscale.demonstration.vm_objects import MAY_MOVE, kept_in_place, postgres_vm
-from scripts.autoscale.passwords import make_password
+from scripts.autoscale.demonstration.waiting import answers
 from scripts.autoscale.site import Site, SiteError
 
 NEIGHBOURS: Final = (ObjectName("default", "neighbour-1"), ObjectName("default", "neighbour-2"))
 _BOOT: Final = Seconds(600.0)
 """Several emulated guests on a busy machine; one that has ended is not waited for."""
 _ARRIVE: Final = Seconds(90.0)
-_LOOK: Final = Seconds(0.1)
 _LOADS: Final = 3
 _MORE: Final = 15
 _OVERLAP: Final = 5
@@ -74,9 +75,8 @@ class MigrationScenario:
     async def move_in(self) -> None:
         """Makes the neighbours; they boot by themselves, and do not move before their clients are there."""
         for name in NEIGHBOURS:
-            await make_password(self.site.client, small_vm(name))
             # Their annotation keeps them in place: a move without clients would prove nothing.
-            await self.site.client.create(VIRTUAL_MACHINES, name.namespace, kept_in_place(small_vm(name)))
+            await create_vm(self.site.client, kept_in_place(small_vm(name)))
 
     async def settle(self) -> None:
         """Waits until all neighbours answer, and makes what their clients need. Raises ``SiteError``."""
@@ -134,19 +134,14 @@ class MigrationScenario:
         return any(child(pod, "metrics") for pod in pods)
 
     async def _answers(self, name: ObjectName) -> bool:
-        conditions = items(self._vms.get(name) or {}, "status", "conditions")
-        return any(
-            text(condition, "type") == "Available" and text(condition, "status") == "True" for condition in conditions
-        )
+        return holds(self._vms.get(name) or {}, "Available")
 
     async def _has_moved(self) -> bool:
         return bool(self.moves) and not any(move.is_under_way for move in self.moves)
 
     async def _until(self, holds: Callable[[], Awaitable[bool]], deadline: Instant, otherwise: str) -> None:
-        while not await holds():
-            if self.clock.now() >= deadline:
-                raise SiteError(f"{otherwise}; see: kubectl describe neonvm")
-            await self.clock.sleep(_LOOK)
+        if not await answers(holds, self.clock, Seconds(deadline - self.clock.now())):
+            raise SiteError(f"{otherwise}; see: kubectl describe neonvm")
 
 
 def client_failures(moves: Sequence[ObservedMove], reports: Mapping[ObjectName, ClientReport]) -> list[str]:

@@ -19,12 +19,11 @@ from scripts.autoscale.demonstration.groups.read_load import PgbenchReads, ReadL
 from scripts.autoscale.demonstration.loads import LoadMaker, PgbenchLoad, SimulatedLoad
 from scripts.autoscale.demonstration.pgbench import DatabaseServer
 from scripts.autoscale.demonstration.vm_clients import NoClients, PgbenchClients, VmClients
-from scripts.autoscale.passwords import password_of
+from scripts.autoscale.demonstration.vm_database import database_of
 from scripts.autoscale.site import Site
 
 _CLIENTS: Final = 8
 _SCALE: Final = 2
-_POSTGRES: Final = 5432
 _DEMAND: Final = 3.4
 _MEMORY: Final = "500Mi"
 
@@ -78,5 +77,4 @@ class PortForwards:
         return f"http://127.0.0.1:{exposed.port}"
 
     async def _postgres(self, vm: Json) -> DatabaseServer:
-        place = await self.stack.enter_async_context(self.site.into_vm(vm, _POSTGRES))
-        return DatabaseServer(*place, await password_of(self.site.client, vm))
+        return await self.stack.enter_async_context(database_of(self.site, vm))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items
-from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_CONFIG
 from protocol.runtime.clock import Clock
@@ -19,10 +18,10 @@ from scripts.autoscale.demonstration.loads import LoadMaker
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
-from scripts.autoscale.demonstration.vm_failures import watch_for_ends
+from scripts.autoscale.demonstration.vm_database import create_vm
 from scripts.autoscale.demonstration.vm_objects import kept_in_place, postgres_vm
+from scripts.autoscale.demonstration.waiting import comes, watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
-from scripts.autoscale.passwords import make_password
 from scripts.autoscale.site import Site, SiteError
 
 DEMO_VM: Final = ObjectName("default", "demo")
@@ -93,9 +92,7 @@ class Scenario:
                 task.cancel()
 
     async def _acts(self) -> None:
-        # The VM takes its password from a Secret at boot, so that goes first.
-        await make_password(self.site.client, demo_vm())
-        await self.site.client.create(VIRTUAL_MACHINES, DEMO_VM.namespace, demo_vm())
+        await create_vm(self.site.client, demo_vm())
         if not await self._until(lambda: self.watcher.snapshot().available, _BOOT):
             raise SiteError(f"the VM did not come up within {_BOOT:g} s: {self.watcher.snapshot().condition}")
         self.say("the VM runs" if self.seen.is_simulated else "the VM runs and its database answers")
@@ -191,12 +188,7 @@ class Scenario:
         return start is not None and size is not None and size.within(start)
 
     async def _until(self, holds: Callable[[], bool], at_most: Seconds) -> bool:
-        deadline = self.clock.now() + at_most
-        while not holds():
-            if self.clock.now() >= deadline:
-                return False
-            await self.clock.sleep(Seconds(0.05))
-        return True
+        return await comes(holds, self.clock, at_most)
 
     async def _draw(self) -> None:
         while True:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protocol.units import Resources, Seconds
-from scripts.autoscale.demonstration.bars import bar, sparkline
+from scripts.autoscale.demonstration.fleet import bar, sparkline
 from scripts.autoscale.demonstration.watcher import Snapshot
 
 _HISTORY: Final = 48

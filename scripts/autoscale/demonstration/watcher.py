@@ -10,7 +10,8 @@ from typing import Final
 
 from deploy.kube.informer import Informer, ObjectChange
 from protocol.kubernetes.api import ApiError
-from protocol.kubernetes.objects import Json, child, items, text
+from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.objects import Json, child, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
@@ -64,17 +65,17 @@ class Watcher:
         """The present state."""
         metrics, status = child(self.explained, "metrics"), child(self.found, "status")
         busy, used = metrics.get("cores_busy"), text(metrics, "mem_used")
-        available = [condition for condition in items(status, "conditions") if text(condition, "type") == "Available"]
+        available = condition_of(self.found, "Available")
         return Snapshot(
             phase=text(status, "phase") or "Pending",
             node=text(status, "node"),
             size=_size(self.found),
             most=_most(self.found),
-            available=[text(condition, "status") for condition in available] == ["True"],
+            available=text(available, "status") == "True",
             used_cpu=float(busy) if isinstance(busy, (int, float)) else None,
             used_memory=Bytes.parse(used) if used else None,
             because=text(self.explained, "because"),
-            condition=text(available[0], "message") if available else "it has no pod yet",
+            condition=text(available, "message") if available else "it has no pod yet",
         )
 
     def _changed(self, change: ObjectChange) -> None:

@@ -12,7 +12,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from scripts.autoscale.outputs import JsonFlag, OutputFiles, ReportForm, a_picture, bad_input_said, write_report
+from scripts.autoscale.outputs import (
+    JsonFlag,
+    OutputFiles,
+    Recordings,
+    ReportForm,
+    a_picture,
+    bad_input_said,
+    write_report,
+)
 from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.groups.group_command import (
     BrokenPods,
@@ -41,14 +49,7 @@ _COLUMNS = ("cost / oracle", "insufficient %", "throttled %", "actions / h")
 
 
 def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
-    trace: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--trace",
-            "--traces",
-            help="Recordings, seconds,cpu_cores[,mem_bytes], or folders of them. Ours, generated, if none is given.",
-        ),
-    ] = None,
+    trace: Recordings = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(help=f"Policy files, or any of {', '.join(PLAYERS)}. All of these where none is given."),

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from scripts.autoscale.drawing import dress
 from scripts.autoscale.replay.play import Played, totals
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.replay.score import Score
@@ -99,9 +100,7 @@ def dress_axes(panel: Axes, longest: float) -> None:
     panel.set_ylabel("vCPU")
     panel.set_ylim(bottom=0)
     panel.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    panel.grid(axis="y", color="#e6e6e6", linewidth=0.6)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
+    dress(panel)
 
 
 def column_most(values: Floats, edges: Edges) -> Floats:

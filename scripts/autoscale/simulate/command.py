@@ -16,7 +16,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from protocol.units import Bytes, QuantityError, Seconds
-from scripts.autoscale.outputs import JsonFlag, OutputFiles, ReportForm, a_picture, bad_input_said, write_report
+from scripts.autoscale.outputs import (
+    JsonFlag,
+    OutputFiles,
+    Recordings,
+    ReportForm,
+    a_picture,
+    bad_input_said,
+    write_report,
+)
 from scripts.autoscale.replay.recording import RecordingError
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings, SimulationSettingsError, make_fleet
@@ -35,14 +43,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     hours: Annotated[float, typer.Option(min=0.05, max=2000, help="Simulated hours, after one to settle.")] = 24.0,
     step: Annotated[float, typer.Option(min=1, max=30, help="Seconds of virtual time in a step.")] = 15.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = DEFAULTS.seed,
-    trace: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--trace",
-            "--traces",
-            help="Recordings, seconds,cpu_cores[,mem_bytes], or folders of them. Ours, generated, if none is given.",
-        ),
-    ] = None,
+    trace: Recordings = None,
     order: Annotated[
         list[str] | None, typer.Option(help=f"Which VM moves first: {', '.join(ORDERS)}. Default: all of them.")
     ] = None,

@@ -13,6 +13,7 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move
+from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, MoveAnswered, MoveWanted, PodGone, WriteEnd
 from scheduler_plugin.placement import FITS
 from scheduler_plugin.planner import (
     Freedom,
@@ -136,7 +137,7 @@ class SimulatedMigrations:
         look = self._planner.plan(ledger, self._policy, self._ranking, Now(now, now), self._random.randint)
         plan = completed(look)
         for name in plan.forget:
-            ledger.lose_migration(name)
+            ledger.apply(MigrationGone(name), now)
         for move in plan.moves:
             self._start(move, now)
         return [self._cluster.vms[move.vm] for move in plan.moves], plan
@@ -159,11 +160,11 @@ class SimulatedMigrations:
     def _start(self, move: Move, now: Instant) -> None:
         vm, ledger, number = self._cluster.vms[move.vm], self._cluster.ledger, self.started
         name, target = _named(f"{vm.name.name}-{number}"), _named(f"{vm.name.name}-on-{number}")
-        answer = ledger.reserve_move(move, name, now)
+        answer = ledger.apply(MoveWanted(move, name), now)
         # Nothing lies between plan and reservation here, so a refusal is a bug.
         if answer.verdict is not FITS:
             raise RuntimeError(f"the planner's own move {move} is refused: {answer}")
-        ledger.migration_created(name)
+        ledger.apply(MoveAnswered(name, WriteEnd.DONE), now)
         facts = MigrationFacts(
             name,
             name.name,
@@ -176,14 +177,14 @@ class SimulatedMigrations:
             is_ours=True,
             created_at=now,
         )
-        ledger.see_migration(facts, now)
+        ledger.apply(MigrationSeen(facts), now)
         # The VM keeps its size from the order to the end.
         vm.is_migrating = True
         self._cluster.changed(vm, now)
         # Both nodes are reserved from here until the migration ends.
-        if not self._cluster.bind(self._cluster.pod(vm, target.name, name), move.target):
+        if not self._cluster.bind(self._cluster.pod(vm, target.name, name), move.target, now):
             raise RuntimeError(f"the reserved node {move.target} has no room for {target}")
-        ledger.see_migration(replace(facts, version=2, phase=MigrationPhase.RUNNING), now)
+        ledger.apply(MigrationSeen(replace(facts, version=2, phase=MigrationPhase.RUNNING)), now)
         self._track(vm, facts, now)
 
     def _track(self, vm: SimulatedVm, facts: MigrationFacts, now: Instant) -> None:
@@ -206,19 +207,20 @@ class SimulatedMigrations:
         # A new agent starts in the target pod, without any history.
         vm.start_agent(f"{vm.name.name}-on-{move.number}", now)
         cluster.changed(vm, now)
-        cluster.adopt(vm)
+        cluster.adopt(vm, now)
         self._end(move, MigrationPhase.SUCCEEDED, now)
-        cluster.ledger.lose_pod(source)
+        cluster.ledger.apply(PodGone(source), now)
 
     def _fail(self, move: InFlightMove, now: Instant) -> None:
         move.vm.is_migrating = False
         self._cluster.changed(move.vm, now)
         self._end(move, MigrationPhase.FAILED, now)
-        self._cluster.ledger.lose_pod(f"{move.vm.name.name}-on-{move.number}")
+        self._cluster.ledger.apply(PodGone(f"{move.vm.name.name}-on-{move.number}"), now)
         self.failed += 1
 
     def _end(self, move: InFlightMove, phase: MigrationPhase, now: Instant) -> None:
-        self._cluster.ledger.see_migration(replace(move.facts, version=3, phase=phase, ended_at=now), now)
+        facts = replace(move.facts, version=3, phase=phase, ended_at=now)
+        self._cluster.ledger.apply(MigrationSeen(facts), now)
 
 
 def _named(name: str) -> ObjectName:

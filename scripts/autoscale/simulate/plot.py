@@ -14,13 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from scripts.autoscale.drawing import dress
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.tables import SimulationOutcome, describe, thinned
 
 POINTS: Final = 192
-INK, GRID, DEMAND = "#1d3557", "#e6e6e6", "#cfe0f0"
+INK, DEMAND = "#1d3557", "#cfe0f0"
 COLOURS: Final = {
     "least-cost": INK,
     "least-loaded": "#457b9d",
@@ -102,9 +103,7 @@ def _finish(panel: Axes, title: str, beside: str) -> None:
     panel.set_title(title, loc="left", fontsize=10.5, color=INK)
     panel.set_title(beside, loc="right", fontsize=9, color="#8d99ae")
     panel.set_ylim(bottom=0)
-    panel.grid(axis="y", color=GRID, linewidth=0.6)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
+    dress(panel)
 
 
 def _in_words(figures: Figures) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,16 +9,18 @@ from typing import Final, Protocol
 
 from rich.console import Console
 
-from deploy.kube.informer import Informer, ObjectChange
+from deploy.kube.informer import Informer
 from deploy.local.cluster.control import ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine.installation import InstallationError
 from deploy.local.kubernetes.plan.installation_plan import hopeless
-from protocol.kubernetes.objects import Json, items, text
+from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.objects import Json, text
 from protocol.kubernetes.resources import PODS
 from protocol.runtime.clock import Clock
-from scripts.autoscale.site import Site, SiteError
+from scripts.autoscale.demonstration.waiting import fail_with_first
+from scripts.autoscale.site import Site
 from scripts.autoscale.stages.fresh_cluster import fresh_cluster
 from scripts.autoscale.stages.fresh_kubernetes import Installed, fresh_kubernetes
 
@@ -83,28 +84,12 @@ class KubernetesStage:
 
     def guests_of(self, vm: Json) -> str:
         """With the reason for which the guest is emulated, or is not."""
-        why = [
-            text(condition, "message")
-            for condition in items(vm, "status", "conditions")
-            if text(condition, "type") == "Accelerated"
-        ]
-        return f"{self.guests} ({why[0]})" if why else self.guests
+        why = condition_of(vm, "Accelerated")
+        return f"{self.guests} ({text(why, 'message')})" if why else self.guests
 
     async def watch(self) -> None:
         """Raises as soon as a pod is seen that cannot come up any more."""
-        informer = Informer(self.site.client, PODS, self.clock)
-        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-        def look(change: ObjectChange) -> None:
-            # The first pod that cannot come up is the cause; a future takes one result.
-            if change.after is not None and (story := hopeless([change.after])) and not ended.done():
-                ended.set_result(story)
-
-        informer.listen(look)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(informer.run())
-            # The error ends the watch, and everything else in the caller's task group.
-            raise SiteError(await ended)
+        await fail_with_first(Informer(self.site.client, PODS, self.clock), lambda pod: hopeless([pod]))
 
     async def last_look(self) -> str:
         """Summary of what people ask first."""

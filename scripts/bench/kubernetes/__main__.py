@@ -19,6 +19,7 @@ from rich.console import Console
 from deploy.local.kubernetes.programs.ensure import NoProgramsError, Programs, ensure_programs
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from protocol.runtime.clock import SystemClock
+from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import run
 from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.measured_plane import Plane, control_plane, make_network
@@ -109,8 +110,7 @@ async def _bench(wanted: Wanted, kubernetes: str, report: Path | None) -> int:
         return 1
     for table in tables(figures):
         console.print(table)
-    if report is not None:
-        await asyncio.to_thread(report.write_bytes, msgspec.json.format(msgspec.json.encode(figures)) + b"\n")
+    await write_outcome(figures, report)
     return 0
 
 

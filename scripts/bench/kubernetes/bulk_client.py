@@ -16,7 +16,7 @@ from protocol.names import TOKEN_AUDIENCE
 from protocol.runtime.trust import trusting
 from scripts.bench.kubernetes.made_objects import NAMESPACE, node, node_name, pod, virtual_machine, vm_name
 from scripts.bench.kubernetes.measured_plane import ACCOUNTS, Plane
-from scripts.bench.load_client import BenchError, Connection, Prepared
+from scripts.bench.load_client import Connection, ask_all
 
 _CONNECTIONS: Final = 16
 # The API server then answers with metadata alone, which the client parses far sooner.
@@ -38,7 +38,7 @@ class BulkClient:
 
     def request(
         self, method: str, path: str, body: Json | None, kind: str = "application/json", *, whole: bool = False
-    ) -> Prepared:
+    ) -> bytes:
         """A request as the bytes that travel; answered with ``whole`` objects, or with the metadata of one."""
         accept = "application/json" if whole else _METADATA
         content = json.dumps(body).encode() if body is not None else b""
@@ -50,31 +50,15 @@ class BulkClient:
             f"Content-Type: {kind}",
             f"Content-Length: {len(content)}",
         ]
-        return Prepared("\r\n".join([*lines, "", ""]).encode() + content)
+        return "\r\n".join([*lines, "", ""]).encode() + content
 
     async def connect(self) -> Connection:
         """A new connection to the API server."""
         return Connection(*await asyncio.open_connection(CONTROL_HOST, API_PORT, ssl=self.tls, limit=2**26))
 
-    async def send(self, requests: Sequence[Prepared]) -> list[bytes]:
+    async def send(self, requests: Sequence[bytes]) -> list[bytes]:
         """The answers, in the order of the requests. Raises ``BenchError`` if one is refused."""
-        answers: list[bytes] = [b""] * len(requests)
-        queue = iter(enumerate(requests))
-
-        async def one() -> None:
-            connection = await self.connect()
-            # All connections draw from one iterator, so that none is idle while requests are left.
-            for number, request in queue:
-                status, body = await connection.ask(request)
-                if status >= 300:
-                    raise BenchError(f"the API server answered {status}: {body[:300]!r}")
-                answers[number] = body
-            connection.close()
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(min(_CONNECTIONS, len(requests))):
-                tasks.create_task(one())
-        return answers
+        return [answer.body for answer in await ask_all(self, requests, _CONNECTIONS)]
 
     async def make_nodes(self, numbers: Iterable[int]) -> None:
         """Creates nodes, and takes away the taint that every new node is given."""

@@ -12,9 +12,9 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from scripts.bench.kubernetes.bulk_client import MERGE_PATCH, BulkClient
 from scripts.bench.kubernetes.made_objects import NAMESPACE, SIZES, vm_name
 from scripts.bench.kubernetes.measured_plane import AGENTS_PORT, Plane
-from scripts.bench.kubernetes.process_costs import load_of_machine
 from scripts.bench.kubernetes.speed_figures import Latency, PermitLatencies
-from scripts.bench.load_client import Prepared, ServedLoad, post, timed
+from scripts.bench.load_client import LoopbackServer, post, timed
+from scripts.bench.process_costs import load_of_machine
 
 VMS: Final = 400
 NODES: Final = 20
@@ -28,7 +28,7 @@ async def measure_permits(plane: Plane, bulk: BulkClient) -> PermitLatencies:
     pods = await bulk.make_pods(await bulk.make_vms(range(VMS)), NODES)
     # Each VM's agent shows a token of its own, so that the first requests are all reviewed.
     tokens = await bulk.agent_tokens(pods)
-    ours = ServedLoad(AGENTS_PORT)
+    ours = LoopbackServer(AGENTS_PORT)
     async with plane.service():
         load = load_of_machine()
         # The first requests change nothing either, but no token has been reviewed before them.
@@ -50,12 +50,12 @@ async def measure_permits(plane: Plane, bulk: BulkClient) -> PermitLatencies:
     )
 
 
-def _asked(tokens: dict[int, str], size: Callable[[int], int]) -> list[Prepared]:
+def _asked(tokens: dict[int, str], size: Callable[[int], int]) -> list[bytes]:
     """A request of each agent; ``size`` makes what it asks for of what its VM uses, in compute units."""
     return [_request(number, token, size(SIZES[number % len(SIZES)])) for number, token in tokens.items()]
 
 
-def _request(number: int, token: str, units: int) -> Prepared:
+def _request(number: int, token: str, units: int) -> bytes:
     body = {
         "protoVersion": 4,
         "pod": {"namespace": NAMESPACE, "name": vm_name(number)},
@@ -66,7 +66,7 @@ def _request(number: int, token: str, units: int) -> Prepared:
     return post("/", json.dumps(body).encode(), token=token)
 
 
-def _patch(bulk: BulkClient, number: int, turn: int) -> Prepared:
+def _patch(bulk: BulkClient, number: int, turn: int) -> bytes:
     """As much as the service writes of a permit, under names of our own."""
     permit = json.dumps({"cpu": f"{turn * 500}m", "mem": f"{turn * 128}Mi"})
     body: Json = {"metadata": {"annotations": {"bench/permit": permit, "bench/permit-writer": "bench-0123abcd"}}}

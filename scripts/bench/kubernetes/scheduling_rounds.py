@@ -23,9 +23,9 @@ from protocol.units import Seconds
 from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.made_objects import NAMESPACE
 from scripts.bench.kubernetes.measured_plane import Plane, Running, manifest
-from scripts.bench.kubernetes.process_costs import cpu_of_all, load_of_machine
 from scripts.bench.kubernetes.speed_figures import ALONE, OURS, Round, Side
 from scripts.bench.load_client import BenchError
+from scripts.bench.process_costs import cpu_of_all, load_of_machine
 
 _KUBE_SCHEDULER: Final = "autoscaling-kube-scheduler-config"
 # kube-scheduler's client allows 50 requests a second by default, which would be all that is measured.

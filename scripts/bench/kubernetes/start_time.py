@@ -10,8 +10,8 @@ from protocol.kubernetes.pages import read_page
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.measured_plane import Plane
-from scripts.bench.kubernetes.process_costs import cpu_of, load_of_machine, memory_of
 from scripts.bench.kubernetes.speed_figures import Start
+from scripts.bench.process_costs import cpu_of, load_of_machine, memory_of
 
 _VMS_PER_NODE: Final = 20
 _TIMES: Final = 3

@@ -17,7 +17,8 @@ from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.addressing import DAEMON_PORT
 from protocol.kubernetes.objects import Json, text
 from protocol.messages import ObjectName
-from protocol.runtime.explaining.probe_server import ProbeResponse, listening
+from protocol.runtime.explaining.probe_server import listening
+from protocol.runtime.serving.http_requests import HttpResponse
 from tests.deploy.monitoring.exposed import registries
 from tests.deploy.monitoring.monitoring_files import RULES, dashboard_queries, rule_queries
 from tests.deploy.monitoring.prometheus_server import prometheus
@@ -62,7 +63,7 @@ async def pages() -> AsyncIterator[dict[str, str]]:
         found = {}
         for program, registry in registries().items():
             if program in ELSEWHERE:
-                route = {"/metrics": lambda _, registry=registry: ProbeResponse(generate_latest(registry))}
+                route = {"/metrics": lambda _, registry=registry: HttpResponse(generate_latest(registry))}
                 port = await stack.enter_async_context(listening("127.0.0.1", 0, route))
                 found[program] = f"127.0.0.1:{port}"
         yield found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -10,7 +11,6 @@ from typing import Any, Final
 
 import pytest
 
-from deploy.images.formats.registry_login import RegistryLogin, login_for
 from deploy.images.inputs.checkout import HERE
 from protocol import VERSION
 from tests import plain_yaml
@@ -74,7 +74,7 @@ def test_actions_are_named_by_commits(workflow: Path) -> None:
 def test_workflow_pushes_with_login(published: Workspace) -> None:
     assert published.asked[-1] == f"images push {REGISTRY} --tag v{VERSION} --output build/release/images"
     config = (published.root / "home" / ".docker" / "config.json").read_text()
-    assert login_for("ghcr.io", config) == RegistryLogin("actor", "secret")
+    assert base64.b64decode(json.loads(config)["auths"]["ghcr.io"]["auth"]) == b"actor:secret"
 
 
 def test_published_chart_uses_pushed_images(published: Workspace) -> None:

@@ -16,9 +16,9 @@ from cryptography import x509
 
 from deploy.local.kubernetes.programs.build import Builder
 from deploy.local.kubernetes.programs.toolchain import find_go
-from deploy.local.kubernetes.programs.versions import CERT_MANAGER
 from tests.kubernetes.adoption.release import NAMESPACE
 from tests.kubernetes.real_kubernetes import RealKubernetes
+from tests.module_sets import CERT_MANAGER
 
 AUTHORITY: Final = "autoscaling-certificates"
 

@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
+from protocol.runtime.certificates import CertificateForm, common_name, new_key
 from scripts.autoscale.check.finding import Level
 from tests.deploy.manifests import ROOT, one
 from tests.kubernetes.real_kubernetes import RealKubernetes, kubectl_program
@@ -133,19 +129,8 @@ def _stale_webhook(on: Installation) -> None:
 
 
 def _certificate(name: str, days: tuple[int, int]) -> bytes:
-    key, subject = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + timedelta(days=days[0]))
-        .not_valid_after(now + timedelta(days=days[1]))
-        .sign(key, hashes.SHA256())
-    )
-    return made.public_bytes(serialization.Encoding.PEM)
+    begin, end = (datetime.now(UTC) + timedelta(days=day) for day in days)
+    return CertificateForm(common_name(name), begin, end).self_signed(new_key()).certificate_pem
 
 
 def _expired(on: Installation) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2 as httpx
 
-from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE
+from deploy.local.kubernetes.plan.cluster_plan import BUSYBOX_IMAGE
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, Resource
 from tests.kubernetes.real_kubernetes import NotYetError, RealKubernetes, eventually
 

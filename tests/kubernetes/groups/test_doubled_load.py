@@ -14,8 +14,8 @@ import pytest
 
 from protocol.kubernetes.resources import DEPLOYMENTS, HORIZONTAL_AUTOSCALERS, HVPAS, SERVICES
 from protocol.units import MilliCpu
-from scripts.documents.group_picture import Moment, draw
 from tests.deploy.manifests import ROOT
+from tests.kubernetes.groups.group_picture import Moment, draw
 from tests.kubernetes.groups.scene import NAMESPACE, Object, Scene, cpu_metric, deployment, hvpa
 
 pytestmark = pytest.mark.kubernetes

@@ -23,7 +23,7 @@ import httpx2 as httpx
 import yaml
 
 from deploy.local.kubernetes.machine.credentials import INSIDE
-from deploy.local.kubernetes.plan.kubeconfigs import Tokened, kubeconfig
+from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.neonvm.network.netns import socket_in
 from protocol.runtime.tls_files import FollowingContext, client_tls, following
 from tests import plain_yaml
@@ -83,7 +83,7 @@ class Secured(Programs):
         token = self.cluster.kubectl("create", "token", INJECTOR, "--namespace=kube-system", "--duration=1h").strip()
         (people,) = plain_yaml.load(self.cluster.kubeconfig.read_text())["clusters"]
         authority = base64.b64decode(people["cluster"]["certificate-authority-data"])
-        (self.folder / "injector.kubeconfig").write_text(kubeconfig(INSIDE, authority, INJECTOR, Tokened(token)))
+        (self.folder / "injector.kubeconfig").write_text(kubeconfig(INSIDE, authority, INJECTOR, tokened(token)))
         settings = plain_yaml.load(one("ConfigMap", "autoscaling-injector-config")["data"]["settings.yaml"])
         settings["certificates"] |= plain_yaml.load(lives)
         (self.folder / "injector.yaml").write_text(yaml.safe_dump(settings))

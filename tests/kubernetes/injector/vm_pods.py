@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE
+from deploy.local.kubernetes.plan.cluster_plan import BUSYBOX_IMAGE
 from protocol.names import ANNOTATION_BOUNDS, LABEL_ENABLED, VM_GROUP, VM_KIND, VM_VERSION
 from tests.conformance.cluster import done
 from tests.deploy.manifests import ROOT, documents

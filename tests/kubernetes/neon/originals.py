@@ -18,12 +18,13 @@ from typing import Any, Final
 
 import yaml
 
-from deploy.local.certificates import Authority, CertificateSubject, issue
+from deploy.local.certificates import CertificateSubject, issue
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
 from deploy.local.kubernetes.programs.build import Builder
 from deploy.local.kubernetes.programs.toolchain import find_go
-from deploy.local.kubernetes.programs.versions import NEON
+from protocol.runtime.certificates import CertifiedKey
 from tests.kubernetes.neon.places import Place
+from tests.module_sets import NEON
 
 ACCOUNT_FILES: Final = "run/secrets/kubernetes.io/serviceaccount"
 AGENT_CONFIG: Final[dict[str, Any]] = {
@@ -150,7 +151,7 @@ def scheduler_files(config: Mapping[str, Any] = ENFORCER) -> dict[str, bytes]:
     }
 
 
-def serving_files(signer: Authority, address: str) -> dict[str, bytes]:
+def serving_files(signer: CertifiedKey, address: str) -> dict[str, bytes]:
     """The certificate of the controller's webhook at ``address``."""
     pair = issue(signer, CertificateSubject("webhook", addresses=(address,)), datetime.now(UTC))
     folder = "run/k8s-webhook-server/serving-certs"

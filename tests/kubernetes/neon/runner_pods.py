@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -23,7 +24,6 @@ from deploy.neonvm.access.callers import may_use_monitor
 from deploy.neonvm.access.door import Door, Tls
 from deploy.neonvm.access.introduction import PodIdentity
 from deploy.neonvm.access.keys import RunnerKey
-from deploy.neonvm.network.plain_http import Reply
 from deploy.neonvm.ports import GuestPhase, GuestState
 from deploy.neonvm.runner.gate_server import split
 from deploy.neonvm.runner.pod_runner import PodRunner, RunnerStatus
@@ -32,6 +32,7 @@ from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.simulated.simulated_load import Demand, Load
 from deploy.neonvm.simulated.simulated_model import SimulatedKernel
 from protocol.names import RUNNER_AUDIENCE, RUNNER_AUTHORITIES
+from protocol.runtime.serving.http_requests import HttpResponse
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from tests.kubernetes.failing.fleet import PODS, VMS, Fleet, Obj, UnansweredError
@@ -165,11 +166,13 @@ class RunnerPod:
 class NeonsRunner(RunnerApi):
     """What NeonVM's own runner answers: of its guest it says the CPU alone."""
 
-    async def answer(self, who: str, method: str, target: str, body: bytes) -> Reply:
+    async def answer(self, who: str, method: str, target: str, body: bytes) -> HttpResponse:
         """The answer to one request."""
         known = target in {"/cpu_current", "/cpu_change", "/ready"}
         return (
-            await super().answer(who, method, target, body) if known else Reply("404 Not Found", "404 page not found\n")
+            await super().answer(who, method, target, body)
+            if known
+            else HttpResponse(b"404 page not found\n", HTTPStatus.NOT_FOUND)
         )
 
 

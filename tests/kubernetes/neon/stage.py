@@ -20,7 +20,7 @@ import httpx2 as httpx
 import yaml
 
 from deploy.local.kubernetes.machine.credentials import INSIDE
-from deploy.local.kubernetes.plan.kubeconfigs import Tokened, kubeconfig
+from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.neonvm.objects.pod_form import FLAT_RESOURCE
 from protocol.names import RUNNER_COMMAND, TOKEN_AUDIENCE
 from protocol.units import MilliCpu, Resources
@@ -356,7 +356,7 @@ class Stage:
     async def _kubeconfig(self, folder: Path, account: str) -> Path:
         token = await self.fleet.token("kube-system", account)
         made = folder / "kubeconfig"
-        made.write_text(kubeconfig(INSIDE, self.plane.pki.signer.certificate_pem, account, Tokened(token)))
+        made.write_text(kubeconfig(INSIDE, self.plane.pki.signer.certificate_pem, account, tokened(token)))
         return made
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import httpx2 as httpx
 
-from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE
+from deploy.local.kubernetes.plan.cluster_plan import BUSYBOX_IMAGE
 from protocol.units import MilliCpu, Resources
 from tests.conformance.cluster import MERGE_PATCH, STRATEGIC_PATCH, done
 from tests.kubernetes.real_kubernetes import RealKubernetes, busybox_pod, eventually

@@ -35,7 +35,7 @@ async def folder(tmp_path: Path) -> AsyncIterator[ClusterFolder]:
         return ControlResponse(host=",".join(stopped))
 
     actions = {"stop-kubelet": stop, "start-kubelet": stop}
-    async with control_endpoint(opened, Ways(network, services), status, actions):
+    async with control_endpoint(opened, Ways(network.expose, services), status, actions):
         yield opened
 
 
@@ -93,9 +93,8 @@ async def test_stopped_cluster_error_says_how_to_start(tmp_path: Path) -> None:
 
 async def test_silent_connections_are_ended(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every user of the machine may connect, and none may take all places."""
-    monkeypatch.setattr(control, "MOST_CONNECTIONS", 2)
     port = json.loads(folder.control.read_text())["port"]
-    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(control.MOST_CONNECTIONS)]
     assert (await ask_cluster(folder, "status")).error == ""
     async with asyncio.timeout(5):
         with suppress(ConnectionResetError):

@@ -8,7 +8,7 @@ import pytest
 
 from agent.config import read_policy
 from agent.core.policy import Policy
-from deploy.local.cluster import content, loads, settings, spec
+from deploy.local.cluster import content, guests, settings, spec
 from deploy.local.cluster.settings import agents_policy
 from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of
@@ -17,7 +17,7 @@ from tests.fake_clock import SleepingClock
 
 
 def test_examples_in_docstrings_hold() -> None:
-    assert [doctest.testmod(each).failed for each in (loads, settings, spec)] == [0, 0, 0]
+    assert [doctest.testmod(each).failed for each in (guests, settings, spec)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("vms", "scrape", "stale"), [(201, 1.005, 5.0), (2000, 10.0, 30.0), (5000, 25.0, 75.0)])

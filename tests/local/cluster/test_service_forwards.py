@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 
 from deploy.kube.client import ApiClient
 from deploy.local.cluster.service_forwards import ServiceForwards
-from deploy.neonvm.network.serving import Serving
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import ENDPOINT_SLICES
 from protocol.messages import ObjectName
+from protocol.runtime.serving.tcp_listener import TcpListener
 from tests.neonvm.in_process import InProcess
 
 SERVICE = ObjectName("default", "shop-read")
@@ -45,9 +45,7 @@ async def forwarding() -> AsyncIterator[tuple[ApiClient, ServiceForwards, int]]:
     """Two endpoints that say who they are, on one port of two addresses; and a client of the API."""
     with listening(tcp_socket(), "127.0.0.2", 0) as probe:
         port: int = probe.getsockname()[1]
-    servers = [
-        await Serving.on(listening(tcp_socket(), host, port), name_itself) for host in ("127.0.0.2", "127.0.0.3")
-    ]
+    servers = [TcpListener([listening(tcp_socket(), host, port)], name_itself) for host in ("127.0.0.2", "127.0.0.3")]
     client = InProcess().client()
 
     async def dial(host: str, at: int) -> socket.socket:

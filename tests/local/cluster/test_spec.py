@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.cluster.guests import IDLE, load_of, waves
 from deploy.local.cluster.launch import launch
-from deploy.local.cluster.loads import IDLE, load_of, waves
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.kubelet.node_object import NodeSpec

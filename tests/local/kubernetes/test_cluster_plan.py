@@ -15,9 +15,10 @@ from deploy.local.kubernetes.plan.cluster_plan import (
     POD_RANGE,
     SERVICE_RANGE,
     NodePlan,
+    missing_nodes,
+    node_object,
+    unready,
 )
-from deploy.local.kubernetes.plan.node_registration import node_object
-from deploy.local.kubernetes.plan.readiness import missing_nodes, unready
 from protocol.kubernetes.objects import Json
 from tests.local.kubernetes.sample_plan import FIRST, MACHINE, PLAN, SECOND
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kubernetes.plan.image_names import BUSYBOX_IMAGE, PAUSE_IMAGE
+from deploy.local.kubernetes.plan.cluster_plan import BUSYBOX_IMAGE, PAUSE_IMAGE
 from deploy.local.kubernetes.programs.build import Builder, Counted
 from deploy.local.kubernetes.programs.images import ProgramImage, stands_alone, write_image
 from deploy.local.kubernetes.programs.toolchain import Toolchain

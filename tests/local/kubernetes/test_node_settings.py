@@ -9,8 +9,16 @@ from pathlib import Path
 import yaml
 
 from deploy.local.kubernetes.plan import arguments
-from deploy.local.kubernetes.plan.cluster_plan import API_SERVICE, DNS_SERVICE, DOMAIN, NodePlan, offered
-from deploy.local.kubernetes.plan.image_names import COREDNS_IMAGE, METRICS_SERVER_IMAGE, PAUSE_IMAGE
+from deploy.local.kubernetes.plan.cluster_plan import (
+    API_SERVICE,
+    COREDNS_IMAGE,
+    DNS_SERVICE,
+    DOMAIN,
+    METRICS_SERVER_IMAGE,
+    PAUSE_IMAGE,
+    NodePlan,
+    offered,
+)
 from deploy.local.kubernetes.plan.node_settings import (
     cni_settings,
     containerd_settings,

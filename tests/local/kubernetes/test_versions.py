@@ -7,9 +7,7 @@ import pytest
 from deploy.local.kubernetes.programs.build import MODULES
 from deploy.local.kubernetes.programs.versions import (
     ADD_ONS,
-    CERT_MANAGER,
     HELM,
-    NEON,
     SUPPORTED,
     ModuleSet,
     go_mod_of_kubernetes,
@@ -18,6 +16,7 @@ from deploy.local.kubernetes.programs.versions import (
     required_version,
     staging_of,
 )
+from tests.module_sets import CERT_MANAGER, NEON
 
 SETS = {
     each.name: each for minor in SUPPORTED for each in (CERT_MANAGER, HELM, NEON, *module_sets(minor, list(ADD_ONS)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.scheduling import loop
-from deploy.local.scheduling.predicates import refusal
+from deploy.local.scheduling.pod_rules import refusal
 from protocol.kubernetes.objects import Json, name_of, text
 from tests.local.moving.world import World, world_in
 

@@ -22,8 +22,9 @@ from typing import Final
 
 from deploy.local.apiserver.apimachinery.environment import Environment as ApiEnvironment
 from deploy.local.cluster.content import register_node
-from deploy.local.cluster.runtime import Runtime, RuntimeDependencies
+from deploy.local.cluster.runtime import Runtime
 from deploy.local.kubelet.node_object import NodeSpec
+from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.neonvm.ports import GuestPhase
 from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import (
@@ -121,11 +122,8 @@ class World:
     async def start_runtime(self) -> None:
         extender = DirectClient(self.scheduler.for_pods, "http://extender")
         nodes = frozenset(self.nodes)
-        client = self.api.client()
-        means = RuntimeDependencies(
-            client, extender, self.network, self.guests, self.clock, self._state, nodes, sidecars=False, policy=None
-        )
-        self._runtime = asyncio.ensure_future(Runtime(means).run())
+        deps = NodeDependencies(self.api.client(), self.network, self.guests, self.clock, self._state, None)
+        self._runtime = asyncio.ensure_future(Runtime(deps, extender, nodes, sidecars=False).run())
 
     async def kill_runtime(self) -> None:
         assert self._runtime is not None

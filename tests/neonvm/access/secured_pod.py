@@ -13,9 +13,8 @@ from functools import cache
 from pathlib import Path
 
 from deploy.neonvm.access.callers import CONTROLLER
-from deploy.neonvm.access.connections import RunnerConnections, RunnerPlace, Showing, Streams
+from deploy.neonvm.access.connections import RunnerConnections, RunnerHttpResponse, RunnerPlace, Showing, Streams
 from deploy.neonvm.access.door import Door
-from deploy.neonvm.access.http_exchange import RunnerHttpResponse
 from deploy.neonvm.access.introduction import PodIdentity
 from deploy.neonvm.access.keys import RunnerKey, client_context
 from deploy.neonvm.network.sockets import listening, tcp_socket

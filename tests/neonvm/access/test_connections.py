@@ -7,14 +7,17 @@ import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx2 as httpx
 import pytest
 
-from deploy.neonvm.access.connections import ImpostorError, RunnerConnections, RunnerPlace
+from deploy.neonvm.access.connections import (
+    ImpostorError,
+    RunnerConnections,
+    RunnerHttpResponse,
+    RunnerPlace,
+    exchanged,
+)
 from deploy.neonvm.access.door import Door
-from deploy.neonvm.access.http_exchange import RunnerHttpResponse, exchanged
 from deploy.neonvm.access.keys import RunnerKey
-from deploy.neonvm.access.runner_transport import RunnerTransport
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.monitor import Hearings, Monitor
@@ -32,12 +35,10 @@ async def pod(tmp_path: Path) -> AsyncIterator[SecuredPod]:
 
 async def test_a_pod_proves_once_which_it_is(pod: SecuredPod) -> None:
     reviews = Reviews()
-    to_runner = RunnerTransport(connections(reviews))
-    async with httpx.AsyncClient(transport=to_runner) as http:
-        client = RunnerClient(http, pod.place, Looks())
-        assert (await client.status()).cpu == 1000
-        assert await client.set_cpu(MilliCpu(2500)) == MilliCpu(2500)
-        assert await client.is_ready()
+    client = RunnerClient(connections(reviews).ask, pod.place, Looks())
+    assert (await client.status()).cpu == 1000
+    assert await client.set_cpu(MilliCpu(2500)) == MilliCpu(2500)
+    assert await client.is_ready()
     assert reviews.asked == 1
 
 
@@ -97,9 +98,8 @@ async def test_never_falls_back_to_plain_text(tmp_path: Path) -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         place = RunnerPlace("default/db-x", "uid-1", "127.0.0.1", port, port)
-        async with httpx.AsyncClient(transport=RunnerTransport(connections(Reviews()))) as http:
-            with pytest.raises(GuestError, match="cannot be reached"):
-                await RunnerClient(http, place, Looks()).set_cpu(MilliCpu(1000))
+        with pytest.raises(GuestError, match="cannot be reached"):
+            await RunnerClient(connections(Reviews()).ask, place, Looks()).set_cpu(MilliCpu(1000))
         with pytest.raises((ConnectionError, ssl.SSLError)):
             await connections(Reviews()).monitor(place)
     assert set(heard) == {b"\x16"}, "a handshake, and nothing else"
@@ -115,8 +115,7 @@ async def test_an_open_pod_is_spoken_to_plainly() -> None:
         port = server.sockets[0].getsockname()[1]
         place = RunnerPlace("default/db-x", "uid-1", "127.0.0.1", port, port, is_open=True)
         known = connections(Reviews())
-        async with httpx.AsyncClient(transport=RunnerTransport(known)) as http:
-            assert await RunnerClient(http, place, Looks()).cpu() == MilliCpu(2000)
+        assert await RunnerClient(known.ask, place, Looks()).cpu() == MilliCpu(2000)
         (await known.monitor(place)).close()
 
 
@@ -200,6 +199,5 @@ async def test_a_packed_answer_is_not_unpacked(pod: SecuredPod, monkeypatch: pyt
     known = connections(Reviews())
     (await known.api(pod.place)).close()
     monkeypatch.setattr("deploy.neonvm.access.connections.exchanged", packed)
-    async with httpx.AsyncClient(transport=RunnerTransport(known)) as http:
-        with pytest.raises(GuestError, match="packed"):
-            await RunnerClient(http, pod.place, Looks()).status()
+    with pytest.raises(GuestError, match="packs"):
+        await RunnerClient(known.ask, pod.place, Looks()).status()

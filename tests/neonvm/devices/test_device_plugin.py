@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
 import pytest
 
 from deploy.neonvm.devices.__main__ import parser
-from deploy.neonvm.devices.plugin import DevicePlugin, present
+from deploy.neonvm.devices.plugin import Plugin, all_devices, present
 from deploy.neonvm.devices.registration import LOOK, UNWATCHED, DeviceOffer, Registration
 from deploy.neonvm.devices.telemetry import DeviceTelemetry
 from protocol.units import Seconds
@@ -71,8 +72,8 @@ class Node:
 @asynccontextmanager
 async def node(folder: Path, *devices: str) -> AsyncIterator[Node]:
     clock, telemetry, there = PatientClock(), DeviceTelemetry(), list(devices)
-    plugin = DevicePlugin(COUNT, lambda: there, telemetry)
-    registration = Registration(DeviceOffer(RESOURCE, folder), plugin, clock, telemetry)
+    plugin = Plugin(COUNT, partial(all_devices, lambda: there, telemetry))
+    registration = Registration(DeviceOffer(RESOURCE, folder), plugin, clock, telemetry.registered)
     telemetry.watch_registered(lambda: registration.is_registered)
     work = asyncio.create_task(registration.run())
     try:

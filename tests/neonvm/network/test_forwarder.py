@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 
 from deploy.neonvm.network.forwarder import Forwarder
-from deploy.neonvm.network.serving import Serving
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
+from protocol.runtime.serving.tcp_listener import TcpListener
 
 
 async def dial(host: str, port: int) -> socket.socket:
@@ -25,7 +25,7 @@ async def echo_backwards(reader: asyncio.StreamReader, writer: asyncio.StreamWri
 
 
 async def test_forwards_both_ways_with_half_close() -> None:
-    echo = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), echo_backwards)
+    echo = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], echo_backwards)
     forwarder = Forwarder(dial)
     port = await forwarder.open("127.0.0.1", echo.port)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -55,7 +55,7 @@ async def test_a_target_where_nobody_listens_ends_the_connection() -> None:
 
 
 async def test_close_drops_connections_and_frees_port() -> None:
-    echo = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), echo_backwards)
+    echo = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], echo_backwards)
     forwarder = Forwarder(dial)
     port = await forwarder.open("127.0.0.1", echo.port)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

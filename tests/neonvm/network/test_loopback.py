@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from deploy.neonvm.network.block import LoopbackBlock
 from deploy.neonvm.network.chooser import NetworkKind, choose_network
-from deploy.neonvm.network.loopback import LoopbackNetwork
+from deploy.neonvm.network.loopback import LoopbackBlock, LoopbackNetwork
 from deploy.neonvm.ports import NetworkError, PodNetwork
 from protocol.messages import ObjectName
 

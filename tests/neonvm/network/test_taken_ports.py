@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.neonvm.network.listeners import inodes_listening, who_listens
-from deploy.neonvm.network.port_map import PortMap
-from deploy.neonvm.network.sockets import listening, tcp_socket
+from deploy.neonvm.network.loopback import PortMap
+from deploy.neonvm.network.sockets import inodes_listening, listening, tcp_socket, who_listens
 from deploy.neonvm.ports import NetworkError
 
 _STORY = """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from deploy.neonvm.objects.pods import runner_pod
-from deploy.neonvm.objects.repeated import to_repeat
+from deploy.neonvm.objects.pods import runner_pod, to_repeat
 from deploy.neonvm.objects.vm_spec import machine_of
 from protocol.kubernetes.objects import Json, annotations_of, child
 from tests.neonvm.sample_objects import virtual_machine

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from deploy.local.scheduling.predicates import refusal
+from deploy.local.scheduling.pod_rules import refusal
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import runner_pod
 from deploy.neonvm.objects.target_pod import target_pod

@@ -7,14 +7,14 @@ import socket
 
 import pytest
 
-from deploy.neonvm.network.serving import Serve, Serving
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.daemon import DaemonResponse, ask
+from protocol.runtime.serving.tcp_listener import Serve, TcpListener
 
 
 async def conversation(serve: Serve, seconds: float = 5.0) -> DaemonResponse:
-    serving = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
+    serving = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
 
     async def dial() -> socket.socket:
         return await connected(tcp_socket(), "127.0.0.1", serving.port)

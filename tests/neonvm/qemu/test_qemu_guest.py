@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.neonvm.network.serving import Serving
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
 from deploy.owned_process import owned
+from protocol.runtime.serving.tcp_listener import TcpListener
 from protocol.units import Bytes, MilliCpu
 from tests.neonvm.qemu.fakes import MIB, FakeGuestDaemon, FakeHypervisor, SteppedClock, spec_in
 from vm_image.build import GuestImage
@@ -36,7 +36,7 @@ class GuestFixture:
 @pytest.fixture
 async def daemon() -> AsyncIterator[FakeGuestDaemon]:
     scripted = FakeGuestDaemon()
-    serving = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), scripted.serve)
+    serving = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], scripted.serve)
     scripted.port = serving.port
     yield scripted
     await serving.close()

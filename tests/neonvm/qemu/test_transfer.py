@@ -19,8 +19,9 @@ from deploy.neonvm.ports import (
     TransferLimits,
     TransferStatus,
 )
+from deploy.neonvm.qemu.frame_handover import FrameHandover
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
-from deploy.neonvm.qemu.wire import Arbiter, OwnDecision, SocketPair, Wire
+from deploy.neonvm.qemu.wire import Arbiter, Wire
 from protocol.units import Bytes, Seconds
 from tests.neonvm.qemu.fakes import SteppedClock
 
@@ -138,7 +139,7 @@ class Scripted:
 
 
 @dataclass
-class Frames:
+class Frames(FrameHandover):
     """Frames that are handed over by what a test sees of it; the first ``faults`` attempts to give them back fail."""
 
     story: list[str]
@@ -182,8 +183,8 @@ class Move:
             lambda: self.story.append("frames go to the source"),
             lambda: self.story.append("frames go to the target"),
             self.frames,
-            wire or SocketPair(),
-            arbiter or OwnDecision(),
+            wire or Wire(),
+            arbiter or Arbiter(),
         )
         self.transfer = Transfer(ends, limits, self.progress.append)
 

@@ -49,6 +49,7 @@ from protocol.units import Seconds
 from tests.fake_clock import FakeClock
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.qemu.fakes import FakeGuestDaemon
+from tests.neonvm.remote.asking import asking
 from tests.neonvm.remote.fake_qemu import FakeQemu, FakeQemus
 from tests.neonvm.runtime_fixture import definition
 from tests.neonvm.sample_objects import virtual_machine
@@ -97,7 +98,7 @@ class ObedientQemuGuest(QemuGuest):
 
     cpu = 0
 
-    async def _ask(self, method: str, path: str, body: str = "", seconds: float = 5.0):  # type: ignore[no-untyped-def]
+    async def ask(self, method: str, path: str, body: str = "", seconds: float = 5.0):  # type: ignore[no-untyped-def]
         from deploy.neonvm.qemu.daemon import DaemonResponse  # noqa: PLC0415
 
         if (await self.machine.call("query-status")) != {"status": "running"}:
@@ -201,9 +202,6 @@ class World:
         leadership = Leadership(own_api, self.clock, terms, f"replica-{len(self.services)}")
         fenced = FencedTransport(way, lambda: leadership.remaining)
         client = ApiClient(HttpApi(DirectClient(fenced, "http://api", headers), lambda: None))
-        runners = httpx.AsyncClient(transport=Killable(httpx.MockTransport(self._to_runner)))
-        assert isinstance(runners._transport, Killable)
-        own = runners._transport
 
         async def connect(place: RunnerPlace) -> object:
             found = self.at(place.address)
@@ -216,13 +214,12 @@ class World:
                 raise httpx.ConnectError("this process is dead")
             return await self._to_runner(request)
 
-        own.inner = httpx.MockTransport(answered)
         addresses = AddressRange.parse("10.100.128.0-10.100.128.7")
         authority = RunnerAuthority(own_api, leadership, self.clock, "kube-system")
         deps = ServiceDependencies(
             client,
             leadership,
-            runners,
+            asking(answered),
             connect,  # type: ignore[arg-type]
             self.clock,
             self.form,
@@ -247,7 +244,7 @@ class World:
             raise httpx.ConnectError("no route to the pod")
         who = CONTROLLER if found.is_closed else ANYONE
         reply = await found.api.answer(who, request.method, request.url.path, request.content)
-        return httpx.Response(int(reply.status[:3]), text=reply.text)
+        return httpx.Response(reply.status, text=reply.body.decode())
 
     async def ask(self, pod: str, path: str) -> httpx.Response:
         """What a pod's runner answers."""

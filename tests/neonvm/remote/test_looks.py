@@ -20,6 +20,7 @@ from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from tests.fake_clock import settle
+from tests.neonvm.remote.asking import asking
 from tests.neonvm.remote.pods_world import World, world
 
 STATUS = RunnerStatus("Running", 1000, 2**30, "tcg", "a test", given=False)
@@ -78,35 +79,32 @@ async def test_queries_are_bounded_and_orders_bypass() -> None:
             await answers.wait()
         return httpx.Response(200, content=msgspec.json.encode(STATUS))
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-        looks = Looks(2)
-        pods = [RunnerClient(http, place(f"pod {number}", f"10.0.0.{number}"), looks) for number in range(5)]
-        asked = [asyncio.create_task(each.status()) for each in pods]
-        await settle()
-        await pods[4].announce()
-        assert open_now == ["10.0.0.0", "10.0.0.1"]
-        answers.set()
-        assert await asyncio.gather(*asked) == [STATUS] * 5
+    ask, looks = asking(answer), Looks(2)
+    pods = [RunnerClient(ask, place(f"pod {number}", f"10.0.0.{number}"), looks) for number in range(5)]
+    asked = [asyncio.create_task(each.status()) for each in pods]
+    await settle()
+    await pods[4].announce()
+    assert open_now == ["10.0.0.0", "10.0.0.1"]
+    answers.set()
+    assert await asyncio.gather(*asked) == [STATUS] * 5
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"phase": "\xff"}', b'{"deep": ' + b'{"a":' * 10_000])
 async def test_non_json_answer_blames_runner(body: bytes) -> None:
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
-    async with httpx.AsyncClient(transport=transport) as http:
-        runner = RunnerClient(http, place("pod", "10.0.0.1"), Looks(1, 1))
-        with pytest.raises(GuestError, match="pod: its runner gave no usable answer"):
-            await runner.status()
-        with pytest.raises(GuestError, match="pod: its runner cannot say its CPU"):
-            await runner.cpu()
+    ask = asking(lambda _: httpx.Response(200, content=body))
+    runner = RunnerClient(ask, place("pod", "10.0.0.1"), Looks(1, 1))
+    with pytest.raises(GuestError, match="pod: its runner gave no usable answer"):
+        await runner.status()
+    with pytest.raises(GuestError, match="pod: its runner cannot say its CPU"):
+        await runner.cpu()
 
 
 async def test_slow_runner_releases_its_slot() -> None:
-    transport = httpx.MockTransport(lambda _: asyncio.Event().wait())  # type: ignore[arg-type]
-    async with httpx.AsyncClient(transport=transport) as http:
-        runner = RunnerClient(http, place("pod", "10.0.0.1"), Looks(1, 1), Seconds(0.001))
-        for _ in range(3):
-            with pytest.raises(GuestError, match="pod: its runner does not answer"):
-                await runner.status()
+    ask = asking(lambda _: asyncio.Event().wait())  # type: ignore[arg-type]
+    runner = RunnerClient(ask, place("pod", "10.0.0.1"), Looks(1, 1), Seconds(0.001))
+    for _ in range(3):
+        with pytest.raises(GuestError, match="pod: its runner does not answer"):
+            await runner.status()
 
 
 async def test_silent_pods_queue_separately() -> None:

@@ -22,6 +22,7 @@ from protocol.kubernetes.objects import Json, child
 from protocol.units import Bytes, MilliCpu, Seconds
 from protocol.vm_arguments import encode_dump
 from tests.fake_clock import FakeClock
+from tests.neonvm.remote.asking import asking
 from tests.neonvm.sample_objects import virtual_machine
 
 GI = 1024**3
@@ -106,8 +107,7 @@ class Hasty(FakeClock):
 
 
 def guest(runner: NeonRunner, qemu: NeonQemu, *, plugs: bool = True) -> RemoteGuest:
-    http = httpx.AsyncClient(transport=httpx.MockTransport(runner.answer))
-    client = RunnerClient(http, PLACE, Looks())
+    client = RunnerClient(asking(runner.answer), PLACE, Looks())
     vm = virtual_machine()
     mode = "QmpScaling" if plugs else "SysfsScaling"
     words = ["runner", "-cpu-scaling-mode", mode, "-vmspec", encode_dump(child(vm, "spec")), "-vmstatus", "H4sI"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2 as httpx
@@ -14,13 +15,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from deploy.neonvm.access.connections import RunnerPlace
+from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.remote.remote_machine import RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
 from protocol.kubernetes.objects import child, items, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
+from protocol.runtime.serving.tcp_listener import TcpListener
 from protocol.units import Seconds
+from tests.neonvm.access.secured_pod import Reviews, connections
 from tests.neonvm.remote.pods_world import DB, OpenForm, World, world
 
 PLACE = RunnerPlace("default/db-x", "uid", "10.0.0.9", 25183, 20183)
@@ -168,36 +172,47 @@ async def test_oversized_qmp_message_is_guest_fault() -> None:
         each.close()
 
 
-def client(answer: Callable[[httpx.Request], httpx.Response]) -> RunnerClient:
-    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-    return RunnerClient(http, PLACE, Looks(), patience=Seconds(0.05))
+ENDLESS = b"HTTP/1.0 200 OK\r\n\r\n"
+HEAD = b"HTTP/1.0 %d X\r\nContent-Length: %d\r\n%s\r\n"
 
 
-class Endless(httpx.AsyncByteStream):
-    """An answer that goes on and on, in parts of one size."""
-
-    def __init__(self, part: bytes) -> None:
-        self._part = part
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while True:
-            await asyncio.sleep(0)
-            yield self._part
+def answer_of(status: int, body: bytes, headers: bytes = b"") -> bytes:
+    return HEAD % (status, len(body), headers) + body
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "part", "said"),
     [
-        (lambda _: httpx.Response(200, content=b"x" * 70_000), "says too much at /status"),
-        (lambda _: httpx.Response(200, stream=Endless(b"x" * 1000)), "says too much at /status"),
-        (lambda _: httpx.Response(200, stream=Endless(b"")), "does not answer"),
-        (lambda _: httpx.Response(200, stream=Endless(b"x"), headers={"Content-Encoding": "gzip"}), "packs"),
-        (lambda _: httpx.Response(500, content=b"\xff" * 1000), "refused /status: "),
-        (lambda _: httpx.Response(200, content=b"[" * 60_000), "gave no usable answer"),
+        (answer_of(200, b"x" * 70_000), b"", "says too much at /status"),
+        (ENDLESS, b"x" * 1000, "/status cannot be read: it is too long"),
+        (ENDLESS, b"", "does not answer"),
+        (answer_of(200, b"x", b"Content-Encoding: gzip\r\n"), b"", "packs"),
+        (answer_of(500, b"\xff" * 1000), b"", "refused /status: "),
+        (answer_of(200, b"[" * 60_000), b"", "gave no usable answer"),
     ],
     ids=["large", "endless", "slow", "packed", "no text", "deep"],
 )
-async def test_an_answer_has_a_size_and_a_time(answer: Callable[[httpx.Request], httpx.Response], said: str) -> None:
+async def test_an_answer_has_a_size_and_a_time(answer: bytes, part: bytes, said: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        while part:
+            writer.write(part)
+            await writer.drain()
+        await reader.read()
+
+    serving = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
+    place = replace(PLACE, address="127.0.0.1", api=serving.port, is_open=True)
+    client = RunnerClient(connections(Reviews()).ask, place, Looks(), patience=Seconds(0.5))
     with pytest.raises(GuestError, match=said) as refused:
-        await client(answer).status()
+        await client.status()
+    await serving.close()
+    await asyncio.sleep(0.01)  # both ends close their sockets in the loop
     assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("place", [replace(PLACE, address="a" * 64), replace(PLACE, address="127.0.0.1", api=99_999)])
+async def test_a_place_that_no_socket_takes_is_a_fault(place: RunnerPlace) -> None:
+    client = RunnerClient(connections(Reviews()).ask, replace(place, is_open=True), Looks())
+    with pytest.raises(GuestError, match="cannot be reached"):
+        await client.status()

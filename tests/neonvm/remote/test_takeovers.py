@@ -20,6 +20,7 @@ from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies
 from protocol.kubernetes.objects import text
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from tests.neonvm.remote.asking import asking
 from tests.neonvm.remote.fake_qemu import FakeQemu
 from tests.neonvm.remote.pods_world import STEP, World, world
 
@@ -164,8 +165,8 @@ async def test_new_leader_keeps_guest_size(tmp_path: Path) -> None:
         async def refused(place: RunnerPlace) -> socket.socket:
             raise ConnectionRefusedError(place.address)
 
-        http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-        deps = PodGuestsDependencies(caches[0], http, refused, claims, made.clock, changed.append, lambda _: None)
+        ask = asking(answer)
+        deps = PodGuestsDependencies(caches[0], ask, refused, claims, made.clock, changed.append, lambda _: None)
         guests = PodGuests(deps)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(each) for each in (*(cache.run() for cache in caches), guests.run())]

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from deploy.neonvm.access.callers import CONTROLLER
 from deploy.neonvm.access.introduction import PodIdentity
-from deploy.neonvm.network.plain_http import Reply
-from deploy.neonvm.network.serving import Serving
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.machine import Machine
@@ -20,6 +18,8 @@ from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
 from deploy.neonvm.runner.pod_runner import Ending, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.tls_identity import TlsIdentity
+from protocol.runtime.serving.http_requests import HttpResponse
+from protocol.runtime.serving.tcp_listener import TcpListener
 from protocol.units import Seconds
 from tests.fake_clock import settle
 from tests.neonvm.qemu.fakes import FakeGuestDaemon, FakeHypervisor, SteppedClock, spec_in
@@ -73,7 +73,7 @@ class Pod:
         await settle()
         return life
 
-    async def ask(self, method: str, path: str, body: object = None) -> Reply:
+    async def ask(self, method: str, path: str, body: object = None) -> HttpResponse:
         sent = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
         return await self.api.answer(CONTROLLER, method, path, sent)
 
@@ -82,7 +82,7 @@ class Pod:
 async def scripted_daemon() -> AsyncIterator[FakeGuestDaemon]:
     """The daemon of a guest that is up."""
     scripted = FakeGuestDaemon(dict(UP))
-    serving = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), scripted.serve)
+    serving = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], scripted.serve)
     scripted.port = serving.port
     yield scripted
     await serving.close()

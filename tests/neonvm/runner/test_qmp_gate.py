@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.neonvm.access.callers import AGENT, CONTROLLER, NOBODY
-from deploy.neonvm.network.serving import Serving
+from deploy.neonvm.access.connections import Streams
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.runner.gate_server import GateServer, split
 from deploy.neonvm.runner.qmp_gate import GateState, refusal
+from protocol.runtime.serving.tcp_listener import TcpListener
 from tests.fake_clock import settle
 
 MI = 1024**2
@@ -211,7 +214,7 @@ async def answers(gate: GateServer, who: str, orders: bytes, count: int) -> list
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await gate.serve(who, reader, writer)
 
-    served = await Serving.on(listening(tcp_socket(), "127.0.0.1", 0), serve)
+    served = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     lines = [(await reader.readline()).decode().strip()]
     if lines[0]:
@@ -254,3 +257,63 @@ async def test_a_move_waits_until_qemu_answers(tmp_path: Path) -> None:
         gate = GateServer([monitor], Pod(is_lost=True))
         _, refused = await answers(gate, CONTROLLER, b'{"execute": "quit"}', 1)
     assert ("QEMU does not answer" in refused, qemu.heard) == (True, [])
+
+
+@asynccontextmanager
+async def busy_gate(
+    folder: Path,
+) -> AsyncIterator[tuple[Callable[[], Awaitable[Streams]], Streams, asyncio.Queue[None]]]:
+    """A gate whose only monitor has a client: a way to connect, that client, and an entry for each client that left."""
+    qemu, left = Qemu(), asyncio.Queue[None]()
+    async with await asyncio.start_unix_server(qemu.serve, folder / "monitor"):
+        gate = GateServer([folder / "monitor"], Pod())
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await gate.serve(CONTROLLER, reader, writer)
+            left.put_nowait(None)
+
+        served = TcpListener([listening(tcp_socket(), "127.0.0.1", 0)], serve)
+
+        async def connected() -> Streams:
+            return Streams(*await asyncio.open_connection("127.0.0.1", served.port))
+
+        first = await connected()
+        assert await first.reader.readline() == b'{"QMP": {}}\r\n'
+        yield connected, first, left
+        first.close()
+        await served.close()
+
+
+async def test_waiting_client_that_hangs_up_leaves(tmp_path: Path) -> None:
+    """Its place among the connections is free at once, not when its turn comes."""
+    async with busy_gate(tmp_path) as (connected, _, left):
+        waiting = [await connected() for _ in range(3)]
+        waiting[1].writer.write(b'{"execute": "query-status"}')
+        for client in waiting:
+            client.close()
+        async with asyncio.timeout(2):
+            for _ in range(3):
+                await left.get()
+
+
+async def test_flood_before_its_turn_is_cut(tmp_path: Path) -> None:
+    async with busy_gate(tmp_path) as (connected, _, left):
+        flood = await connected()
+        flood.writer.write(b" " * 128 * 1024)
+        async with asyncio.timeout(2):
+            await left.get()
+        flood.close()
+
+
+async def test_orders_sent_before_the_turn_are_answered(tmp_path: Path) -> None:
+    async with busy_gate(tmp_path) as (connected, first, _):
+        gone, waiting = await connected(), await connected()
+        waiting.writer.write(b'{"execute": "query-')
+        await asyncio.sleep(0.05)
+        gone.close()
+        first.close()
+        assert await waiting.reader.readline() == b'{"QMP": {}}\r\n'
+        waiting.writer.write(b'status"}')
+        async with asyncio.timeout(2):
+            assert await waiting.reader.readline() == b'{"return": {}}\r\n'
+        waiting.close()

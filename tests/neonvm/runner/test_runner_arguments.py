@@ -42,7 +42,7 @@ def guest(found: RunnerArguments, tap: int | None = 9) -> GuestSpec:
 
 def test_our_controller_names_the_vm_and_the_pod() -> None:
     found = told()
-    assert (str(found.vm), str(found.pod), found.uid, found.receives) == ("shop/db", "shop/db-x7k2p", "u1", False)
+    assert (str(found.vm), str(found.pod), found.receives) == ("shop/db", "shop/db-x7k2p", False)
     assert (found.address, found.grace, found.kernel_arguments) == ("10.100.128.7", 30, "autoscale.primary=10.0.0.1")
 
 

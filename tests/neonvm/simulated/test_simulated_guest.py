@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.neonvm.network.loopback import LoopbackNetwork
 from deploy.neonvm.ports import Guest, GuestError, GuestPhase, GuestState
-from deploy.neonvm.simulated.simulated_database import SimulatedDatabase
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
 from deploy.neonvm.simulated.simulated_load import Load
+from deploy.neonvm.simulated.simulated_model import SimulatedDatabase
 from protocol.units import Bytes, MilliCpu
 from tests.neonvm.qemu.fakes import MIB, FakeGuestDaemon, SteppedClock, spec_in
 from tests.plain_http import plain_client

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.ranking.config import ScoreCurve
 from protocol.ranking.node_score import (
-    Standing,
+    NodeRank,
     choose_target,
     extender_score,
     extender_scores,
@@ -37,7 +37,7 @@ class Node:
         return percent(*(fraction(used, self.watermark, self.total, curve) for used in (self.cpu, self.mem)))
 
     @property
-    def standing(self) -> Standing:
+    def rank(self) -> NodeRank:
         return -self.score(), self.price, 1.0
 
 
@@ -93,9 +93,9 @@ def test_ties_prefer_best_and_cheapest() -> None:
         "nearly full and dear": use(995, price=2.0),
         "full": use(1001),
     }
-    standings = {name: node.standing for name, node in nodes.items()}
-    scores = extender_scores(standings.values())
-    assert {name: scores[standings[name]] for name in nodes} == {
+    ranks = {name: node.rank for name, node in nodes.items()}
+    scores = extender_scores(ranks.values())
+    assert {name: scores[ranks[name]] for name in nodes} == {
         "cheap": 10,
         "cheap too": 10,
         "dear": 9,
@@ -114,13 +114,13 @@ def test_unfitness_separates_nodes_of_one_price() -> None:
 
 def test_target_is_best_node_then_cheapest() -> None:
     nodes = {"empty": use(100), "dear": use(790, price=2.0), "cheap": use(790, price=1.0)}
-    standings = {name: node.standing for name, node in nodes.items()}
-    assert choose_target(standings, Random(1).randint) == "cheap"
+    ranks = {name: node.rank for name, node in nodes.items()}
+    assert choose_target(ranks, Random(1).randint) == "cheap"
     assert choose_target({}, Random(1).randint) is None
 
 
 def test_equal_targets_are_drawn_evenly() -> None:
-    nodes, draw = {name: use(500).standing for name in "abc"}, Random(3).randint
+    nodes, draw = {name: use(500).rank for name in "abc"}, Random(3).randint
     chosen = Counter(choose_target(nodes, draw) for _ in range(300))
     assert set(chosen) == set("abc")
     assert min(chosen.values()) > 60

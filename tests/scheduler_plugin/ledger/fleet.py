@@ -7,6 +7,8 @@ from fractions import Fraction
 from msgspec import structs
 
 from protocol.messages import AgentRequest, ObjectName
+from protocol.names import SCHEDULER_NAME
+from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, ComputeUnit, Instant, MilliCpu, Resources
 from scheduler_plugin.ledger import (
     Effect,
@@ -20,6 +22,17 @@ from scheduler_plugin.ledger import (
     ResourcePolicy,
     VmFacts,
     violations,
+)
+from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
+from scheduler_plugin.ledger.events import (
+    AgentAsked,
+    Fact,
+    Listed,
+    PermitWritten,
+    Report,
+    SettingsRead,
+    VmSeen,
+    WriteEnd,
 )
 
 NOW = Instant(1000.0)
@@ -101,6 +114,17 @@ def migration(
     )
 
 
+def permit_stored(revision: int, facts: VmFacts) -> PermitWritten:
+    """The API took a write of a permit, and returned ``facts``."""
+    return PermitWritten(facts.name, revision, WriteEnd.DONE, facts)
+
+
+def settings_read(
+    ranking: RankingConfig | None = None, scheduler: str = SCHEDULER_NAME, percent_of_nodes: int = PERCENT
+) -> SettingsRead:
+    return SettingsRead(ranking or RankingConfig(), scheduler, percent_of_nodes)
+
+
 class Fleet:
     """A ledger that is checked after every step, with the service's duties one call away."""
 
@@ -109,12 +133,16 @@ class Fleet:
         self.vms = {fact.name: fact for fact in facts if isinstance(fact, VmFacts)}
         nodes = [fact for fact in facts if isinstance(fact, NodeFacts)]
         pods = [fact for fact in facts if isinstance(fact, PodFacts)]
-        self.did(self.ledger.resync(nodes, pods, self.vms.values(), now))
+        self.apply(Listed(nodes, pods, self.vms.values()), now)
 
     def did(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
         """Checks the invariants after a step."""
         assert violations(self.ledger) == []
         return effects
+
+    def apply(self, event: PermitWritten | Fact | Report, now: Instant = LATER) -> tuple[Effect, ...]:
+        """One event that asks for no decision."""
+        return self.did(self.ledger.apply(event, now))
 
     def ask(
         self,
@@ -127,7 +155,7 @@ class Fleet:
     ) -> PermitDecision:
         """An agent's request, decided and not yet persisted."""
         request = AgentRequest(name(f"{of}-pod"), wanted, last_permit, sequence=number)
-        decision = self.ledger.decide(f"uid-{of}", request, now)
+        decision = self.ledger.apply(AgentAsked(f"uid-{of}", request), now)
         self.did(decision.effects)
         return decision
 
@@ -139,14 +167,14 @@ class Fleet:
         old = self.vms[order.vm]
         new = structs.replace(old, version=old.version + 1, permit=order.permit, holders=order.holders)
         self.vms[order.vm] = new
-        return self.did(self.ledger.permit_stored(order.revision, new))
+        return self.apply(permit_stored(order.revision, new))
 
     def resize(self, of: str, use: Resources, *, now: Instant = LATER) -> tuple[Effect, ...]:
         """The VM's object says that it has and asks for ``use``."""
         old = self.vms[name(of)]
         new = structs.replace(old, version=old.version + 1, use=use, actual=use)
         self.vms[old.name] = new
-        return self.did(self.ledger.see_vm(new, now))
+        return self.apply(VmSeen(new), now)
 
     def grant(
         self,

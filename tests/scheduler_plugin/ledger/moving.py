@@ -9,6 +9,7 @@ from scheduler_plugin.ledger import (
     Move,
     PodFacts,
 )
+from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, MoveWanted, PodGone, PodSeen, VmSeen
 from scheduler_plugin.placement import FITS
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
@@ -39,7 +40,7 @@ def target_pod(on: str | None = None, *, owner: str | None = "a-1", uid: str = "
 
 def reserved_move() -> Fleet:
     fleet = two_nodes()
-    assert fleet.ledger.reserve_move(MOVE, ONE, LATER).verdict is FITS
+    assert fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).verdict is FITS
     return fleet
 
 
@@ -57,15 +58,15 @@ Event = MigrationFacts | PodFacts | str
 def hear(fleet: Fleet, event: Event) -> None:
     """One event: a fact, the loss of a pod by UID, or of the migration by its name; ``vm`` is the VM's hand-over."""
     if isinstance(event, MigrationFacts):
-        fleet.did(fleet.ledger.see_migration(event, LATER))
+        fleet.apply(MigrationSeen(event), LATER)
     elif isinstance(event, PodFacts):
-        fleet.did(fleet.ledger.see_pod(event))
+        fleet.apply(PodSeen(event))
     elif event == "vm":
-        fleet.did(fleet.ledger.see_vm(vm("a", amount(2), version=9, pod=name("a-target")), LATER))
+        fleet.apply(VmSeen(vm("a", amount(2), version=9, pod=name("a-target"))), LATER)
     elif event == "migration":
-        fleet.did(fleet.ledger.lose_migration(ONE))
+        fleet.apply(MigrationGone(ONE))
     else:
-        fleet.did(fleet.ledger.lose_pod(event))
+        fleet.apply(PodGone(event))
 
 
 STARTED = migration("a", RUNNING, to="n2", version=2, target_pod="a-target")

@@ -18,7 +18,17 @@ from scheduler_plugin.ledger import (
     RunnerRequests,
     VmFacts,
 )
-from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, vm, vm_pod
+from scheduler_plugin.ledger.events import (
+    AgentAsked,
+    PodSeen,
+    RaiseWanted,
+    RequestsFollow,
+    ResizeDue,
+    ResizeRefused,
+    TimePassed,
+    VmSeen,
+)
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, permit_stored, vm, vm_pod
 
 MANY = amount(100)
 
@@ -72,26 +82,26 @@ class Requested:
     def start(self) -> None:
         """A scheduler that has read what there is now, and knows nothing else."""
         self.fleet = Fleet(self.node, self.vm, self.pod, *self.beside, now=self.now)
-        self.ledger.follow_requests(True)
+        self.ledger.apply(RequestsFollow(True), self.now)
 
     def look(self) -> tuple[Effect, ...]:
         """The watch shows the pod."""
-        return self.fleet.did(self.ledger.see_pod(self.pod))
+        return self.fleet.apply(PodSeen(self.pod))
 
     def pass_time(self, seconds: float) -> None:
         self.now = Instant(self.now + Seconds(seconds))
-        self.fleet.did(self.ledger.pass_time(self.now))
+        self.fleet.apply(TimePassed(), self.now)
 
     def request(self, wanted: Resources) -> AgentRequest:
         return AgentRequest(name("a-pod"), wanted)
 
     def raising(self, wanted: Resources) -> ResizePod | None:
-        order, effects = self.ledger.raise_requests("uid-a", self.request(wanted), self.now)
+        order, effects = self.ledger.apply(RaiseWanted("uid-a", self.request(wanted)), self.now)
         self.fleet.did(effects)
         return order
 
     def due(self) -> ResizePod | None:
-        order, effects = self.ledger.requests_due("uid-a", self.now)
+        order, effects = self.ledger.apply(ResizeDue("uid-a"), self.now)
         self.fleet.did(effects)
         return order
 
@@ -106,7 +116,7 @@ class Requested:
         return True
 
     def refused(self, order: ResizePod, why: str, *, is_final: bool = False, is_of_size: bool = True) -> None:
-        refused = self.ledger.requests_refused(order, why, self.now, is_final=is_final, is_of_size=is_of_size)
+        refused = self.ledger.apply(ResizeRefused(order, why, is_final=is_final, is_of_size=is_of_size), self.now)
         self.fleet.did(refused)
 
     def refused_all(self, wanted: Resources, why: str) -> None:
@@ -144,7 +154,7 @@ class Requested:
         self.look()
 
     def decide(self, wanted: Resources) -> PermitDecision:
-        decision = self.ledger.decide("uid-a", self.request(wanted), self.now)
+        decision = self.ledger.apply(AgentAsked("uid-a", self.request(wanted)), self.now)
         self.fleet.did(decision.effects)
         return decision
 
@@ -158,12 +168,12 @@ class Requested:
         order = decision.persist
         if order is not None:
             self.vm = structs.replace(self.vm, version=self.vm.version + 1, permit=order.permit)
-            self.fleet.did(self.ledger.permit_stored(order.revision, self.vm))
+            self.fleet.apply(permit_stored(order.revision, self.vm))
 
     def use(self, size: Resources) -> None:
         """The guest has that size, and its object says so."""
         self.vm = structs.replace(self.vm, version=self.vm.version + 1, use=size, actual=size)
-        self.fleet.did(self.ledger.see_vm(self.vm, self.now))
+        self.fleet.apply(VmSeen(self.vm), self.now)
 
 
 def order(size: float, version: int, withdraws: str = "") -> ResizePod:

@@ -6,10 +6,35 @@ from msgspec.structs import replace
 
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger import Ledger, MigrationPhase, Move, PersistPermit, RoomFreed, VmFacts
-from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
+from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
 from scheduler_plugin.ledger.accounts.permit_state import SILENT
-from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
+from scheduler_plugin.ledger.events import (
+    Listed,
+    MigrationSeen,
+    MoveWanted,
+    PermitWritten,
+    PodGone,
+    PodSeen,
+    TimePassed,
+    VersionsForgotten,
+    VmGone,
+    VmSeen,
+    WriteEnd,
+)
+from tests.scheduler_plugin.ledger.fleet import (
+    LATER,
+    NOW,
+    Fleet,
+    amount,
+    migration,
+    name,
+    node,
+    permit_stored,
+    plain_pod,
+    vm,
+    vm_pod,
+)
 
 AFTER = Instant(NOW + SETTLE)
 
@@ -32,9 +57,9 @@ def test_unheard_agent_holds_nothing() -> None:
     fleet = Fleet(node(), vm("a", amount(8)), vm_pod("a", "n1"))
     fleet.resize("a", amount(1), now=Instant(AFTER - 1))
     assert fleet.on("n1") == amount(8), "its first message may still be on its way"
-    fleet.did(fleet.ledger.pass_time(Instant(AFTER - 1)))
+    fleet.apply(TimePassed(), Instant(AFTER - 1))
     assert fleet.on("n1") == amount(8)
-    fleet.did(fleet.ledger.pass_time(AFTER))
+    fleet.apply(TimePassed(), AFTER)
     assert fleet.on("n1") == amount(1)
 
 
@@ -48,30 +73,30 @@ def test_heard_agent_keeps_its_permit() -> None:
     fleet = Fleet(node(), vm("a", amount(8)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1, now=NOW)
     fleet.resize("a", amount(1), now=LATER)
-    fleet.did(fleet.ledger.pass_time(LATER))
+    fleet.apply(TimePassed(), LATER)
     assert fleet.on("n1") == amount(8)
 
 
 def test_stored_permit_survives_silence() -> None:
     fleet = Fleet(node(), vm("a", amount(1), permit=amount(8)), vm_pod("a", "n1"))
-    fleet.did(fleet.ledger.pass_time(LATER))
+    fleet.apply(TimePassed(), LATER)
     assert fleet.on("n1") == amount(8)
 
 
 def test_opted_out_vm_follows_its_object() -> None:
     fleet = Fleet(node(), opted_out("a", 1, permit=1), vm_pod("a", "n1"))
     assert fleet.on("n1") == amount(1)
-    fleet.did(fleet.ledger.see_vm(opted_out("a", 3, permit=1, version=2), LATER))
+    fleet.apply(VmSeen(opted_out("a", 3, permit=1, version=2)), LATER)
     assert fleet.on("n1") == amount(3)
-    fleet.did(fleet.ledger.see_vm(opted_out("a", 2, permit=1, version=3), LATER))
+    fleet.apply(VmSeen(opted_out("a", 2, permit=1, version=3)), LATER)
     assert fleet.on("n1") == amount(2)
 
 
 def off(fleet: Fleet) -> PersistPermit:
     """VM a was opted out, long enough ago for its permit to be taken back."""
-    assert fleet.did(fleet.ledger.see_vm(opted_out("a", 1, permit=8, version=7), LATER)) == ()
-    assert fleet.did(fleet.ledger.pass_time(Instant(LATER + SETTLE - 1))) == ()
-    (order,) = fleet.did(fleet.ledger.pass_time(Instant(LATER + SETTLE)))
+    assert fleet.apply(VmSeen(opted_out("a", 1, permit=8, version=7)), LATER) == ()
+    assert fleet.apply(TimePassed(), Instant(LATER + SETTLE - 1)) == ()
+    (order,) = fleet.apply(TimePassed(), Instant(LATER + SETTLE))
     assert isinstance(order, PersistPermit)
     return order
 
@@ -81,9 +106,9 @@ def test_short_opt_out_takes_nothing_back() -> None:
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8))
     for time in (LATER, Instant(LATER + SETTLE)):
-        assert fleet.did(fleet.ledger.see_vm(opted_out("a", 1, permit=8, version=int(time)), time)) == ()
+        assert fleet.apply(VmSeen(opted_out("a", 1, permit=8, version=int(time))), time) == ()
         again = vm("a", amount(1), permit=amount(8), version=int(time) + 1)
-        fleet.did(fleet.ledger.see_vm(again, Instant(time + SETTLE - 1)))
+        fleet.apply(VmSeen(again), Instant(time + SETTLE - 1))
         assert fleet.on("n1") == amount(8)
 
 
@@ -93,10 +118,10 @@ def test_opt_out_frees_after_take_back() -> None:
     fleet.grant("a", amount(8), number=1)
     order = off(fleet)
     assert (order.permit, order.before_answer, fleet.on("n1")) == (amount(1), False, amount(8))
-    assert fleet.did(fleet.ledger.pass_time(Instant(LATER + SETTLE))) == (), "it is on its way"
-    fleet.did(fleet.ledger.permit_stored(order.revision, opted_out("a", 1, permit=1, version=8)))
+    assert fleet.apply(TimePassed(), Instant(LATER + SETTLE)) == (), "it is on its way"
+    fleet.apply(permit_stored(order.revision, opted_out("a", 1, permit=1, version=8)))
     assert fleet.on("n1") == amount(1)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), permit=amount(1), version=9), LATER))
+    fleet.apply(VmSeen(vm("a", amount(1), permit=amount(1), version=9)), LATER)
     decision = fleet.ask("a", amount(8), number=2, last_permit=amount(8))
     assert decision.persist is not None
     assert decision.persist.before_answer
@@ -106,15 +131,15 @@ def test_answer_after_opt_out_is_held() -> None:
     """A guest that shrinks after its agent was answered has less than the agent may order again."""
     fleet = Fleet(node(), vm("a", amount(4)), vm_pod("a", "n1"))
     fleet.grant("a", amount(4), number=1)
-    fleet.did(fleet.ledger.see_vm(opted_out("a", 4, permit=4, version=5), LATER))
+    fleet.apply(VmSeen(opted_out("a", 4, permit=4, version=5)), LATER)
     asked = Instant(LATER + SETTLE - 5)
     assert fleet.ask("a", amount(4), number=2, last_permit=amount(4), now=asked).permit == amount(4)
-    fleet.did(fleet.ledger.see_vm(opted_out("a", 3, permit=4, version=6), asked))
-    orders = fleet.did(fleet.ledger.pass_time(Instant(LATER + SETTLE)))
+    fleet.apply(VmSeen(opted_out("a", 3, permit=4, version=6)), asked)
+    orders = fleet.apply(TimePassed(), Instant(LATER + SETTLE))
     (order,) = [effect for effect in orders if isinstance(effect, PersistPermit)]
-    fleet.did(fleet.ledger.permit_stored(order.revision, opted_out("a", 3, permit=3, version=7)))
+    fleet.apply(permit_stored(order.revision, opted_out("a", 3, permit=3, version=7)))
     assert fleet.on("n1") == amount(4)
-    fleet.did(fleet.ledger.pass_time(Instant(asked + SETTLE)))
+    fleet.apply(TimePassed(), Instant(asked + SETTLE))
     assert fleet.on("n1") == amount(3)
 
 
@@ -123,7 +148,7 @@ def test_agentless_vm_wants_take_back() -> None:
     fleet.grant("a", amount(8), number=1)
     order = off(fleet)
     assert fleet.ledger.wants(order)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), permit=amount(8), version=8), LATER))
+    fleet.apply(VmSeen(vm("a", amount(1), permit=amount(8), version=8)), LATER)
     assert not fleet.ledger.wants(order)
     assert fleet.ledger.wants(replace(order, takes_back=False))
     assert fleet.ledger.wants(replace(order, vm=name("gone")))
@@ -131,13 +156,13 @@ def test_agentless_vm_wants_take_back() -> None:
 
 def test_opt_out_during_downtime_is_taken_back() -> None:
     ledger = Ledger()
-    effects = ledger.resync([node()], [vm_pod("a", "n1")], [opted_out("a", 1, permit=8)], NOW)
+    effects = ledger.apply(Listed([node()], [vm_pod("a", "n1")], [opted_out("a", 1, permit=8)]), NOW)
     assert (effects, ledger.nodes["n1"].reserved) == ((), amount(8))
-    assert ledger.pass_time(AFTER) == (taken_back(1, 1),)
-    ledger.permit_refused(1, name("a"), "403")
+    assert ledger.apply(TimePassed(), AFTER) == (taken_back(1, 1),)
+    ledger.apply(PermitWritten(name("a"), 1, WriteEnd.REFUSED, why="403"), LATER)
     assert ledger.nodes["n1"].reserved == amount(8)
-    assert ledger.pass_time(LATER) == (taken_back(1, 2),)
-    ledger.permit_stored(2, opted_out("a", 1, permit=1, version=2))
+    assert ledger.apply(TimePassed(), LATER) == (taken_back(1, 2),)
+    ledger.apply(permit_stored(2, opted_out("a", 1, permit=1, version=2)), LATER)
     assert ledger.nodes["n1"].reserved == amount(1)
 
 
@@ -163,22 +188,22 @@ def full_fleet() -> Fleet:
 
 def test_silent_agents_denial_ends() -> None:
     fleet = full_fleet()
-    fleet.did(fleet.ledger.pass_time(Instant(LATER + SILENT - 1)))
+    fleet.apply(TimePassed(), Instant(LATER + SILENT - 1))
     assert denied(fleet) == (amount(3), 0.0)
-    fleet.did(fleet.ledger.pass_time(Instant(LATER + SILENT)))
+    fleet.apply(TimePassed(), Instant(LATER + SILENT))
     assert denied(fleet) == (ZERO, None)
 
 
 def test_repeated_request_stays_denied() -> None:
     fleet = full_fleet()
     fleet.grant("a", amount(7), number=2, now=Instant(LATER + SILENT - 1))
-    fleet.did(fleet.ledger.pass_time(Instant(LATER + SILENT)))
+    fleet.apply(TimePassed(), Instant(LATER + SILENT))
     assert denied(fleet) == (amount(4), 0.0)
 
 
 def test_opt_out_ends_denial() -> None:
     fleet = full_fleet()
-    fleet.did(fleet.ledger.see_vm(opted_out("a", 2, version=7), LATER))
+    fleet.apply(VmSeen(opted_out("a", 2, version=7)), LATER)
     assert denied(fleet) == (ZERO, None)
 
 
@@ -186,70 +211,70 @@ def test_opt_out_in_write_ends_denial() -> None:
     fleet = Fleet(node(total=5), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(1), "n1"))
     decision = fleet.ask("a", amount(6), number=1)
     assert decision.persist is not None
-    fleet.did(fleet.ledger.permit_stored(decision.persist.revision, opted_out("a", 2, permit=3, version=7)))
+    fleet.apply(permit_stored(decision.persist.revision, opted_out("a", 2, permit=3, version=7)))
     assert denied(fleet) == (ZERO, None)
 
 
 def test_smaller_pending_vm_is_woken() -> None:
     fleet = Fleet(node(total=4), pending("a", 8))
     assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == []
-    assert fleet.did(fleet.ledger.see_vm(pending("a", 2, version=2), LATER)) == (RoomFreed("n1"),)
+    assert fleet.apply(VmSeen(pending("a", 2, version=2)), LATER) == (RoomFreed("n1"),)
     assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == ["n1"]
 
 
 def test_orphaned_permit_is_taken_back() -> None:
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1)
-    (order,) = fleet.did(fleet.ledger.lose_pod("uid-a"))
+    (order,) = fleet.apply(PodGone("uid-a"))
     assert isinstance(order, PersistPermit)
     assert order == taken_back(1, order.revision)
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(8), "until it is known to be written"
-    fleet.did(fleet.ledger.permit_stored(order.revision, vm("a", amount(1), permit=amount(1), version=9)))
+    fleet.apply(permit_stored(order.revision, vm("a", amount(1), permit=amount(1), version=9)))
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(1)
 
 
 def test_failed_take_back_is_retried() -> None:
     fleet = Fleet(node(total=4), pending("a", 2, permit=8))
     assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == []
-    fleet.did(fleet.ledger.permit_unsure(1, name("a")))
-    (order,) = fleet.did(fleet.ledger.pass_time(LATER))
+    fleet.apply(PermitWritten(name("a"), 1, WriteEnd.UNKNOWN))
+    (order,) = fleet.apply(TimePassed(), LATER)
     assert isinstance(order, PersistPermit)
     assert order == taken_back(2, order.revision)
-    assert fleet.did(fleet.ledger.pass_time(LATER)) == (), "it is on its way"
-    stored = fleet.ledger.permit_stored(order.revision, pending("a", 2, permit=2, version=2))
+    assert fleet.apply(TimePassed(), LATER) == (), "it is on its way"
+    stored = fleet.ledger.apply(permit_stored(order.revision, pending("a", 2, permit=2, version=2)), LATER)
     assert fleet.did(stored) == (RoomFreed("n1"),)
 
 
 def test_restart_takes_back_gone_pods_permit() -> None:
     ledger = Ledger()
-    assert ledger.resync([node(total=4)], [], [pending("a", 2, permit=8)], NOW) == (taken_back(2, 1),)
-    ledger.permit_stored(1, pending("a", 2, permit=2, version=2))
+    assert ledger.apply(Listed([node(total=4)], [], [pending("a", 2, permit=8)]), NOW) == (taken_back(2, 1),)
+    ledger.apply(permit_stored(1, pending("a", 2, permit=2, version=2)), LATER)
     assert ledger.filter(vm_pod("a"), ["n1"]).fits == ["n1"]
 
 
 def test_a_deleted_vm_has_nothing_to_take_back() -> None:
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.grant("a", amount(8), number=1)
-    fleet.did(fleet.ledger.lose_vm(name("a")))
-    assert fleet.did(fleet.ledger.lose_pod("uid-a")) == ()
+    fleet.apply(VmGone(name("a")))
+    assert fleet.apply(PodGone("uid-a")) == ()
 
 
 def test_a_store_that_went_back_is_followed() -> None:
     fleet = Fleet(node(), vm("a", amount(6), version=90), vm_pod("a", "n1"))
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
-    fleet.did(fleet.ledger.see_migration(migration("a", version=90), LATER))
-    fleet.did(fleet.ledger.see_pod(vm_pod("b", "n1")))
-    fleet.ledger.forget_versions()
+    fleet.apply(PodGone("uid-a"))
+    fleet.apply(MigrationSeen(migration("a", version=90)), LATER)
+    fleet.apply(PodSeen(vm_pod("b", "n1")))
+    fleet.ledger.apply(VersionsForgotten(), LATER)
     pods, moves = [vm_pod("a", "n1"), vm_pod("b", "n1")], [migration("a", MigrationPhase.PENDING, version=7)]
-    fleet.did(fleet.ledger.resync([node()], pods, [vm("a", amount(2), version=7)], LATER, moves))
+    fleet.apply(Listed([node()], pods, [vm("a", amount(2), version=7)], moves), LATER)
     assert fleet.reserved("a") == amount(2)
     assert [each.phase for each in fleet.ledger.migrations.values()] == [MigrationPhase.PENDING]
 
 
 def test_unseen_migration_has_no_version() -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(1), pod=name("a-pod")), vm_pod("a", "n1"))
-    fleet.ledger.reserve_move(Move(name("a"), "uid-a", "n1", "n2", "full"), name("a-1"), LATER)
-    fleet.ledger.forget_versions()
+    fleet.ledger.apply(MoveWanted(Move(name("a"), "uid-a", "n1", "n2", "full"), name("a-1")), LATER)
+    fleet.ledger.apply(VersionsForgotten(), LATER)
     assert list(fleet.ledger.migrations) == [name("a-1")]
 
 

@@ -7,9 +7,21 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger import VmFacts
-from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
+from scheduler_plugin.ledger import LedgerError, VmFacts, violations
+from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
+from scheduler_plugin.ledger.events import (
+    AgentAsked,
+    Listed,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    TimePassed,
+    VmGone,
+    VmSeen,
+)
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 HUGE = amount(1000)
@@ -31,7 +43,7 @@ def edit(fleet: Fleet, **changes: object) -> None:
     """A person edits VM a."""
     old = fleet.vms[name("a")]
     fleet.vms[name("a")] = structs.replace(old, version=old.version + 1, **changes)
-    fleet.did(fleet.ledger.see_vm(fleet.vms[name("a")], LATER))
+    fleet.apply(VmSeen(fleet.vms[name("a")]), LATER)
 
 
 EDITS = {
@@ -50,7 +62,7 @@ def test_an_edit_beyond_the_room_blocks_no_neighbour(changes: dict[str, object])
     """Nor when it is written again and again, between the requests of both agents."""
     fleet = neighbours()
     for number in range(2, 6):
-        edit(fleet, **changes)
+        edit(fleet, has_agent=False, use=amount(8))
         assert fleet.on("n1").within(amount(2 + number))
         assert not fleet.ledger.nodes["n1"].over.any
         assert fleet.grant("b", amount(number + 1), number=number) == amount(number + 1)
@@ -76,10 +88,10 @@ def test_reverted_edit_allows_growth() -> None:
 def test_deferred_need_counts_with_room() -> None:
     """Its object need not change again: the agent's next request finds the room."""
     fleet = neighbours()
-    fleet.did(fleet.ledger.see_pod(plain_pod("c", amount(4), "n1")))
+    fleet.apply(PodSeen(plain_pod("c", amount(4), "n1")))
     edit(fleet, use=amount(4))
     assert fleet.grant("a", amount(4), number=2) == amount(2)
-    fleet.did(fleet.ledger.lose_pod("uid-c"))
+    fleet.apply(PodGone("uid-c"))
     assert fleet.grant("a", amount(5), number=3) == amount(5)
 
 
@@ -145,18 +157,18 @@ def test_stored_permit_is_capped(most: Resources, counted: Resources) -> None:
 
 def test_permit_without_place_does_not_count() -> None:
     fleet = Fleet(node())
-    fleet.did(fleet.ledger.see_vm(known(permit=HUGE, most=amount(4), actual=None), NOW))
+    fleet.apply(VmSeen(known(permit=HUGE, most=amount(4), actual=None)), NOW)
     assert fleet.ledger.claim_of(vm_pod("a")).within(amount(4))
-    fleet.did(fleet.ledger.see_vm(known(permit=HUGE, most=amount(4), actual=None, version=2), NOW))
+    fleet.apply(VmSeen(known(permit=HUGE, most=amount(4), actual=None, version=2)), NOW)
     assert fleet.ledger.claim_of(vm_pod("a")).within(amount(4))
-    fleet.did(fleet.ledger.see_pod(vm_pod("a", "unknown")))
-    fleet.did(fleet.ledger.see_vm(known(permit=HUGE, most=amount(5), actual=None, version=3), NOW))
+    fleet.apply(PodSeen(vm_pod("a", "unknown")))
+    fleet.apply(VmSeen(known(permit=HUGE, most=amount(5), actual=None, version=3)), NOW)
     assert fleet.ledger.claims["uid-a"].reserved == amount(5)
 
 
 def test_unplaced_vm_asks_for_all() -> None:
     fleet = Fleet(node())
-    fleet.did(fleet.ledger.see_vm(known(use=HUGE, most=HUGE, actual=None), NOW))
+    fleet.apply(VmSeen(known(use=HUGE, most=HUGE, actual=None)), NOW)
     assert fleet.ledger.claim_of(vm_pod("a")) == HUGE
 
 
@@ -187,7 +199,7 @@ def test_rebuild_counts_permit_before_all_shrank(capacity: Resources, counted: R
 def test_permit_counts_after_node_shrank() -> None:
     """Another scheduler may have answered it."""
     fleet = neighbours()
-    fleet.did(fleet.ledger.see_node(replace(node(total=4), capacity=amount(10))))
+    fleet.apply(NodeSeen(replace(node(total=4), capacity=amount(10))))
     edit(fleet, permit=amount(7))
     assert fleet.ledger.claims["uid-a"].reserved == amount(7)
 
@@ -201,10 +213,10 @@ def test_a_rebuild_counts_what_the_guest_has() -> None:
 
 def test_foreign_pod_counts_within_node() -> None:
     fleet = Fleet(node(), vm("b", amount(2)), vm_pod("b", "n1"))
-    fleet.did(fleet.ledger.see_vm(known(use=HUGE, most=HUGE), LATER))
-    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))
+    fleet.apply(VmSeen(known(use=HUGE, most=HUGE)), LATER)
+    fleet.apply(PodSeen(vm_pod("a", "n1")))
     assert fleet.on("n1") == amount(4)
-    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n2", "uid-a2")))
+    fleet.apply(PodSeen(vm_pod("a", "n2", "uid-a2")))
     assert fleet.ledger.claims["uid-a2"].reserved == amount(2)
 
 
@@ -217,7 +229,7 @@ def test_overhead_is_not_guest_size() -> None:
 
 def test_successor_vm_is_judged_by_own_room() -> None:
     fleet = neighbours()
-    fleet.did(fleet.ledger.see_vm(known(uid="a-second", version=9, use=HUGE, most=HUGE, actual=None), LATER))
+    fleet.apply(VmSeen(known(uid="a-second", version=9, use=HUGE, most=HUGE, actual=None)), LATER)
     assert fleet.ledger.claims["uid-a"].reserved == amount(2)
     assert fleet.ledger.claim_of(vm_pod("a", uid="new")) == HUGE
 
@@ -225,7 +237,7 @@ def test_successor_vm_is_judged_by_own_room() -> None:
 def test_two_pods_share_node_room() -> None:
     """As while it moves onto its own node: what it grows by is reserved twice there."""
     fleet = neighbours()
-    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1", "uid-a2")))
+    fleet.apply(PodSeen(vm_pod("a", "n1", "uid-a2")))
     edit(fleet, use=amount(4))
     assert fleet.ledger.claims["uid-a"].reserved == amount(2)
     edit(fleet, use=amount(3))
@@ -235,7 +247,7 @@ def test_two_pods_share_node_room() -> None:
 def test_grant_before_shrink_counts() -> None:
     fleet = neighbours()
     fleet.grant("a", amount(7), number=2)
-    fleet.did(fleet.ledger.see_node(node(total=4)))
+    fleet.apply(NodeSeen(node(total=4)))
     edit(fleet, most=amount(5))
     assert fleet.ledger.claims["uid-a"].reserved == amount(7)
 
@@ -244,8 +256,8 @@ def test_unnamed_pod_counts_within_node() -> None:
     """It may boot a new machine with what the spec says; whoever may create pods may name the VM as their owner."""
     fleet = neighbours()
     edit(fleet, after_restart=amount(4))
-    fleet.did(fleet.ledger.see_node(node("n2")))
-    fleet.did(fleet.ledger.see_pod(replace(vm_pod("a", "n2", "uid-a2"), name=name("a-other"))))
+    fleet.apply(NodeSeen(node("n2")))
+    fleet.apply(PodSeen(replace(vm_pod("a", "n2", "uid-a2"), name=name("a-other"))))
     assert fleet.ledger.claims["uid-a2"].reserved == amount(4)
     edit(fleet, after_restart=HUGE)
     assert fleet.ledger.claims["uid-a2"].reserved.within(amount(4))
@@ -254,9 +266,9 @@ def test_unnamed_pod_counts_within_node() -> None:
 
 def test_nor_when_it_is_seen_after_the_edit() -> None:
     fleet = Fleet(node(), node("n2"), known())
-    fleet.did(fleet.ledger.see_vm(known(after_restart=HUGE, version=2), LATER))
-    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))
-    fleet.did(fleet.ledger.see_pod(replace(vm_pod("a", "n2", "uid-a2"), name=name("a-other"))))
+    fleet.apply(VmSeen(known(after_restart=HUGE, version=2)), LATER)
+    fleet.apply(PodSeen(vm_pod("a", "n1")))
+    fleet.apply(PodSeen(replace(vm_pod("a", "n2", "uid-a2"), name=name("a-other"))))
     assert fleet.ledger.claims["uid-a2"].reserved.within(amount(9))
 
 
@@ -264,9 +276,9 @@ def test_a_deleted_vm_is_not_judged_again() -> None:
     """Its agent may ask until its pod is gone; then nothing of the VM is left."""
     fleet = neighbours()
     edit(fleet, use=HUGE, most=HUGE)
-    fleet.did(fleet.ledger.lose_vm(name("a")))
+    fleet.apply(VmGone(name("a")))
     fleet.ask("a", HUGE, number=2)
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(PodGone("uid-a"))
     assert name("a") not in fleet.ledger.vms
 
 
@@ -274,7 +286,7 @@ def test_replaced_vms_request_does_not_count() -> None:
     """Another VM has its name by now, and its agent still asks."""
     fleet = neighbours()
     edit(fleet, use=HUGE, most=HUGE)
-    fleet.did(fleet.ledger.see_vm(known(uid="a-second", version=9, actual=None, pod=None), LATER))
+    fleet.apply(VmSeen(known(uid="a-second", version=9, actual=None, pod=None)), LATER)
     assert fleet.ask("a", HUGE, number=2).permit == amount(2)
     assert fleet.ledger.claims["uid-a"].reserved == amount(2)
 
@@ -282,17 +294,17 @@ def test_replaced_vms_request_does_not_count() -> None:
 def test_successor_pod_counts_within_node() -> None:
     fleet = neighbours()
     pod = replace(vm_pod("a", "n1", "uid-a2"), name=name("a-other"), vm_uid="a-second")
-    fleet.did(fleet.ledger.see_pod(pod))
+    fleet.apply(PodSeen(pod))
     second = known(uid="a-second", version=9, use=HUGE, most=HUGE, permit=HUGE, actual=None, pod=pod.name)
-    fleet.did(fleet.ledger.see_vm(second, LATER))
+    fleet.apply(VmSeen(second), LATER)
     assert fleet.ledger.claims["uid-a2"].reserved.within(amount(9))
 
 
 @pytest.mark.parametrize("most", [HUGE, amount(4)])
 def test_foreign_vm_permit_does_not_count(most: Resources) -> None:
     fleet = Fleet(node(), vm("b", amount(2)), vm_pod("b", "n1"))
-    fleet.did(fleet.ledger.see_vm(known(permit=HUGE, most=most, actual=None), LATER))
-    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))
+    fleet.apply(VmSeen(known(permit=HUGE, most=most, actual=None)), LATER)
+    fleet.apply(PodSeen(vm_pod("a", "n1")))
     assert fleet.ledger.claims["uid-a"].reserved == amount(9).at_most(most)
 
 
@@ -300,12 +312,12 @@ def test_foreign_vm_permit_does_not_count(most: Resources) -> None:
 def test_edit_while_the_node_is_gone_blocks_no_neighbour(is_relisted: bool) -> None:
     """As long as the node is not known, nothing bounds what its VMs ask for. It was only registered again."""
     fleet = neighbours()
-    fleet.did(fleet.ledger.lose_node("n1"))
+    fleet.apply(NodeGone("n1"))
     edit(fleet, use=HUGE, most=HUGE, granted=HUGE, permit=HUGE)
     if is_relisted:
-        fleet.did(fleet.ledger.resync([node()], [vm_pod("a", "n1"), vm_pod("b", "n1")], fleet.vms.values(), LATER))
+        fleet.apply(Listed([node()], [vm_pod("a", "n1"), vm_pod("b", "n1")], fleet.vms.values()), LATER)
     else:
-        fleet.did(fleet.ledger.see_node(node()))
+        fleet.apply(NodeSeen(node()))
     assert fleet.ledger.claims["uid-a"].reserved.within(amount(9))
     edit(fleet, permit=None, granted=ZERO)
     fleet.grant("a", amount(2), number=2)
@@ -315,18 +327,18 @@ def test_edit_while_the_node_is_gone_blocks_no_neighbour(is_relisted: bool) -> N
 def test_request_while_the_node_is_gone_changes_nothing() -> None:
     fleet = neighbours()
     edit(fleet, use=HUGE, most=HUGE)
-    fleet.did(fleet.ledger.lose_node("n1"))
+    fleet.apply(NodeGone("n1"))
     assert fleet.ask("a", HUGE, number=2).permit == amount(2)
-    fleet.did(fleet.ledger.see_node(node()))
+    fleet.apply(NodeSeen(node()))
     assert fleet.ledger.claims["uid-a"].reserved == amount(2)
 
 
 @pytest.mark.parametrize("actual", [None, amount(2)])
 def test_vm_heard_before_its_node_counts_no_more_than_that(actual: Resources | None) -> None:
     fleet = Fleet()
-    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1")))
-    fleet.did(fleet.ledger.see_vm(known(use=HUGE, most=HUGE, actual=actual), LATER))
-    fleet.did(fleet.ledger.see_node(node()))
+    fleet.apply(PodSeen(vm_pod("a", "n1")))
+    fleet.apply(VmSeen(known(use=HUGE, most=HUGE, actual=actual)), LATER)
+    fleet.apply(NodeSeen(node()))
     assert fleet.ledger.claims["uid-a"].reserved == amount(9)
 
 
@@ -334,11 +346,11 @@ def test_new_node_leaves_what_its_vms_had() -> None:
     """It is registered again, smaller; its VM has two pods, one of which counts as before."""
     fleet = Fleet(node(), known(use=amount(7), actual=amount(7)), vm_pod("a", "n1"), plain_pod("c", amount(1), "n1"))
     for each in (node(total=4), node()):
-        fleet.did(fleet.ledger.lose_node("n1"))
-        fleet.did(fleet.ledger.see_node(each))
+        fleet.apply(NodeGone("n1"))
+        fleet.apply(NodeSeen(each))
         assert fleet.ledger.claims["uid-a"].reserved == amount(7)
-    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n2", "uid-a2")))
-    fleet.did(fleet.ledger.see_node(node("n2", total=5)))
+    fleet.apply(PodSeen(vm_pod("a", "n2", "uid-a2")))
+    fleet.apply(NodeSeen(node("n2", total=5)))
     assert fleet.ledger.claims["uid-a2"].reserved == amount(7)
 
 
@@ -348,7 +360,7 @@ def test_forged_permit_makes_no_room_for_use(use: Resources) -> None:
     fleet = neighbours()
     edit(fleet, use=use, most=HUGE, permit=HUGE)
     assert fleet.ledger.claims["uid-a"].reserved == amount(9)
-    fleet.did(fleet.ledger.pass_time(Instant(LATER + SETTLE)))
+    fleet.apply(TimePassed(), Instant(LATER + SETTLE))
     assert fleet.grant("a", amount(2), number=2, now=Instant(LATER + SETTLE)) == amount(2)
     assert fleet.ledger.claims["uid-a"].reserved == amount(2)
     assert fleet.grant("b", amount(7), number=2) == amount(7)
@@ -359,7 +371,7 @@ def test_use_ordered_by_an_agent_not_heard_yet_stays_reserved() -> None:
     fleet = neighbours()
     edit(fleet, use=amount(8), permit=amount(8))
     late = Instant(LATER + SETTLE)
-    assert fleet.did(fleet.ledger.pass_time(late)) == ()
+    assert fleet.apply(TimePassed(), late) == ()
     assert fleet.ledger.claims["uid-a"].reserved == amount(8)
     assert fleet.grant("a", amount(8), number=2, last_permit=amount(8), now=late) == amount(8)
     assert fleet.ledger.vms[name("a")].held == amount(8)
@@ -370,8 +382,31 @@ def test_pod_on_an_unknown_node_lifts_no_bound(is_registered_late: bool) -> None
     """Whoever may create pods may name any node in them."""
     nodes = () if is_registered_late else (node(),)
     fleet = Fleet(*nodes, vm("b", amount(2)), vm_pod("b", "n1"))
-    fleet.did(fleet.ledger.see_vm(known(use=HUGE, most=HUGE, granted=HUGE, actual=None, pod=None), LATER))
-    fleet.did(fleet.ledger.see_pod(vm_pod("a", "nowhere", "uid-a1")))
-    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1", "uid-a2")))
-    fleet.did(fleet.ledger.see_node(node()))
+    fleet.apply(VmSeen(known(use=HUGE, most=HUGE, granted=HUGE, actual=None, pod=None)), LATER)
+    fleet.apply(PodSeen(vm_pod("a", "nowhere", "uid-a1")))
+    fleet.apply(PodSeen(vm_pod("a", "n1", "uid-a2")))
+    fleet.apply(NodeSeen(node()))
     assert fleet.ledger.claims["uid-a2"].reserved.within(amount(9))
+
+
+@pytest.mark.parametrize("runs_in", ["other-pod", "a-pod"])
+def test_refused_request_leaves_the_room_published(runs_in: str) -> None:
+    """Room for what an object asks for had become free: it was booked, not published, and a bind could take it, too."""
+    fleet = Fleet(node(), known(), vm_pod("a", "n1"), plain_pod("b", amount(5), "n1"))
+    fleet.grant("a", amount(2), number=1)
+    edit(fleet, use=amount(8), pod=name(runs_in))
+    fleet.apply(PodGone("uid-b"), LATER)
+    stranger = "" if runs_in == "other-pod" else "uid-of-another-agent"
+    with pytest.raises(LedgerError):
+        fleet.ledger.apply(AgentAsked("uid-a", AgentRequest(name("a-pod"), amount(2), None), stranger), LATER)
+    assert violations(fleet.ledger) == []
+
+
+def test_room_that_becomes_free_is_counted_without_an_agent() -> None:
+    """Nobody asks for such a VM, and its guest may have all of it."""
+    fleet = Fleet(node(), known(), vm_pod("a", "n1"), plain_pod("b", amount(5), "n1"))
+    edit(fleet, has_agent=False, use=amount(8))
+    assert fleet.reserved("a") == amount(2)  # whole or not at all
+    fleet.apply(PodGone("uid-b"), LATER)
+    fleet.apply(TimePassed(), LATER)
+    assert fleet.reserved("a") == amount(8)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from protocol.units import Resources
 from scheduler_plugin.constraints import NodeTraits, Taint
-from scheduler_plugin.ledger.assumed_pods import KEPT, AssumedPods
+from scheduler_plugin.ledger.accounts.assumed_pods import KEPT, AssumedPods
+from scheduler_plugin.ledger.events import PodGone, PodToBind, VmSeen
 from scheduler_plugin.placement import FITS
-from tests.scheduler_plugin.ledger.fleet import NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 SOFT = NodeTraits(taints=(Taint("old", "", "PreferNoSchedule"),))
 """Of a node that is rather left alone."""
@@ -24,7 +25,7 @@ def sent(fleet: Fleet, of: str, size: float = 1, most: int = 1) -> list[str]:
 
 
 def bound(fleet: Fleet, of: str, size: float, on: str) -> None:
-    assert fleet.ledger.reserve(plain_pod(of, amount(size)), on).verdict is FITS
+    assert fleet.ledger.apply(PodToBind(plain_pod(of, amount(size)), on), LATER).verdict is FITS
 
 
 def test_the_best_nodes_come_first() -> None:
@@ -60,7 +61,7 @@ def test_bind_ends_the_assumption() -> None:
     fleet = Fleet(node("n1"), node("n2"))
     bound(fleet, "first", 5, "n1")
     assert [sent(fleet, of) for of in "abc"] == [["n1"], ["n1"], ["n2"]]
-    assert fleet.ledger.reserve(plain_pod("b", amount(9)), "n1").verdict is not FITS
+    assert fleet.ledger.apply(PodToBind(plain_pod("b", amount(9)), "n1"), LATER).verdict is not FITS
     assert sent(fleet, "d") == ["n1"]
 
 
@@ -90,14 +91,14 @@ def test_a_waiting_pod_that_fits_waits_no_more() -> None:
     fleet = Fleet(node("n1", total=3))
     bound(fleet, "a", 2, "n1")
     assert fleet.ledger.filter(plain_pod("b", amount(1)), ["n1"]).fits == []
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(PodGone("uid-a"))
     assert sent(fleet, "b") == ["n1"]
     assert not fleet.ledger.filter(plain_pod("b", amount(1)), ["n1"]).refused
 
 
 def test_a_vm_is_sent_with_what_it_claims() -> None:
     fleet = Fleet(node("n1", total=4), node("n2", total=8))
-    fleet.did(fleet.ledger.see_vm(vm("db", amount(4)), NOW))
+    fleet.apply(VmSeen(vm("db", amount(4))), NOW)
     pod = vm_pod("db")
     assert fleet.ledger.best(pod, ["n1", "n2"], 1) == ["n2"]
     assert fleet.ledger.best(pod, ["n1"], 1) == []

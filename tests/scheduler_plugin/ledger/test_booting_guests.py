@@ -9,6 +9,7 @@ from msgspec import structs
 
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger import NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.events import PodSeen, PodToBind, VmSeen
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 
@@ -25,18 +26,18 @@ def says(fleet: Fleet, **changes: object) -> Resources:
     """What is reserved once the VM says so."""
     old = fleet.vms[name("a")]
     fleet.vms[name("a")] = structs.replace(old, version=old.version + 1, **changes)
-    fleet.did(fleet.ledger.see_vm(fleet.vms[name("a")], LATER))
+    fleet.apply(VmSeen(fleet.vms[name("a")]), LATER)
     return fleet.reserved("a")
 
 
 def test_lowering_frees_nothing_before_the_guest_has_booted() -> None:
     """It would be given away, and the guest would have it all the same."""
     fleet = Fleet(node(), vm("a", amount(6), pod=name("a-pod")), vm("b", amount(2)))
-    assert fleet.ledger.reserve(made_with(amount(6), None), "n1").needs_bind
+    assert fleet.ledger.apply(PodToBind(made_with(amount(6), None), "n1"), LATER).needs_bind
     assert says(fleet, use=amount(1)) == amount(6)
-    fleet.did(fleet.ledger.see_pod(made_with(amount(6))))
+    fleet.apply(PodSeen(made_with(amount(6))))
     assert fleet.reserved("a") == amount(6)
-    assert not fleet.ledger.reserve(plain_pod("c", amount(4)), "n1").needs_bind
+    assert not fleet.ledger.apply(PodToBind(plain_pod("c", amount(4)), "n1"), LATER).needs_bind
 
 
 def test_a_rebuild_counts_it_too() -> None:
@@ -46,7 +47,7 @@ def test_a_rebuild_counts_it_too() -> None:
 def test_a_pod_that_waits_asks_for_it() -> None:
     fleet = lowered(made_with(amount(6), None), node("n2", total=4))
     assert fleet.ledger.claim_of(made_with(amount(6), None)) == amount(6)
-    assert not fleet.ledger.reserve(made_with(amount(6), None), "n2").needs_bind
+    assert not fleet.ledger.apply(PodToBind(made_with(amount(6), None), "n2"), LATER).needs_bind
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_a_guest_that_was_moved_boots_no_more() -> None:
     pod = replace(made_with(amount(6)), migration=name("a-1"))
     fleet = lowered(pod)
     assert fleet.reserved("a") == amount(1)
-    fleet.did(fleet.ledger.see_pod(made_with(amount(6))))
+    fleet.apply(PodSeen(made_with(amount(6))))
     assert fleet.reserved("a") == amount(1)
 
 

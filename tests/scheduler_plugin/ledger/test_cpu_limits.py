@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from protocol.units import MilliCpu
 from scheduler_plugin.ledger.accounts.pod_requests import LIMIT_AGAIN
-from scheduler_plugin.ledger.parts.request_orders import BESIDE_GUEST
+from scheduler_plugin.ledger.events import RequestsFollow
+from scheduler_plugin.ledger.request_orders import BESIDE_GUEST
 from tests.scheduler_plugin.ledger.fleet import amount
 from tests.scheduler_plugin.ledger.requested import Requested
 
 
 def limited() -> Requested:
     at = Requested()
-    at.ledger.follow_requests(True, limits_cpu=True)
+    at.ledger.apply(RequestsFollow(True, limits_cpu=True), at.now)
     return at
 
 
@@ -43,7 +44,7 @@ def test_limit_and_permit_share_write() -> None:
 
 def test_limit_comes_down_with_requests() -> None:
     at = Requested(asked=amount(4), allocated=amount(4), by_us=amount(4), cpu_limit=limit(4))
-    at.ledger.follow_requests(True, limits_cpu=True)
+    at.ledger.apply(RequestsFollow(True, limits_cpu=True), at.now)
     lowered = at.due()
     assert lowered is not None
     assert (lowered.size, lowered.cpu_limit) == (amount(1), limit(1))
@@ -73,7 +74,7 @@ def test_limit_that_follows_no_more_bars_nothing() -> None:
     at = Requested(cpu_limit=limit(1))
     most = at.vm.most.cpu + BESIDE_GUEST
     for follows in (True, False):
-        at.ledger.follow_requests(follows)
+        at.ledger.apply(RequestsFollow(follows), at.now)
         assert at.ledger.requests_astray() == ["uid-a"]
     freed = at.due()
     assert freed is not None
@@ -84,5 +85,5 @@ def test_limit_that_follows_no_more_bars_nothing() -> None:
 
 def test_limit_waits_while_the_api_cannot_resize() -> None:
     at = Requested(cpu_limit=limit(1))
-    at.ledger.follow_requests(True, can=False, limits_cpu=True)
+    at.ledger.apply(RequestsFollow(True, can=False, limits_cpu=True), at.now)
     assert (at.ledger.requests_astray(), at.due()) == ([], None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from protocol.units import Instant
-from scheduler_plugin.ledger.accounts.outstanding_permits import MOST_OUTSTANDING, SETTLE, OutstandingPermits
+from scheduler_plugin.ledger.accounts.agent_messages import MOST_OUTSTANDING, SETTLE, OutstandingPermits
+from scheduler_plugin.ledger.events import VmSeen
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, node, vm, vm_pod
 
 
@@ -120,15 +121,15 @@ def test_restarted_agent_is_believed_after_a_while() -> None:
 def test_reservation_covers_size_and_request() -> None:
     fleet = grown(number=7)
     before = fleet.vms[vm("a", amount(1)).name]
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(6), actual=amount(5), version=before.version + 1), LATER))
+    fleet.apply(VmSeen(vm("a", amount(6), actual=amount(5), version=before.version + 1)), LATER)
     assert fleet.reserved("a") == amount(6)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), actual=amount(5), version=before.version + 2), LATER))
+    fleet.apply(VmSeen(vm("a", amount(1), actual=amount(5), version=before.version + 2)), LATER)
     assert fleet.reserved("a") == amount(5)
 
 
 def test_older_facts_about_a_vm_change_nothing() -> None:
     fleet = grown(number=7)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(9), version=0), LATER))
+    fleet.apply(VmSeen(vm("a", amount(9), version=0)), LATER)
     assert fleet.reserved("a") == amount(4)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import ZERO, Resources
+from scheduler_plugin.ledger.events import PodGone, PodSeen
 from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod, vm, vm_pod
 
 STEPS = st.lists(
@@ -22,10 +23,10 @@ def test_node_sums_match_pods(steps: list[tuple[str, str, int, bool]]) -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("v", amount(2)), vm_pod("v", "n1"))
     for of, on, waits, asks in steps:
         if on == "gone":
-            fleet.did(fleet.ledger.lose_pod(f"uid-{of}"))
+            fleet.apply(PodGone(f"uid-{of}"))
         else:
             pod = plain_pod(of, amount(1 + waits), on)
-            fleet.did(fleet.ledger.see_pod(replace(pod, deferred=amount(waits), asks_room=asks)))
+            fleet.apply(PodSeen(replace(pod, deferred=amount(waits), asks_room=asks)))
     for book in fleet.ledger.nodes.values():
         pods = [claim.pod for claim in book.claims.values()]
         assert book.waits.all == Resources.sum(pod.deferred for pod in pods)
@@ -64,5 +65,5 @@ def test_impossible_need_hides_no_possible_one() -> None:
     fleet = Fleet(node(total=11), vm("v", amount(4)), replace(vm_pod("v", "n1"), requests=amount(4)))
     for of, waits in (("large", 9), ("small", 5)):
         pod = plain_pod(of, amount(1 + waits), "n1")
-        fleet.did(fleet.ledger.see_pod(replace(pod, deferred=amount(waits), asks_room=True)))
+        fleet.apply(PodSeen(replace(pod, deferred=amount(waits), asks_room=True)))
     assert fleet.ledger.nodes["n1"].wished == amount(4 + 2 + 5 - 7)

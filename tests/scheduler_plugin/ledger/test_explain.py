@@ -15,13 +15,14 @@ from scheduler_plugin.ledger import (
     Pressure,
     UnknownPodError,
 )
+from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, MoveWanted
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 
 def test_denial_names_node_and_time() -> None:
     fleet = Fleet(node(), vm("a", amount(2), actual=amount(1)), vm_pod("a", "n1"), plain_pod("others", amount(6), "n1"))
     request = AgentRequest(name("a-pod"), amount(4, 2), metrics=Metrics(3.5), sequence=1)
-    fleet.ledger.decide("uid-a", request, LATER)
+    fleet.ledger.apply(AgentAsked("uid-a", request), LATER)
     fleet.ask("a", amount(4, 2), number=2, now=Instant(LATER + 10))
     assert fleet.ledger.explain("uid-a", Instant(LATER + 12)) == ClaimExplanation(
         pod=name("a-pod"),
@@ -66,7 +67,7 @@ def test_a_satisfied_vm_is_denied_nothing() -> None:
 
 def test_migrating_vm_is_told_in_answer() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
-    fleet.did(fleet.ledger.see_migration(migration("a"), LATER))
+    fleet.apply(MigrationSeen(migration("a")), LATER)
     fleet.grant("a", amount(3), number=1)
     told = fleet.ledger.explain("uid-a", Instant(LATER + 5))
     assert told.denied_by == "the VM is moving and may not grow before it has moved"
@@ -89,7 +90,7 @@ def test_migrating_vm_is_told_in_answer() -> None:
 
 def test_ordered_move_names_reason_and_target() -> None:
     fleet = Fleet(node(), node("n2"), vm("a", amount(2), pod=name("a-pod")), vm_pod("a", "n1"))
-    fleet.ledger.reserve_move(Move(name("a"), "uid-a", "n1", "n2", "node n1 is cordoned"), name("a-1"), LATER)
+    fleet.ledger.apply(MoveWanted(Move(name("a"), "uid-a", "n1", "n2", "node n1 is cordoned"), name("a-1")), LATER)
     (told,) = fleet.ledger.explain("uid-a", LATER).journeys
     assert (told.phase, told.source, told.target, told.reserved, told.reason) == (
         "ordered",
@@ -104,7 +105,7 @@ def test_ordered_move_names_reason_and_target() -> None:
 
 def test_a_migration_that_is_over_is_no_journey() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
-    fleet.did(fleet.ledger.see_migration(migration("a", MigrationPhase.FAILED), LATER))
+    fleet.apply(MigrationSeen(migration("a", MigrationPhase.FAILED)), LATER)
     assert fleet.ledger.explain("uid-a", LATER).journeys == ()
 
 

@@ -7,7 +7,32 @@ import pytest
 from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
 from scheduler_plugin.ledger import ClaimState, ReadPod, ResourcePolicy, RoomFreed, overcommitted
 from scheduler_plugin.ledger import state as state_module
-from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, policy, vm, vm_pod
+from scheduler_plugin.ledger.events import (
+    BindEnded,
+    Listed,
+    NodeGone,
+    NodeSeen,
+    PermitWritten,
+    PodGone,
+    PodSeen,
+    PodToBind,
+    VmGone,
+    VmSeen,
+    WriteEnd,
+)
+from tests.scheduler_plugin.ledger.fleet import (
+    LATER,
+    NOW,
+    Fleet,
+    amount,
+    name,
+    node,
+    permit_stored,
+    plain_pod,
+    policy,
+    vm,
+    vm_pod,
+)
 
 
 def test_rebuild_reserves_largest_known_size() -> None:
@@ -53,43 +78,43 @@ def test_a_level_is_a_whole_number_rounded_down() -> None:
 
 def test_overcommitted_node_grants_nothing() -> None:
     fleet = Fleet(node(), vm("a", amount(6)), vm_pod("a", "n1"))
-    fleet.did(fleet.ledger.see_node(node(total=4)))
+    fleet.apply(NodeSeen(node(total=4)))
     assert overcommitted(fleet.ledger) == {"n1": amount(3)}
     assert fleet.grant("a", amount(8), number=1) == amount(6)
-    fleet.did(fleet.ledger.see_node(node(total=10)))
+    fleet.apply(NodeSeen(node(total=10)))
     assert fleet.grant("a", amount(8), number=2) == amount(8)
 
 
 def test_deleted_node_returns_with_pods() -> None:
     fleet = Fleet(node("n1"), node("n2"), plain_pod("a", amount(2), "n1"))
     for gone in ("n1", "n2", "n9"):
-        fleet.did(fleet.ledger.lose_node(gone))
+        fleet.apply(NodeGone(gone))
     assert (list(fleet.ledger.nodes), dict(fleet.ledger.rooms)) == (["n1"], {})
-    fleet.did(fleet.ledger.see_node(node("n1")))
+    fleet.apply(NodeSeen(node("n1")))
     assert fleet.on("n1") == amount(2)
-    fleet.did(fleet.ledger.lose_node("n1"))
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(NodeGone("n1"))
+    fleet.apply(PodGone("uid-a"))
     assert dict(fleet.ledger.nodes) == {}
 
 
 def test_vm_on_deleted_node_is_frozen() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
-    fleet.did(fleet.ledger.lose_node("n1"))
+    fleet.apply(NodeGone("n1"))
     assert fleet.grant("a", amount(3), number=1) == amount(2)
 
 
 def test_complete_list_releases_missing_pods() -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(1), "n2"))
-    fleet.did(fleet.ledger.resync([node("n2")], [], [], LATER))
+    fleet.apply(Listed([node("n2")], [], []), LATER)
     assert (dict(fleet.ledger.claims), list(fleet.ledger.nodes)) == ({}, ["n2"])
 
 
 def test_older_list_keeps_newer_bind() -> None:
     fleet = Fleet(node())
     for pod in (plain_pod("a", amount(1)), plain_pod("b", amount(1))):
-        fleet.ledger.reserve(pod, "n1")
-    fleet.ledger.bind_done("uid-b", "n1")
-    doubts = fleet.did(fleet.ledger.resync([node()], [], [], LATER))
+        fleet.ledger.apply(PodToBind(pod, "n1"), LATER)
+    fleet.ledger.apply(BindEnded("uid-b", "n1", WriteEnd.DONE), LATER)
+    doubts = fleet.apply(Listed([node()], [], []), LATER)
     assert doubts == (ReadPod("uid-a", name("a")), ReadPod("uid-b", name("b")))
     assert fleet.on("n1") == amount(2)
     assert fleet.ledger.claims["uid-b"].state is ClaimState.CONFIRMED
@@ -97,62 +122,62 @@ def test_older_list_keeps_newer_bind() -> None:
 
 def test_deleted_vm_goes_with_last_pod() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
-    fleet.did(fleet.ledger.lose_vm(name("a")))
+    fleet.apply(VmGone(name("a")))
     assert fleet.on("n1") == amount(2)
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
-    assert fleet.ledger.permit_stored(1, vm("a", amount(9))) == ()
-    fleet.did(fleet.ledger.lose_vm(name("a")))
+    fleet.apply(PodGone("uid-a"))
+    assert fleet.ledger.apply(permit_stored(1, vm("a", amount(9))), LATER) == ()
+    fleet.apply(VmGone(name("a")))
     assert fleet.on("n1") == ZERO
 
 
 def test_a_vm_without_pods_is_forgotten_at_once() -> None:
     fleet = Fleet(node(), vm("a", amount(2), permit=amount(5)))
-    fleet.did(fleet.ledger.lose_vm(name("a")))
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1)), LATER))
+    fleet.apply(VmGone(name("a")))
+    fleet.apply(VmSeen(vm("a", amount(1))), LATER)
     assert fleet.ledger.claim_of(vm_pod("a")) == amount(1)
 
 
 def test_returned_vm_keeps_everything() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
     fleet.grant("a", amount(4), number=1)
-    fleet.did(fleet.ledger.lose_vm(name("a")))
+    fleet.apply(VmGone(name("a")))
     fleet.resize("a", amount(2))
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(PodGone("uid-a"))
     assert fleet.ledger.claim_of(vm_pod("a")) == amount(4)
 
 
 def test_new_vm_keeps_old_pods_claim() -> None:
     fleet = Fleet(node(total=21), vm("a", amount(6)), vm_pod("a", "n1"))
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second"), LATER))
-    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n1", "new")))
+    fleet.apply(VmSeen(vm("a", amount(1), uid="second")), LATER)
+    fleet.apply(PodSeen(vm_pod("a", "n1", "new")))
     assert fleet.on("n1") == amount(7)
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(PodGone("uid-a"))
     assert fleet.on("n1") == amount(1)
 
 
 def test_pod_before_vm_counts_requests() -> None:
     fleet = Fleet(node(), vm_pod("a", "n1"))
     assert fleet.on("n1") == vm_pod("a").requests
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), NOW))
+    fleet.apply(VmSeen(vm("a", amount(2))), NOW)
     assert fleet.on("n1") == amount(2)
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(PodGone("uid-a"))
 
 
 def test_pod_only_account_goes_with_pod() -> None:
     fleet = Fleet(node(), vm_pod("a", "n1"))
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
-    assert fleet.ledger.permit_unsure(1, name("a")) == ()
+    fleet.apply(PodGone("uid-a"))
+    assert fleet.ledger.apply(PermitWritten(name("a"), 1, WriteEnd.UNKNOWN), LATER) == ()
     assert fleet.on("n1") == ZERO
 
 
 def test_vm_without_pod_restarts_from_api() -> None:
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"))
     fleet.ask("a", amount(5), number=9)
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(PodGone("uid-a"))
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(5)
-    fleet.did(fleet.ledger.permit_unsure(1, name("a"), 1))
+    fleet.apply(PermitWritten(name("a"), 1, WriteEnd.UNKNOWN, version=1))
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(5)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), version=5), LATER))
+    fleet.apply(VmSeen(vm("a", amount(1), version=5)), LATER)
     assert fleet.ledger.claim_of(vm_pod("a", uid="next")) == amount(1), "it was for an older version"
 
 
@@ -160,9 +185,9 @@ def test_the_memory_of_gone_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(state_module, "REMEMBERED_GONE", 2)
     fleet = Fleet(node())
     for uid in ("uid-a", "uid-b", "uid-c"):
-        fleet.did(fleet.ledger.lose_pod(uid))
-    fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(1), "n1")))
-    fleet.did(fleet.ledger.see_pod(plain_pod("c", amount(1), "n1")))
+        fleet.apply(PodGone(uid))
+    fleet.apply(PodSeen(plain_pod("a", amount(1), "n1")))
+    fleet.apply(PodSeen(plain_pod("c", amount(1), "n1")))
     assert list(fleet.ledger.claims) == ["uid-a"]
 
 
@@ -180,7 +205,7 @@ def crowded() -> Fleet:
 
 def test_release_wakes_fitting_pod() -> None:
     fleet = crowded()
-    assert fleet.did(fleet.ledger.lose_pod("uid-b")) == (RoomFreed("n1"),)
+    assert fleet.apply(PodGone("uid-b")) == (RoomFreed("n1"),)
 
 
 def test_freed_decrease_wakes_pod() -> None:
@@ -188,13 +213,13 @@ def test_freed_decrease_wakes_pod() -> None:
     fleet.ask("a", amount(0.5), number=2)
     told = fleet.ask("a", amount(0.5), number=3)
     assert told.effects == fleet.store(told) == ()
-    fleet.did(fleet.ledger.see_pod(plain_pod("b", amount(0.5), "n1")))
+    fleet.apply(PodSeen(plain_pod("b", amount(0.5), "n1")))
     assert fleet.resize("a", amount(0.5)) == (RoomFreed("n1"),)
 
 
 def test_too_little_room_wakes_nobody() -> None:
     fleet = crowded()
-    assert fleet.did(fleet.ledger.see_pod(plain_pod("b", amount(1), "n1"))) == ()
+    assert fleet.apply(PodSeen(plain_pod("b", amount(1), "n1"))) == ()
 
 
 def test_room_of_the_wrong_kind_wakes_nobody() -> None:
@@ -202,23 +227,23 @@ def test_room_of_the_wrong_kind_wakes_nobody() -> None:
     fleet.ledger.filter(plain_pod("x", amount(1, 9)), ["n2"])
     fleet.ledger.filter(plain_pod("y", amount(9, 1)), ["n2"])
     assert fleet.ledger.waiting == 3
-    fleet.did(fleet.ledger.lose_pod("uid-w"))
-    assert fleet.did(fleet.ledger.lose_pod("uid-b")) == ()
+    fleet.apply(PodGone("uid-w"))
+    assert fleet.apply(PodGone("uid-b")) == ()
 
 
 def test_node_growth_and_uncordon_wake_pods() -> None:
     fleet = crowded()
-    assert fleet.did(fleet.ledger.see_node(node("n1", 8, is_open=False))) == ()
-    assert fleet.did(fleet.ledger.see_node(node("n1", 8))) == (RoomFreed("n1"),)
-    assert fleet.did(fleet.ledger.see_node(node("n1", 8))) == ()
-    assert fleet.did(fleet.ledger.see_pod(plain_pod("c", amount(0), "n1"))) == ()
+    assert fleet.apply(NodeSeen(node("n1", 8, is_open=False))) == ()
+    assert fleet.apply(NodeSeen(node("n1", 8))) == (RoomFreed("n1"),)
+    assert fleet.apply(NodeSeen(node("n1", 8))) == ()
+    assert fleet.apply(PodSeen(plain_pod("c", amount(0), "n1"))) == ()
 
 
 def test_placed_or_gone_pod_stops_waiting() -> None:
     fleet = crowded()
     fleet.ledger.filter(plain_pod("x", amount(4)), ["n2"])
-    fleet.did(fleet.ledger.see_node(node("n3", 9)))
-    fleet.ledger.reserve(plain_pod("w", amount(3)), "n3")
+    fleet.apply(NodeSeen(node("n3", 9)))
+    fleet.ledger.apply(PodToBind(plain_pod("w", amount(3)), "n3"), LATER)
     assert fleet.ledger.waiting == 1
-    fleet.did(fleet.ledger.lose_pod("uid-x"))
-    assert (fleet.ledger.waiting, fleet.did(fleet.ledger.lose_pod("uid-b"))) == (0, ())
+    fleet.apply(PodGone("uid-x"))
+    assert (fleet.ledger.waiting, fleet.apply(PodGone("uid-b"))) == (0, ())

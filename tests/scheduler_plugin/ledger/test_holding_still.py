@@ -7,6 +7,7 @@ from dataclasses import replace
 from protocol.messages import AgentRequest
 from protocol.units import Instant
 from scheduler_plugin.ledger import PermitDecision
+from scheduler_plugin.ledger.events import AgentAsked, BindEnded, MigrationSeen, PodToBind, WriteEnd
 from scheduler_plugin.placement import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name
 from tests.scheduler_plugin.ledger.moving import FAILED, RUNNING, on_both, reserved_move, target_pod
@@ -23,7 +24,7 @@ def placed() -> Fleet:
     """The VM with 2 CPUs was permitted 4, then its target pod got a node."""
     fleet = reserved_move()
     assert asked(fleet, 4, 1) == (False, 4)
-    assert fleet.ledger.reserve(target_pod(), "n2").verdict is FITS
+    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is FITS
     return fleet
 
 
@@ -46,21 +47,21 @@ def test_placed_target_freezes_permits() -> None:
 def test_a_late_message_gets_no_more_either() -> None:
     fleet = placed()
     late = AgentRequest(name("a-pod"), amount(4), sequence=0)
-    decision = fleet.ledger.decide("uid-a", late, Instant(LATER + 1))
+    decision = fleet.ledger.apply(AgentAsked("uid-a", late), Instant(LATER + 1))
     assert (decision.migrate, decision.permit) == (True, amount(2))
 
 
 def test_target_without_node_frees_growth() -> None:
     fleet = placed()
-    fleet.did(fleet.ledger.bind_refused("uid-t", "n2"))
+    fleet.apply(BindEnded("uid-t", "n2", WriteEnd.REFUSED))
     assert asked(fleet, 4, 2) == (False, 4)
 
 
 def test_running_migration_freezes_vm_without_target() -> None:
     fleet = reserved_move()
-    fleet.did(fleet.ledger.see_migration(migration("a", RUNNING), LATER))
+    fleet.apply(MigrationSeen(migration("a", RUNNING)), LATER)
     assert asked(fleet, 4, 1) == (True, 2)
-    fleet.did(fleet.ledger.see_migration(replace(migration("a", FAILED), version=9), LATER))
+    fleet.apply(MigrationSeen(replace(migration("a", FAILED), version=9)), LATER)
     assert asked(fleet, 4, 2) == (False, 4)
 
 

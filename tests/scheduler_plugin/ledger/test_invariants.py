@@ -10,6 +10,7 @@ from msgspec import structs
 
 from scheduler_plugin.ledger import ClaimState, Ledger, VmTruth, overcommitted, violations, violations_on
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.events import MigrationSeen
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 
@@ -105,7 +106,7 @@ def test_uncounted_claim_is_violation() -> None:
 def some_journey() -> Ledger:
     """The VM ``a`` runs on n1 and has room reserved on n2."""
     fleet = Fleet(node(), node("n2"), vm("a", amount(2)), vm_pod("a", "n1"))
-    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    fleet.apply(MigrationSeen(migration("a", to="n2")), LATER)
     return fleet.ledger
 
 

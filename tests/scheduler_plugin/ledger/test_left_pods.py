@@ -8,6 +8,16 @@ import pytest
 
 from protocol.messages import AgentRequest
 from scheduler_plugin.ledger import Ledger, MigrationFacts, NotReadyError, PersistPermit, PodFacts
+from scheduler_plugin.ledger.events import (
+    AgentAsked,
+    Listed,
+    MigrationGone,
+    MigrationSeen,
+    NodeGone,
+    PodGone,
+    PodSeen,
+    VmSeen,
+)
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.ledger.moving import DONE, PENDING, STARTED, on_both, target_pod, two_nodes
 
@@ -19,17 +29,17 @@ LEAVING = replace(SOURCE, is_leaving=True)
 def moved(*, total: float = 20, size: float = 2) -> Fleet:
     """``a`` has moved from n1 to n2; its source pod is still there."""
     fleet = two_nodes(total=total)
-    fleet.did(fleet.ledger.see_pod(HOME))
-    fleet.did(fleet.ledger.see_migration(DONE, LATER))
+    fleet.apply(PodSeen(HOME))
+    fleet.apply(MigrationSeen(DONE), LATER)
     known = vm("a", amount(size), version=9, pod=HOME.name)
     fleet.vms[name("a")] = known
-    fleet.did(fleet.ledger.see_vm(known, LATER))
+    fleet.apply(VmSeen(known), LATER)
     return fleet
 
 
 def stopped(fleet: Fleet, version: int = 10) -> None:
     """The guest has ended in the target pod: no pod runs it until the VM has a new one."""
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2), permit=amount(2), version=version), LATER))
+    fleet.apply(VmSeen(vm("a", amount(2), permit=amount(2), version=version)), LATER)
 
 
 def restarted(
@@ -41,13 +51,13 @@ def restarted(
     nodes, neighbour = (node(), node("n2", 20)), plain_pod("other", amount(6), "n1")
     ledger, fleet.vms = Ledger(), {known.name: known}
     fleet.ledger = ledger
-    fleet.did(ledger.resync(nodes, (SOURCE, neighbour, *pods), [known], NOW, moves))
+    fleet.apply(Listed(nodes, (SOURCE, neighbour, *pods), [known], moves), NOW)
     return fleet
 
 
 def asked(fleet: Fleet, cpu: float) -> float:
     """What the agent in the target gets, in CPUs, with as much memory."""
-    request = fleet.ledger.decide("uid-t", AgentRequest(HOME.name, amount(cpu), None), LATER)
+    request = fleet.ledger.apply(AgentAsked("uid-t", AgentRequest(HOME.name, amount(cpu), None)), LATER)
     fleet.did(request.effects)
     fleet.store(request)
     return request.permit.cpu.as_cores
@@ -61,13 +71,13 @@ def test_vm_grows_beyond_what_its_old_node_has() -> None:
 
 def test_old_node_that_is_gone_bounds_nothing() -> None:
     fleet = moved()
-    fleet.did(fleet.ledger.lose_node("n1"))
+    fleet.apply(NodeGone("n1"))
     assert asked(fleet, 16) == 16
 
 
 def test_it_stays_so_when_the_migration_is_cleared_away() -> None:
     fleet = moved()
-    fleet.did(fleet.ledger.lose_migration(name("a-1")))
+    fleet.apply(MigrationGone(name("a-1")))
     assert (asked(fleet, 16), on_both(fleet)) == (16, (2, 16))
 
 
@@ -86,12 +96,12 @@ def test_pod_without_a_sign_bounds_growth_as_any() -> None:
 def test_vm_ended_elsewhere_is_not_back() -> None:
     """It grows once more before its new pod is seen to be gone."""
     fleet = moved()
-    fleet.did(fleet.ledger.see_pod(plain_pod("other", amount(7), "n1")))
+    fleet.apply(PodSeen(plain_pod("other", amount(7), "n1")))
     assert asked(fleet, 16) == 16
     stopped(fleet)
     assert on_both(fleet) == (9, 16)
     assert fleet.ledger.nodes["n1"].over == amount(0)
-    fleet.did(fleet.ledger.lose_pod(HOME.uid))
+    fleet.apply(PodGone(HOME.uid))
     assert on_both(fleet) == (9, 0)
 
 
@@ -100,7 +110,7 @@ def test_agent_in_the_old_pod_is_not_answered() -> None:
     fleet = moved()
     stopped(fleet)
     with pytest.raises(NotReadyError, match="has left pod db/a-pod"):
-        fleet.ledger.decide(SOURCE.uid, AgentRequest(SOURCE.name, amount(3), None), LATER)
+        fleet.ledger.apply(AgentAsked(SOURCE.uid, AgentRequest(SOURCE.name, amount(3), None)), LATER)
 
 
 def test_restart_fits_the_old_pod_beside_its_neighbours() -> None:
@@ -129,28 +139,28 @@ def test_restart_takes_back_old_pods_permit() -> None:
     fleet = restarted(pod=None, permit=16)
     assert on_both(fleet) == (9, 0)
     assert fleet.ledger.vms[name("a")].reserved == amount(16)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2), permit=amount(2), version=11), LATER))
+    fleet.apply(VmSeen(vm("a", amount(2), permit=amount(2), version=11)), LATER)
     assert fleet.ledger.vms[name("a")].reserved == amount(2)
 
 
 def test_old_pod_of_restarted_vm_bounds_nothing() -> None:
     fleet = restarted(pod=None, permit=2)
     new = vm_pod("a", "n2", "uid-new")
-    fleet.did(fleet.ledger.see_pod(replace(new, name=name("a-new"))))
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(6), permit=amount(2), version=12), LATER))
+    fleet.apply(PodSeen(replace(new, name=name("a-new"))))
+    fleet.apply(VmSeen(vm("a", amount(6), permit=amount(2), version=12)), LATER)
     assert on_both(fleet) == (8, 6)
 
 
 def test_room_is_free_once_the_pod_is_gone() -> None:
     fleet = moved()
-    fleet.did(fleet.ledger.lose_pod(SOURCE.uid))
+    fleet.apply(PodGone(SOURCE.uid))
     assert on_both(fleet) == (0, 2)
 
 
 @pytest.mark.parametrize("requests", [0.1, 3])
 def test_keeps_size_at_least_requests(requests: float) -> None:
     fleet = moved()
-    fleet.did(fleet.ledger.see_pod(replace(SOURCE, requests=amount(requests))))
+    fleet.apply(PodSeen(replace(SOURCE, requests=amount(requests))))
     assert on_both(fleet) == (max(2, requests), 2)
     floors = fleet.ledger.explain(SOURCE.uid, LATER).floors
     assert floors["what the VM had when it left this pod"] == amount(2)
@@ -160,14 +170,14 @@ def test_returned_vm_is_bounded_by_pod() -> None:
     """The store was restored to a time before the move."""
     fleet = moved()
     asked(fleet, 16)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2), version=99, pod=SOURCE.name), LATER))
+    fleet.apply(VmSeen(vm("a", amount(2), version=99, pod=SOURCE.name)), LATER)
     assert fleet.ledger.claims[SOURCE.uid].left is None
 
 
 def test_returning_vm_has_own_room() -> None:
     fleet = moved()
     back = replace(migration("a", PENDING, to="n1", number=2), source_pod=HOME.name)
-    fleet.did(fleet.ledger.see_migration(back, LATER))
+    fleet.apply(MigrationSeen(back), LATER)
     assert on_both(fleet) == (4, 2)
 
 
@@ -175,21 +185,21 @@ def test_take_back_ignores_old_pod() -> None:
     """The VM's own pod is gone, and its agent with it."""
     fleet = moved()
     asked(fleet, 16)
-    orders = fleet.did(fleet.ledger.lose_pod(HOME.uid))
+    orders = fleet.apply(PodGone(HOME.uid))
     assert [order.permit for order in orders if isinstance(order, PersistPermit)] == [amount(2)]
 
 
 def test_former_runner_counts_requests() -> None:
     backup = PodFacts("uid-b", name("backup"), amount(1), name("a"), "n1", vm_uid="a-first", has_runner=False)
     fleet = Fleet(node(), node("n2"), vm("a", amount(6), pod=HOME.name), replace(HOME, vm_uid="a-first"), backup)
-    fleet.did(fleet.ledger.see_migration(replace(DONE, source_pod=backup.name), LATER))
+    fleet.apply(MigrationSeen(replace(DONE, source_pod=backup.name)), LATER)
     assert on_both(fleet) == (6, 6)
-    fleet.did(fleet.ledger.lose_migration(name("a-1")))
+    fleet.apply(MigrationGone(name("a-1")))
     assert on_both(fleet) == (1, 6)
 
 
 def test_growth_spares_neighbours_room() -> None:
     fleet = moved()
-    fleet.did(fleet.ledger.see_pod(plain_pod("other", amount(7), "n1")))
+    fleet.apply(PodSeen(plain_pod("other", amount(7), "n1")))
     assert asked(fleet, 16) == 16
     assert fleet.ledger.nodes["n1"].over == amount(0)

@@ -13,6 +13,7 @@ from scheduler_plugin.ledger import (
     MigrationFacts,
     PodFacts,
 )
+from scheduler_plugin.ledger.events import Listed, PodGone, PodSeen, VmGone, VmSeen
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     Fleet,
@@ -64,7 +65,7 @@ def test_success_leaves_one_reservation(order: tuple[str, ...], is_ours: bool, d
             assert on_both(fleet)[0] == 2
             assert on_both(fleet)[1] in ((2,) if is_ours else (0, 2))
     assert (on_both(fleet), fleet.ledger.nodes["n1"].migrating) == ((2, 2), amount(2))
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(PodGone("uid-a"))
     assert (on_both(fleet), fleet.ledger.nodes["n2"].migrating) == ((0, 2), ZERO)
     hear(fleet, "migration")
     hear(fleet, STARTED)
@@ -102,7 +103,7 @@ def test_restart_in_any_phase_matches(
     fleet = Fleet(node(), node("n2"))
     known = vm("a", amount(2), pod=name("a-pod"))
     for _ in range(2):
-        fleet.did(fleet.ledger.resync([node(), node("n2")], pods, [known], LATER, [facts]))
+        fleet.apply(Listed([node(), node("n2")], pods, [known], [facts]), LATER)
         assert (on_both(fleet), fleet.ledger.nodes["n1"].migrating) == (reserved, amount(leaving))
 
 
@@ -117,7 +118,7 @@ def test_handed_over_source_stays_leaving() -> None:
 
 def test_dead_source_keeps_booking_until_failure() -> None:
     fleet = reserved_move()
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(PodGone("uid-a"))
     assert on_both(fleet) == (0, 2)
     hear(fleet, migration("a", FAILED, to="n2"))
     assert on_both(fleet) == (0, 0)
@@ -173,9 +174,9 @@ def test_freed_room_goes_to_waiting_vm() -> None:
     """Whether that permit changes what is reserved for it, or not."""
     for wanted in (amount(2), amount(3)):
         fleet = two_nodes()
-        fleet.did(fleet.ledger.see_pod(plain_pod("large", amount(9), "n2")))
+        fleet.apply(PodSeen(plain_pod("large", amount(9), "n2")))
         hear(fleet, migration("a", PENDING, to="n2", is_ours=False))
-        fleet.did(fleet.ledger.lose_pod("uid-large"))
+        fleet.apply(PodGone("uid-large"))
         assert fleet.on("n2") == ZERO
         fleet.grant("a", wanted)
         assert fleet.on("n2") == wanted
@@ -185,7 +186,7 @@ def test_migration_before_vm_books_later() -> None:
     fleet = Fleet(node(), node("n2"))
     hear(fleet, migration("a", PENDING, to="n2"))
     assert on_both(fleet) == (0, 0)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), LATER))
+    fleet.apply(VmSeen(vm("a", amount(2))), LATER)
     assert on_both(fleet) == (0, 2)
-    fleet.did(fleet.ledger.lose_vm(name("a")))
+    fleet.apply(VmGone(name("a")))
     assert on_both(fleet) == (0, 0)

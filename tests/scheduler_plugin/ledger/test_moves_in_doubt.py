@@ -9,6 +9,18 @@ from scheduler_plugin.ledger import (
     RoomFreed,
 )
 from scheduler_plugin.ledger import moves as moves_module
+from scheduler_plugin.ledger.events import (
+    MigrationGone,
+    MigrationSeen,
+    MoveAnswered,
+    MoveWanted,
+    NodeGone,
+    NodeSeen,
+    PodSeen,
+    PodToBind,
+    VmSeen,
+    WriteEnd,
+)
 from scheduler_plugin.placement import CORDONED, NO_FREE_CPU
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
@@ -18,6 +30,7 @@ from tests.scheduler_plugin.ledger.fleet import (
     migration,
     name,
     node,
+    permit_stored,
     plain_pod,
     vm,
     vm_pod,
@@ -37,46 +50,46 @@ from tests.scheduler_plugin.ledger.moving import (
 
 def test_deleted_target_drops_booking() -> None:
     fleet = reserved_move()
-    fleet.did(fleet.ledger.lose_node("n2"))
+    fleet.apply(NodeGone("n2"))
     assert ("n2" in fleet.ledger.nodes, fleet.ledger.migrations[ONE].problem) == (False, "node n2 is gone")
-    fleet.did(fleet.ledger.see_node(node("n2")))
+    fleet.apply(NodeSeen(node("n2")))
     assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 2), None)
 
 
 def test_cordoned_target_drops_booking() -> None:
     fleet = reserved_move()
-    fleet.did(fleet.ledger.see_node(node("n2", is_open=False)))
+    fleet.apply(NodeSeen(node("n2", is_open=False)))
     assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 0), "node n2: node is unschedulable")
-    assert fleet.ledger.reserve(target_pod(), "n2").verdict is CORDONED
+    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is CORDONED
 
 
 def test_full_target_is_not_overcommitted() -> None:
     fleet = reserved_move()
-    fleet.did(fleet.ledger.lose_node("n2"))
-    fleet.did(fleet.ledger.see_pod(plain_pod("b", amount(8), "n2")))
-    fleet.did(fleet.ledger.see_node(node("n2")))
+    fleet.apply(NodeGone("n2"))
+    fleet.apply(PodSeen(plain_pod("b", amount(8), "n2")))
+    fleet.apply(NodeSeen(node("n2")))
     assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 8), "node n2: Insufficient cpu")
-    assert fleet.ledger.reserve(target_pod(), "n2").verdict is NO_FREE_CPU
+    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is NO_FREE_CPU
 
 
 def test_ended_booking_wakes_waiters() -> None:
     fleet = two_nodes(total=3)
-    fleet.did(fleet.ledger.reserve_move(MOVE, ONE, LATER).effects)
+    fleet.did(fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).effects)
     assert not fleet.ledger.filter(plain_pod("b", amount(2)), ["n2"]).fits
-    assert fleet.did(fleet.ledger.migration_refused(ONE)) == (RoomFreed("n2"),)
+    assert fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED)) == (RoomFreed("n2"),)
 
 
 def test_a_booking_takes_nobodys_name() -> None:
     fleet = reserved_move()
     assert fleet.ledger.uid_of(ONE) is None
-    fleet.did(fleet.ledger.see_pod(PodFacts("uid-x", ONE, amount(1), None, "n1")))
-    fleet.did(fleet.ledger.migration_refused(ONE))
+    fleet.apply(PodSeen(PodFacts("uid-x", ONE, amount(1), None, "n1")))
+    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
     assert fleet.ledger.uid_of(ONE) == "uid-x"
 
 
 def test_replaced_vm_keeps_reservation_until_end() -> None:
     fleet = reserved_move()
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second"), LATER))
+    fleet.apply(VmSeen(vm("a", amount(1), uid="second")), LATER)
     assert on_both(fleet) == (2, 2)
     hear(fleet, BROKEN)
     assert on_both(fleet) == (2, 0)
@@ -86,11 +99,11 @@ def test_only_so_many_of_the_dead_are_remembered(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(moves_module, "REMEMBERED_GONE", 1)
     fleet = two_nodes()
     for number in (1, 2):
-        fleet.did(fleet.ledger.see_migration(migration("a", PENDING, number=number), NOW))
-        fleet.did(fleet.ledger.lose_migration(name(f"a-{number}")))
-    fleet.did(fleet.ledger.see_migration(migration("a", PENDING, number=2), NOW))
+        fleet.apply(MigrationSeen(migration("a", PENDING, number=number)), NOW)
+        fleet.apply(MigrationGone(name(f"a-{number}")))
+    fleet.apply(MigrationSeen(migration("a", PENDING, number=2)), NOW)
     assert dict(fleet.ledger.migrations) == {}
-    fleet.did(fleet.ledger.see_migration(migration("a", PENDING, number=1), NOW))
+    fleet.apply(MigrationSeen(migration("a", PENDING, number=1)), NOW)
     assert list(fleet.ledger.migrations) == [ONE]
 
 
@@ -101,5 +114,5 @@ def test_answer_naming_pod_triggers_order() -> None:
     assert decision.persist is not None
     assert not decision.migrate
     answer = vm("a", amount(2), permit=amount(2), version=2, pod=name("a-pod"))
-    fleet.did(fleet.ledger.permit_stored(decision.persist.revision, answer))
+    fleet.apply(permit_stored(decision.persist.revision, answer))
     assert fleet.ledger.claims["uid-a"].is_migrating

@@ -16,6 +16,17 @@ from scheduler_plugin.ledger import (
     NotReadyError,
     ReadMigration,
 )
+from scheduler_plugin.ledger.events import (
+    Listed,
+    MigrationGone,
+    MigrationSeen,
+    MoveAnswered,
+    MoveWanted,
+    NodeSeen,
+    PodSeen,
+    PodToBind,
+    WriteEnd,
+)
 from scheduler_plugin.ledger.migration_reservations import NOT_SETTLED, ON_THE_WAY, STAYS_AWAY, TAKEN
 from scheduler_plugin.placement import CORDONED, FITS, NO_FREE_CPU, UNKNOWN_NODE, NeverFits
 from tests.scheduler_plugin.ledger.fleet import (
@@ -42,7 +53,7 @@ from tests.scheduler_plugin.ledger.moving import (
 
 def test_move_books_before_creation() -> None:
     fleet = two_nodes()
-    reservation = fleet.ledger.reserve_move(MOVE, ONE, LATER)
+    reservation = fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER)
     fleet.did(reservation.effects)
     assert reservation == MoveReservation(FITS, effects=(CreateMigration(ONE, MOVE),))
     assert on_both(fleet) == (2, 2)
@@ -66,40 +77,40 @@ def test_move_books_before_creation() -> None:
 )
 def test_impossible_move_changes_nothing(move: Move, verdict: object) -> None:
     fleet = two_nodes()
-    fleet.did(fleet.ledger.see_node(node("closed", is_open=False)))
-    fleet.did(fleet.ledger.see_pod(plain_pod("plain", amount(1), "n1")))
-    answer = fleet.ledger.reserve_move(move, ONE, LATER)
+    fleet.apply(NodeSeen(node("closed", is_open=False)))
+    fleet.apply(PodSeen(plain_pod("plain", amount(1), "n1")))
+    answer = fleet.ledger.apply(MoveWanted(move, ONE), LATER)
     assert (answer.verdict, answer.effects) == (verdict, ())
     assert (dict(fleet.ledger.migrations), on_both(fleet)) == ({}, (3, 0))
 
 
 def test_a_full_target_is_refused_with_numbers() -> None:
     fleet = two_nodes(total=2)
-    answer = fleet.ledger.reserve_move(MOVE, ONE, LATER)
+    answer = fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER)
     detail = "pod needs 2 cpu, 2Gi; node n2 has 1 cpu, 1Gi free of 1 cpu, 1Gi"
     assert answer == MoveReservation(NeverFits("Insufficient cpu: more than the node has"), detail)
 
 
 def test_impossible_orders_are_refused() -> None:
     fleet = reserved_move()
-    assert fleet.ledger.reserve_move(MOVE, name("a-2"), LATER).verdict is ON_THE_WAY
-    fleet.did(fleet.ledger.see_migration(migration("a", FAILED), LATER))
-    assert fleet.ledger.reserve_move(MOVE, ONE, LATER).verdict is TAKEN
-    fleet.did(fleet.ledger.see_pod(vm_pod("a", "n2", uid="second")))
-    assert fleet.ledger.reserve_move(MOVE, name("a-2"), LATER).verdict is NOT_SETTLED
+    assert fleet.ledger.apply(MoveWanted(MOVE, name("a-2")), LATER).verdict is ON_THE_WAY
+    fleet.apply(MigrationSeen(migration("a", FAILED)), LATER)
+    assert fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).verdict is TAKEN
+    fleet.apply(PodSeen(vm_pod("a", "n2", uid="second")))
+    assert fleet.ledger.apply(MoveWanted(MOVE, name("a-2")), LATER).verdict is NOT_SETTLED
 
 
 def test_nothing_is_reserved_before_the_cluster_was_read() -> None:
     with pytest.raises(NotReadyError):
-        Ledger().reserve_move(MOVE, ONE, LATER)
+        Ledger().apply(MoveWanted(MOVE, ONE), LATER)
 
 
 def test_reserved_room_is_exclusive() -> None:
     fleet = two_nodes(total=4)
-    fleet.did(fleet.ledger.reserve_move(MOVE, ONE, LATER).effects)
+    fleet.did(fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).effects)
     other = plain_pod("b", amount(2))
     assert fleet.ledger.filter(other, ["n2"]).refused == {"n2": "Insufficient cpu"}
-    assert fleet.ledger.reserve(other, "n2").verdict is NO_FREE_CPU
+    assert fleet.ledger.apply(PodToBind(other, "n2"), LATER).verdict is NO_FREE_CPU
 
 
 def by_hand(number: int, **more: object) -> MigrationFacts:
@@ -117,23 +128,23 @@ def with_four_nodes() -> Fleet:
     """``a`` is on n1, and people want it on each of the others."""
     fleet = two_nodes()
     for number in (2, 3, 4):
-        fleet.did(fleet.ledger.see_node(node(f"n{number}")))
-        fleet.did(fleet.ledger.see_migration(by_hand(number), LATER))
+        fleet.apply(NodeSeen(node(f"n{number}")))
+        fleet.apply(MigrationSeen(by_hand(number)), LATER)
     return fleet
 
 
 def test_oldest_migration_reserves_room() -> None:
     fleet = with_four_nodes()
     assert booked(fleet) == {"n2": 2, "n3": 0, "n4": 0}
-    fleet.did(fleet.ledger.see_migration(by_hand(2, version=2, phase=FAILED), LATER))
+    fleet.apply(MigrationSeen(by_hand(2, version=2, phase=FAILED)), LATER)
     assert booked(fleet) == {"n2": 0, "n3": 2, "n4": 0}
-    fleet.did(fleet.ledger.see_migration(by_hand(3, version=2, is_leaving=True), LATER))
+    fleet.apply(MigrationSeen(by_hand(3, version=2, is_leaving=True)), LATER)
     assert booked(fleet) == {"n2": 0, "n3": 0, "n4": 2}
 
 
 def test_begun_migration_precedes_oldest() -> None:
     fleet = with_four_nodes()
-    fleet.did(fleet.ledger.see_migration(by_hand(4, version=2, target_pod=name("a-target")), LATER))
+    fleet.apply(MigrationSeen(by_hand(4, version=2, target_pod=name("a-target"))), LATER)
     assert booked(fleet) == {"n2": 0, "n3": 0, "n4": 2}
 
 
@@ -145,38 +156,42 @@ def test_a_booking_follows_its_vm() -> None:
 
 def test_a_refused_creation_ends_booking_and_order() -> None:
     fleet = reserved_move()
-    fleet.did(fleet.ledger.migration_refused(ONE))
-    fleet.did(fleet.ledger.migration_refused(ONE))
+    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
+    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
     assert (on_both(fleet), dict(fleet.ledger.migrations)) == ((2, 0), {})
     assert fleet.ask("a", amount(3), number=1).migrate is False
 
 
 def test_unknown_creation_keeps_everything() -> None:
     fleet = reserved_move()
-    assert fleet.did(fleet.ledger.migration_unsure(ONE)) == (ReadMigration(ONE),)
+    assert fleet.apply(MoveAnswered(ONE, WriteEnd.UNKNOWN)) == (ReadMigration(ONE),)
     assert on_both(fleet) == (2, 2)
-    fleet.did(fleet.ledger.see_migration(migration("a", PENDING, to="n2"), LATER))
-    fleet.did(fleet.ledger.migration_refused(ONE))
-    assert fleet.ledger.migration_unsure(ONE) == ()
+    fleet.apply(MigrationSeen(migration("a", PENDING, to="n2")), LATER)
+    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
+    assert fleet.ledger.apply(MoveAnswered(ONE, WriteEnd.UNKNOWN), LATER) == ()
     assert on_both(fleet) == (2, 2)
 
 
 def test_unordered_migration_news_is_ignored() -> None:
     fleet = two_nodes()
-    assert fleet.ledger.migration_created(ONE) == fleet.ledger.migration_unsure(ONE) == ()
-    fleet.did(fleet.ledger.migration_refused(ONE))
-    fleet.did(fleet.ledger.lose_migration(ONE))
+    assert (
+        fleet.ledger.apply(MoveAnswered(ONE, WriteEnd.DONE), LATER)
+        == fleet.ledger.apply(MoveAnswered(ONE, WriteEnd.UNKNOWN), LATER)
+        == ()
+    )
+    fleet.apply(MoveAnswered(ONE, WriteEnd.REFUSED))
+    fleet.apply(MigrationGone(ONE))
     assert dict(fleet.ledger.migrations) == {}
 
 
 def test_list_ends_seen_questions_created() -> None:
     fleet = reserved_move()
     facts = [node(), node("n2")], [vm_pod("a", "n1")], list(fleet.vms.values())
-    assert fleet.did(fleet.ledger.resync(*facts, LATER)) == ()
-    assert fleet.ledger.migration_created(ONE) == ()
-    assert fleet.did(fleet.ledger.resync(*facts, LATER)) == (ReadMigration(ONE),)
+    assert fleet.apply(Listed(*facts), LATER) == ()
+    assert fleet.ledger.apply(MoveAnswered(ONE, WriteEnd.DONE), LATER) == ()
+    assert fleet.apply(Listed(*facts), LATER) == (ReadMigration(ONE),)
     assert on_both(fleet) == (2, 2)
-    fleet.did(fleet.ledger.resync(*facts, LATER, [migration("a", to="n2")]))
+    fleet.apply(Listed(*facts, [migration("a", to="n2")]), LATER)
     assert on_both(fleet) == (2, 2)
-    fleet.did(fleet.ledger.resync(*facts, LATER))
+    fleet.apply(Listed(*facts), LATER)
     assert (on_both(fleet), dict(fleet.ledger.migrations)) == ((2, 0), {})

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import OtherAgentError
-from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
+from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
 from scheduler_plugin.ledger.accounts.permit_state import SILENT
+from scheduler_plugin.ledger.events import AgentAsked, PodGone, PodSeen, TimePassed, VmSeen
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 SIDECAR, NODE_AGENT = "uid-a", "uid-agent"
@@ -33,7 +34,7 @@ def asks(
 ) -> Resources:
     """A whole round of one of the agents."""
     request = AgentRequest(name("a-pod"), amount(wish), last, sequence=number)
-    decision = fleet.ledger.decide("uid-a", request, now, agent)
+    decision = fleet.ledger.apply(AgentAsked("uid-a", request, agent), now)
     fleet.did(decision.effects)
     fleet.store(decision)
     return decision.permit
@@ -59,8 +60,8 @@ def test_silent_agents_permit_stays_held() -> None:
     for number, now in ((5, AFTER), (6, Instant(AFTER + SETTLE)), (7, Instant(AFTER + 2 * SETTLE))):
         asks(fleet, SIDECAR, 2, number, last=amount(2), now=now)
         assert fleet.reserved("a") == amount(8)
-    fleet.did(fleet.ledger.lose_pod(NODE_AGENT))
-    fleet.did(fleet.ledger.pass_time(AFTER))
+    fleet.apply(PodGone(NODE_AGENT))
+    fleet.apply(TimePassed(), AFTER)
     assert asks(fleet, SIDECAR, 2, 8, last=amount(2), now=Instant(AFTER + 3 * SETTLE)) == amount(2)
     assert fleet.reserved("a") == amount(2)
 
@@ -68,8 +69,8 @@ def test_silent_agents_permit_stays_held() -> None:
 def test_replaced_agent_pod_is_succeeded_at_once() -> None:
     fleet = fleet_of_two()
     asks(fleet, NODE_AGENT, 8, 10)
-    fleet.did(fleet.ledger.lose_pod(NODE_AGENT))
-    fleet.did(fleet.ledger.see_pod(plain_pod("next", amount(0), "n1")))
+    fleet.apply(PodGone(NODE_AGENT))
+    fleet.apply(PodSeen(plain_pod("next", amount(0), "n1")))
     assert asks(fleet, "uid-next", 2, 3) == amount(2)
     assert fleet.reserved("a") == amount(8), "its numbers prove nothing yet"
     assert asks(fleet, "uid-next", 2, 4, now=Instant(LATER + SETTLE)) == amount(2)
@@ -125,11 +126,13 @@ def restarted(fleet: Fleet, *holders: str, on: str = "uid-a", now: Instant = AFT
 def test_written_permit_names_its_holders() -> None:
     fleet = fleet_of_two()
     request = AgentRequest(name("a-pod"), amount(8), None, sequence=1)
-    order = fleet.ledger.decide("uid-a", request, LATER, NODE_AGENT).persist
+    order = fleet.ledger.apply(AgentAsked("uid-a", request, NODE_AGENT), LATER).persist
     assert order is not None
     assert order.holders == ("uid-a", NODE_AGENT)
-    fleet.ledger.decide("uid-a", request, AFTER, SIDECAR)
-    order = fleet.ledger.decide("uid-a", replace(request, resources=amount(9), sequence=2), AFTER, SIDECAR).persist
+    fleet.ledger.apply(AgentAsked("uid-a", request, SIDECAR), AFTER)
+    order = fleet.ledger.apply(
+        AgentAsked("uid-a", replace(request, resources=amount(9), sequence=2), SIDECAR), AFTER
+    ).persist
     assert order is not None
     assert order.holders == ("uid-a", SIDECAR, NODE_AGENT)
 
@@ -162,14 +165,14 @@ def test_agent_that_took_over_holds_after_restart() -> None:
 def test_write_for_the_agent_before_names_nobody_else() -> None:
     """What was stored by a write ordered before an agent took over does not name it."""
     fleet, request = fleet_of_two(), AgentRequest(name("a-pod"), amount(8), None)
-    before = fleet.ledger.decide("uid-a", replace(request, sequence=1), LATER, SIDECAR)
-    fleet.ledger.decide("uid-a", replace(request, sequence=2), AFTER, NODE_AGENT)
+    before = fleet.ledger.apply(AgentAsked("uid-a", replace(request, sequence=1), SIDECAR), LATER)
+    fleet.ledger.apply(AgentAsked("uid-a", replace(request, sequence=2), NODE_AGENT), AFTER)
     fleet.store(before)
-    again = fleet.ledger.decide("uid-a", replace(request, sequence=3), AFTER, NODE_AGENT)
+    again = fleet.ledger.apply(AgentAsked("uid-a", replace(request, sequence=3), NODE_AGENT), AFTER)
     assert again.persist is not None
     assert (again.persist.before_answer, again.persist.holders) == (True, ("uid-a", NODE_AGENT, SIDECAR))
     fleet.store(again)
-    assert fleet.ledger.decide("uid-a", replace(request, sequence=4), AFTER, NODE_AGENT).persist is None
+    assert fleet.ledger.apply(AgentAsked("uid-a", replace(request, sequence=4), NODE_AGENT), AFTER).persist is None
 
 
 def test_holders_in_another_pod_of_the_vm_hold_nothing() -> None:
@@ -223,7 +226,7 @@ def test_agent_missing_opt_out_holds_size() -> None:
     asks(fleet, SIDECAR, 8, 1)
     for has_agent, permit, version in ((False, 8, 8), (False, 2, 9), (True, 2, 10)):
         seen, now = vm("a", amount(2), permit=amount(permit), version=version), Instant(LATER + version * SETTLE)
-        fleet.did(fleet.ledger.see_vm(replace(seen, has_agent=has_agent), now))
+        fleet.apply(VmSeen(replace(seen, has_agent=has_agent)), now)
         fleet.vms[name("a")] = seen
     assert fleet.reserved("a") == amount(2)
     later = Instant(LATER + 12 * SETTLE)
@@ -244,5 +247,5 @@ def test_refused_agent_takes_over_its_hold() -> None:
 def test_opted_out_vm_has_no_first_agent() -> None:
     fleet = fleet_of_two()
     asks(fleet, NODE_AGENT, 2, 1, now=NOW)
-    fleet.did(fleet.ledger.lose_pod(NODE_AGENT))
+    fleet.apply(PodGone(NODE_AGENT))
     assert fleet.ledger.vms[name("a")].others == {}

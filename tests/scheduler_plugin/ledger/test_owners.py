@@ -9,6 +9,7 @@ from msgspec import structs
 
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger import NotReadyError, PodFacts, VmFacts
+from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, PodGone, PodSeen, PodToBind, VmSeen
 from scheduler_plugin.placement import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
@@ -46,35 +47,35 @@ def test_vm_grows_into_pod_requests() -> None:
 
 def test_target_booking_includes_overhead() -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), owned("a", "n1", around=amount(1)))
-    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    fleet.apply(MigrationSeen(migration("a", to="n2")), LATER)
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(3), amount(3))
     target = replace(vm_pod("a", uid="t"), name=name("t"), migration=name("a-1"), around=amount(2))
     assert fleet.ledger.filter(target, ["n2"]).fits == ["n2"]
-    fleet.did(fleet.ledger.see_pod(plain_pod("full", amount(5.5), "n2")))
+    fleet.apply(PodSeen(plain_pod("full", amount(5.5), "n2")))
     assert fleet.ledger.filter(target, ["n2"]).fits == [], "more than was reserved, and no room for the rest"
 
 
 def test_second_runner_counts_larger_size() -> None:
     fleet = Fleet(node("n1", 40), vm("a", amount(1), pod=name("a-pod")), owned("a", "n1"))
-    fleet.did(fleet.ledger.see_pod(owned("a", "n1", uid="web", name=name("web"), requests=amount(25, 20))))
+    fleet.apply(PodSeen(owned("a", "n1", uid="web", name=name("web"), requests=amount(25, 20))))
     assert fleet.on("n1") == amount(26, 21)
 
 
 def test_successor_vm_has_own_account() -> None:
     fleet = Fleet(node(total=21), vm("a", amount(6)), owned("a", "n1"))
     fleet.grant("a", amount(8), number=1)
-    fleet.did(fleet.ledger.see_pod(owned("a", "n1", by="second", uid="new")))
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second", version=9), LATER))
+    fleet.apply(PodSeen(owned("a", "n1", by="second", uid="new")))
+    fleet.apply(VmSeen(vm("a", amount(1), uid="second", version=9)), LATER)
     assert (fleet.reserved("a"), fleet.ledger.claims["new"].reserved) == (amount(8), amount(1))
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(9), version=8), LATER))
+    fleet.apply(VmSeen(vm("a", amount(9), version=8)), LATER)
     assert fleet.on("n1") == amount(9), "late news of the one before change nothing"
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(PodGone("uid-a"))
     assert fleet.on("n1") == amount(1)
 
 
 def test_a_predecessor_without_pods_is_forgotten() -> None:
     fleet = Fleet(node(), vm("a", amount(6)))
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second", version=9), LATER))
+    fleet.apply(VmSeen(vm("a", amount(1), uid="second", version=9)), LATER)
     assert fleet.ledger.claim_of(owned("a", by="second")) == amount(1)
     with pytest.raises(NotReadyError, match="VirtualMachine db/a of pod db/a-pod is not known yet"):
         fleet.ledger.claim_of(owned("a"))
@@ -82,8 +83,8 @@ def test_a_predecessor_without_pods_is_forgotten() -> None:
 
 def test_order_ends_with_its_vm() -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), owned("a", "n1"))
-    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), uid="second", version=9), LATER))
+    fleet.apply(MigrationSeen(migration("a", to="n2")), LATER)
+    fleet.apply(VmSeen(vm("a", amount(1), uid="second", version=9)), LATER)
     assert not fleet.ledger.claims["uid-a"].is_migrating
 
 
@@ -95,7 +96,7 @@ def test_second_vm_pod_is_not_placed() -> None:
 
 def test_reassigned_pod_counts_for_new_vm() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), owned("a", "n1"))
-    fleet.did(fleet.ledger.see_pod(owned("a", "n1", by="stranger")))
+    fleet.apply(PodSeen(owned("a", "n1", by="stranger")))
     assert fleet.on("n1") == vm_pod("a").requests
 
 
@@ -106,9 +107,9 @@ def test_reassigned_pod_counts_for_new_vm() -> None:
 )
 def test_foreign_target_counts_as_pod(target: dict[str, object]) -> None:
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), vm("b", amount(4)), vm_pod("a", "n1"))
-    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    fleet.apply(MigrationSeen(migration("a", to="n2")), LATER)
     pod = replace(vm_pod("a", uid="t"), name=name("t"), requests=amount(5), migration=name("a-1"), **target)  # type: ignore[arg-type]
-    fleet.did(fleet.ledger.see_pod(replace(pod, node="n1")))
+    fleet.apply(PodSeen(replace(pod, node="n1")))
     assert fleet.ledger.claims["t"].reserved == amount(5)
     assert fleet.ledger.claims["t"].vm is None
 
@@ -116,25 +117,25 @@ def test_foreign_target_counts_as_pod(target: dict[str, object]) -> None:
 def early_target() -> tuple[Fleet, PodFacts]:
     """The target pod of the second migration of one name is seen on n2 before that migration is."""
     fleet = Fleet(node("n1"), node("n2"), vm("a", amount(2)), owned("a", "n1"))
-    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    fleet.apply(MigrationSeen(migration("a", to="n2")), LATER)
     pod = replace(vm_pod("a", "n2", "t"), name=name("t"), migration=name("a-1"), migration_uid="second")
-    fleet.did(fleet.ledger.see_pod(pod))
+    fleet.apply(PodSeen(pod))
     assert fleet.ledger.claims["t"].vm is None
     return fleet, pod
 
 
 def test_target_before_migration_counts_later() -> None:
     fleet, _ = early_target()
-    fleet.did(fleet.ledger.see_migration(replace(migration("a", to="n2", version=8), uid="another"), LATER))
+    fleet.apply(MigrationSeen(replace(migration("a", to="n2", version=8), uid="another")), LATER)
     assert fleet.ledger.claims["t"].vm is None
-    fleet.did(fleet.ledger.see_migration(replace(migration("a", to="n2", version=9), uid="second"), LATER))
+    fleet.apply(MigrationSeen(replace(migration("a", to="n2", version=9), uid="second")), LATER)
     assert (fleet.ledger.claims["t"].reserved, fleet.on("n2")) == (amount(2), amount(2))
 
 
 def test_adopted_pod_counts_as_vm() -> None:
     fleet, pod = early_target()
-    fleet.did(fleet.ledger.lose_migration(name("a-1")))
-    fleet.did(fleet.ledger.see_pod(replace(pod, migration=None, migration_uid="", vm_uid="a-first")))
+    fleet.apply(MigrationGone(name("a-1")))
+    fleet.apply(PodSeen(replace(pod, migration=None, migration_uid="", vm_uid="a-first")))
     assert fleet.ledger.claims["t"].reserved == amount(2)
 
 
@@ -161,9 +162,9 @@ def test_unreadable_vm_counts_at_maximum() -> None:
 def test_unreadable_vm_keeps_its_permit() -> None:
     fleet = Fleet(node(), vm("a", amount(2)), owned("a", "n1"))
     fleet.grant("a", amount(7), number=1)
-    fleet.did(fleet.ledger.see_vm(structs.replace(unreadable(amount(1), version=0), has_agent=False, uid=""), LATER))
+    fleet.apply(VmSeen(structs.replace(unreadable(amount(1), version=0), has_agent=False, uid="")), LATER)
     assert fleet.on("n1") == amount(7)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(3), version=9), LATER))
+    fleet.apply(VmSeen(vm("a", amount(3), version=9)), LATER)
     assert fleet.on("n1") == amount(7), "promises to its agent still hold"
 
 
@@ -175,27 +176,27 @@ def test_unreadable_vm_without_uid_uses_name() -> None:
 def test_unbounded_vm_blocks_node() -> None:
     fleet = Fleet(node("n1"), node("n2"), unreadable(amount(1), is_bounded=False), owned("a", "n1"))
     assert (fleet.on("n1"), fleet.ledger.rooms["n1"].free) == (amount(1), ZERO)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), version=9), LATER))
+    fleet.apply(VmSeen(vm("a", amount(1), version=9)), LATER)
     assert fleet.ledger.rooms["n1"].free == amount(8)
 
 
 def test_pod_of_unknown_vm_blocks_node() -> None:
     fleet = Fleet(node(), owned("a", "n1"))
     assert fleet.ledger.rooms["n1"].free == ZERO
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(PodGone("uid-a"))
     assert fleet.ledger.rooms["n1"].free == amount(9)
 
 
 def test_unreadable_pod_blocks_node() -> None:
     fleet = Fleet(node(), replace(plain_pod("a", ZERO, "n1"), unreadable="spec: garbage"))
     assert fleet.ledger.rooms["n1"].free == ZERO
-    fleet.did(fleet.ledger.see_pod(plain_pod("a", amount(2), "n1")))
+    fleet.apply(PodSeen(plain_pod("a", amount(2), "n1")))
     assert fleet.ledger.rooms["n1"].free == amount(7)
 
 
 def test_unreadable_vm_is_not_placed() -> None:
     fleet = Fleet(node(), unreadable(amount(1)))
     with pytest.raises(NotReadyError, match="of pod db/a-pod cannot be read: spec: garbage"):
-        fleet.ledger.reserve(owned("a"), "n1")
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1), version=9), LATER))
-    assert fleet.ledger.reserve(owned("a"), "n1").verdict is FITS
+        fleet.ledger.apply(PodToBind(owned("a"), "n1"), LATER)
+    fleet.apply(VmSeen(vm("a", amount(1), version=9)), LATER)
+    assert fleet.ledger.apply(PodToBind(owned("a"), "n1"), LATER).verdict is FITS

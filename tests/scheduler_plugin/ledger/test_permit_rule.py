@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import ZERO, ComputeUnit, Resources
 from scheduler_plugin.ledger import NodeFacts, NotReadyError, UnknownPodError, overcommitted, violations
+from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, NodeSeen, PodSeen, PodToBind, VmSeen
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     NOW,
@@ -44,13 +45,13 @@ def test_the_seed_rule(case: dict[str, dict[str, dict[str, int]]]) -> None:
     fleet = Fleet(node(total=on_node["total"]), vm("a", amount(of_pod["reserved"])), vm_pod("a", "n1"))
     if of_pod["pressure"]:
         fill = on_node["total"] - on_node["system"] - of_pod["reserved"]
-        fleet.did(fleet.ledger.see_pod(plain_pod("others", amount(fill), "n1")))
+        fleet.apply(PodSeen(plain_pod("others", amount(fill), "n1")))
         fleet.grant("a", amount(of_pod["reserved"] + of_pod["pressure"]), now=NOW)
     others = on_node["reserved"] - of_pod["reserved"]
-    fleet.did(fleet.ledger.see_pod(plain_pod("others", amount(others), "n1")))
+    fleet.apply(PodSeen(plain_pod("others", amount(others), "n1")))
     assert fleet.ledger.nodes["n1"].unmet == amount(of_pod["pressure"])
     if given_["starting_migration"]:
-        fleet.did(fleet.ledger.see_migration(migration("a"), NOW))
+        fleet.apply(MigrationSeen(migration("a")), NOW)
     decision = fleet.ask("a", amount(int(str(given_["requested"]))), number=1)
     fleet.store(decision)
     fleet.resize("a", decision.permit.at_most(amount(of_pod["reserved"])))
@@ -92,14 +93,14 @@ def test_answer_carries_current_compute_unit() -> None:
     assert fleet.ask("a", amount(1)).compute_unit == UNIT
     changed = ComputeUnit.parse(1, "4Gi")
     new = policy()
-    fleet.did(fleet.ledger.see_node(NodeFacts("n1", amount(20), type(new)(changed, new.cpu, new.mem))))
+    fleet.apply(NodeSeen(NodeFacts("n1", amount(20), type(new)(changed, new.cpu, new.mem))))
     assert fleet.ask("a", amount(1)).compute_unit == changed
 
 
 def test_the_last_metrics_are_kept() -> None:
     fleet = fleet_with(free=1, has=1)
-    fleet.ledger.decide("uid-a", AgentRequest(name("a-pod"), amount(1), metrics=Metrics(0.5)), LATER)
-    fleet.ledger.decide("uid-a", AgentRequest(name("a-pod"), amount(1)), LATER)
+    fleet.ledger.apply(AgentAsked("uid-a", AgentRequest(name("a-pod"), amount(1), metrics=Metrics(0.5))), LATER)
+    fleet.ledger.apply(AgentAsked("uid-a", AgentRequest(name("a-pod"), amount(1))), LATER)
     assert fleet.ledger.claims["uid-a"].metrics == Metrics(0.5)
 
 
@@ -139,8 +140,8 @@ def test_a_persisted_permit_knows_better_than_the_agent() -> None:
 
 def test_freshly_placed_vm_has_no_permit() -> None:
     fleet = Fleet(node(total=4))
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(3)), NOW))
-    fleet.ledger.reserve(vm_pod("a"), "n1")
+    fleet.apply(VmSeen(vm("a", amount(3))), NOW)
+    fleet.ledger.apply(PodToBind(vm_pod("a"), "n1"), LATER)
     assert fleet.ask("a", amount(9), last_permit=amount(9)).permit == amount(3)
 
 
@@ -159,7 +160,7 @@ def test_unknown_vm_or_node_waits() -> None:
     fleet = Fleet(vm_pod("a", "n1"))
     with pytest.raises(NotReadyError, match="VirtualMachine db/a of pod db/a-pod is not known yet"):
         fleet.ask("a", amount(1))
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(1)), NOW))
+    fleet.apply(VmSeen(vm("a", amount(1))), NOW)
     with pytest.raises(NotReadyError, match="node n1 of pod db/a-pod is not known yet"):
         fleet.ask("a", amount(1))
     assert fleet.on("n1") == amount(1)

@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from protocol.units import Instant
 from scheduler_plugin.ledger import Ledger, PermitDecision, PersistPermit
-from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
-from tests.scheduler_plugin.ledger.fleet import LATER, NOW, UNIT, Fleet, amount, name, node, vm, vm_pod
+from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
+from scheduler_plugin.ledger.events import Listed, PermitWritten, PodGone, VmGone, VmSeen, WriteEnd
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, UNIT, Fleet, amount, name, node, permit_stored, vm, vm_pod
 
 HOLDERS = ("uid-a", "uid-a")
 """The VM's pod, and the pod of the agent that speaks for it: the same one."""
@@ -77,7 +78,7 @@ def test_unknown_write_is_reordered() -> None:
     first = fleet.ask("a", amount(4), number=1)
     assert first.persist is not None
     for revision in (first.persist.revision, 99):
-        fleet.did(fleet.ledger.permit_unsure(revision, name("a")))
+        fleet.apply(PermitWritten(name("a"), revision, WriteEnd.UNKNOWN))
     again = fleet.ask("a", amount(4), number=2)
     assert again.persist == order(4, 2)
     fleet.store(again)
@@ -89,7 +90,7 @@ def test_unknown_decrease_may_be_stored() -> None:
     fleet.grant("a", amount(4), number=1)
     down = fleet.ask("a", amount(1), number=2)
     assert down.persist is not None
-    fleet.did(fleet.ledger.permit_unsure(down.persist.revision, name("a")))
+    fleet.apply(PermitWritten(name("a"), down.persist.revision, WriteEnd.UNKNOWN))
     up = fleet.ask("a", amount(3), number=3)
     assert up.persist is not None
     assert up.persist.before_answer
@@ -109,38 +110,38 @@ def test_older_confirmation_hides_nothing() -> None:
     fleet = fleet_of_one()
     decision = fleet.ask("a", amount(4), number=1)
     assert decision.persist is not None
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2), permit=amount(5), version=9), LATER))
-    fleet.did(fleet.ledger.permit_stored(1, vm("a", amount(2), permit=amount(4), version=2)))
+    fleet.apply(VmSeen(vm("a", amount(2), permit=amount(5), version=9)), LATER)
+    fleet.apply(permit_stored(1, vm("a", amount(2), permit=amount(4), version=2)))
     assert fleet.reserved("a") == amount(5)
 
 
 def test_late_confirmation_revives_no_vm() -> None:
     fleet = fleet_of_one()
     decision = fleet.ask("a", amount(4), number=1)
-    fleet.did(fleet.ledger.lose_vm(name("a")))
+    fleet.apply(VmGone(name("a")))
     fleet.store(decision)
     assert fleet.reserved("a") == amount(4), "its pod is still there"
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(PodGone("uid-a"))
     assert list(fleet.ledger.vms) == []
 
 
 def test_confirmation_for_other_uid_is_ignored() -> None:
     fleet = fleet_of_one()
     fleet.ask("a", amount(4), number=1)
-    fleet.did(fleet.ledger.permit_stored(1, vm("a", amount(1), uid="second", version=9)))
+    fleet.apply(permit_stored(1, vm("a", amount(1), uid="second", version=9)))
     assert fleet.reserved("a") == amount(4)
 
 
 def test_outcomes_for_forgotten_vm_are_ignored() -> None:
     fleet = Fleet(node())
-    assert fleet.ledger.permit_stored(1, vm("a", amount(1))) == ()
-    assert fleet.ledger.permit_unsure(1, name("a")) == ()
+    assert fleet.ledger.apply(permit_stored(1, vm("a", amount(1))), LATER) == ()
+    assert fleet.ledger.apply(PermitWritten(name("a"), 1, WriteEnd.UNKNOWN), LATER) == ()
 
 
 def test_removed_permit_is_rewritten() -> None:
     fleet = fleet_of_one()
     fleet.grant("a", amount(4), number=1)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(4), version=9), LATER))
+    fleet.apply(VmSeen(vm("a", amount(4), version=9)), LATER)
     assert fleet.ask("a", amount(4), number=2).persist == PersistPermit(
         name("a"), amount(4), 2, before_answer=True, uid="a-first", holders=("uid-a", "uid-a")
     )
@@ -158,7 +159,7 @@ def test_unstored_decrease_frees_nothing() -> None:
     fleet.store(told)
     assert fleet.grant("b", amount(9), number=2, now=later) == amount(9)
     rebuilt = Ledger()
-    rebuilt.resync([node(total=11)], [vm_pod("a", "n1"), vm_pod("b", "n1")], fleet.vms.values(), later)
+    rebuilt.apply(Listed([node(total=11)], [vm_pod("a", "n1"), vm_pod("b", "n1")], fleet.vms.values()), later)
     assert rebuilt.nodes["n1"].reserved == fleet.on("n1") == amount(10)
 
 
@@ -198,7 +199,7 @@ def test_late_old_decrease_takes_nothing() -> None:
     fleet.resize("a", amount(4))
     rebuilt = Fleet(node(), *fleet.vms.values(), vm_pod("a", "n1"))
     rebuilt.ask("a", amount(4), number=2)
-    rebuilt.did(rebuilt.ledger.see_vm(replace(rebuilt.vms[name("a")], permit=amount(2), version=99), LATER))
+    rebuilt.apply(VmSeen(replace(rebuilt.vms[name("a")], permit=amount(2), version=99)), LATER)
     assert rebuilt.reserved("a") == amount(4)
     again = rebuilt.ask("a", amount(4), number=3).persist
     assert again is not None

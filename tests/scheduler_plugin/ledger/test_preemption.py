@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from protocol.units import ZERO
+from scheduler_plugin.ledger.events import PodSeen
 from scheduler_plugin.ledger.preemption import PreemptionCandidate, helped
 from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod, vm, vm_pod
 
@@ -31,5 +32,5 @@ def test_unknown_victim_frees_nothing() -> None:
 
 def test_unbounded_pod_frees_nothing() -> None:
     fleet = busy()
-    fleet.did(fleet.ledger.see_pod(replace(plain_pod("d", ZERO, "n1"), unreadable="spec: garbage")))
+    fleet.apply(PodSeen(replace(plain_pod("d", ZERO, "n1"), unreadable="spec: garbage")))
     assert found(fleet, 4, n1={"uid-a"}) == []

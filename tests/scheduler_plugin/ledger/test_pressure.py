@@ -9,6 +9,7 @@ import pytest
 
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from scheduler_plugin.ledger import Pressure
+from scheduler_plugin.ledger.events import MigrationGone, MigrationSeen, NodeSeen, PodGone
 from scheduler_plugin.placement import Room
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
@@ -48,7 +49,7 @@ def test_fitting_needs_are_no_pressure() -> None:
     fleet = Fleet(node(total=11), vm("a", amount(2)), vm_pod("a", "n1"), plain_pod("b", amount(8), "n1"))
     fleet.grant("a", amount(5), number=1)
     assert fleet.ledger.nodes["n1"].pressure.too_much
-    fleet.did(fleet.ledger.lose_pod("uid-b"))
+    fleet.apply(PodGone("uid-b"))
     assert fleet.ledger.nodes["n1"].unmet == amount(3)
     assert not fleet.ledger.nodes["n1"].pressure.too_much
 
@@ -62,14 +63,14 @@ def test_watermark_at_total_has_pressure() -> None:
 def test_leaving_vm_counts_as_relieved() -> None:
     fleet = Fleet(node(total=11), vm("a", amount(3)), vm("b", amount(6)), vm_pod("a", "n1"), vm_pod("b", "n1"))
     assert fleet.ledger.nodes["n1"].pressure.excess == amount(2)
-    fleet.did(fleet.ledger.see_migration(migration("a"), LATER))
+    fleet.apply(MigrationSeen(migration("a")), LATER)
     book = fleet.ledger.nodes["n1"]
     assert (book.migrating, book.pressure.too_much) == (amount(3), False)
     for number in (1, 2):
         decision = fleet.ask("a", amount(4), number=number)
         assert (decision.permit, decision.migrate) == (amount(3), True)
     assert (book.unmet, book.migrating) == (amount(1), amount(4))
-    fleet.did(fleet.ledger.lose_migration(name("a-1")))
+    fleet.apply(MigrationGone(name("a-1")))
     assert book.migrating == ZERO
     assert fleet.ask("a", amount(4), number=3).migrate is False
 
@@ -77,8 +78,8 @@ def test_leaving_vm_counts_as_relieved() -> None:
 def test_gone_migrating_pod_frees_all() -> None:
     fleet = Fleet(node(total=5), vm("a", amount(3)), vm_pod("a", "n1"))
     fleet.grant("a", amount(9), number=1)
-    fleet.did(fleet.ledger.see_migration(migration("a"), LATER))
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
+    fleet.apply(MigrationSeen(migration("a")), LATER)
+    fleet.apply(PodGone("uid-a"))
     book = fleet.ledger.nodes["n1"]
     assert (book.reserved, book.unmet, book.migrating) == (ZERO, ZERO, ZERO)
 
@@ -86,5 +87,5 @@ def test_gone_migrating_pod_frees_all() -> None:
 def test_a_changed_policy_changes_the_pressure_at_once() -> None:
     fleet = Fleet(node(total=11), plain_pod("b", amount(7), "n1"))
     assert not fleet.ledger.nodes["n1"].pressure.too_much
-    fleet.did(fleet.ledger.see_node(node(total=10)))
+    fleet.apply(NodeSeen(node(total=10)))
     assert fleet.ledger.nodes["n1"].pressure.too_much

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger import RoomFreed, RunnerRequests
+from scheduler_plugin.ledger.events import PodSeen, PodToBind, RequestsFollow, ResizeDue, ResizeRefused
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.ledger.requested import Requested, order, problem_of
 
@@ -48,7 +49,7 @@ def test_withdrawn_resize_reserves_nothing() -> None:
     assert raised is not None
     assert at.lands(raised)
     at.kubelet_refuses()
-    at.fleet.did(at.ledger.see_pod(plain_pod("other", amount(8), "n1")))
+    at.fleet.apply(PodSeen(plain_pod("other", amount(8), "n1")))
     at.pass_time(5)
     assert at.due() == order(1, at.version, withdraws="Infeasible")
     assert (at.fleet.reserved("a"), at.ledger.nodes["n1"].over) == (amount(1), ZERO)
@@ -314,18 +315,18 @@ def test_refusal_wakes_waiters() -> None:
     assert raised is not None
     waits = plain_pod("waits", amount(8))
     assert at.ledger.filter(waits, ["n1"]).fits == []
-    assert at.ledger.requests_refused(raised, "403: exceeded quota", at.now) == (RoomFreed("n1"),)
+    assert at.ledger.apply(ResizeRefused(raised, "403: exceeded quota"), at.now) == (RoomFreed("n1"),)
 
 
 def test_unbound_pod_resizes_later() -> None:
     fleet = Fleet(node(), vm("a", amount(3)))
     ledger = fleet.ledger
-    ledger.follow_requests(True)
+    ledger.apply(RequestsFollow(True), LATER)
     pod = replace(vm_pod("a"), runner=RunnerRequests(amount(0.1), version="5"))
-    ledger.reserve(pod, "n1")
-    raised, effects = ledger.requests_due("uid-a", LATER)
+    ledger.apply(PodToBind(pod, "n1"), LATER)
+    raised, effects = ledger.apply(ResizeDue("uid-a"), LATER)
     assert raised is not None
     fleet.did(effects)
-    fleet.did(ledger.requests_refused(raised, "422: it has no node", LATER, is_final=True))
-    fleet.did(ledger.see_pod(replace(pod, node="n1", runner=RunnerRequests(amount(0.1), version="6"))))
+    fleet.apply(ResizeRefused(raised, "422: it has no node", is_final=True), LATER)
+    fleet.apply(PodSeen(replace(pod, node="n1", runner=RunnerRequests(amount(0.1), version="6"))))
     assert (fleet.grant("a", amount(4), number=1), ledger.requests_astray()) == (amount(3), ["uid-a"])

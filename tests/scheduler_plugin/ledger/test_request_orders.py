@@ -14,6 +14,19 @@ from scheduler_plugin.ledger import (
     ResizePod,
     RunnerRequests,
 )
+from scheduler_plugin.ledger.events import (
+    MigrationSeen,
+    NodeGone,
+    NodeSeen,
+    PodSeen,
+    PodToBind,
+    RaiseWanted,
+    RequestsFollow,
+    ResizeDue,
+    ResizeRefused,
+    ResizeUnanswered,
+    VmSeen,
+)
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 from tests.scheduler_plugin.ledger.requested import Requested, order, problem_of
 
@@ -136,7 +149,7 @@ def test_unanswered_write_counts_both_ways(is_known: bool) -> None:
     assert raised is not None
     assert (at.grant(amount(4)), at.fleet.reserved("a")) == (amount(1), amount(4))
     at.look()
-    at.ledger.requests_unanswered(raised, "failed calling webhook")
+    at.ledger.apply(ResizeUnanswered(raised, "failed calling webhook"), at.now)
     said = "it is not known whether the pod's requests were changed: failed calling webhook"
     assert (at.fleet.reserved("a"), problem_of(at)) == (amount(4), said)
     if is_known:
@@ -175,22 +188,22 @@ def test_requests_never_exceed_node() -> None:
 def test_full_node_keeps_requests() -> None:
     """A pod that requests nothing would have another class of service."""
     at = Requested(vm=vm("a", amount(12), actual=amount(12)))
-    at.fleet.did(at.ledger.see_node(node(total=0)))
+    at.fleet.apply(NodeSeen(node(total=0)))
     assert at.due() is None
 
 
 def test_a_node_that_is_gone_sets_no_limit() -> None:
     at = Requested(vm=vm("a", amount(12), actual=amount(12)))
-    at.fleet.did(at.ledger.lose_node("n1"))
+    at.fleet.apply(NodeGone("n1"))
     assert at.due() == order(12, 1)
 
 
 def test_requests_follow_node_size() -> None:
     at = Requested(asked=amount(4), allocated=amount(4), vm=vm("a", amount(4), actual=amount(4), permit=amount(4)))
-    at.fleet.did(at.ledger.see_node(node(total=3)))
+    at.fleet.apply(NodeSeen(node(total=3)))
     at.written(at.due())
     assert (at.asked, at.grant(amount(4)), at.grant(amount(5))) == (amount(3), amount(4), amount(4))
-    at.fleet.did(at.ledger.see_node(node()))
+    at.fleet.apply(NodeSeen(node()))
     at.written(at.due())
     at.written(at.raising(amount(5)))
     assert at.grant(amount(5)) == amount(5)
@@ -217,13 +230,13 @@ def test_restart_hears_kubelet_verdict() -> None:
 def test_moving_vm_keeps_requests() -> None:
     at = Requested(asked=amount(4), allocated=amount(4))
     at.pass_time(10)
-    at.fleet.did(at.ledger.see_migration(migration("a"), LATER))
+    at.fleet.apply(MigrationSeen(migration("a")), LATER)
     assert (at.due(), at.raising(amount(5)), at.ledger.requests_astray()) == (None, None, ["uid-a"])
 
 
 def test_fixed_requests_write_nothing() -> None:
     at = Requested()
-    at.ledger.follow_requests(False)
+    at.ledger.apply(RequestsFollow(False), at.now)
     assert not at.ledger.follows_requests
     assert (at.raising(amount(4)), at.due(), at.grant(amount(4))) == (None, None, amount(4))
     assert (at.ledger.requests_astray(), at.ledger.is_unheld("uid-a")) == ([], False)
@@ -233,19 +246,19 @@ def test_fixed_requests_write_nothing() -> None:
 def test_pods_without_vm_are_left_alone() -> None:
     fleet = Fleet(node(), vm("a", amount(1)), vm_pod("a", "n1"), plain_pod("b", amount(1), "n1"))
     ledger = fleet.ledger
-    ledger.follow_requests(True)
+    ledger.apply(RequestsFollow(True), LATER)
     at = Requested()
     for uid in ("uid-a", "uid-b", "gone"):
-        assert ledger.raise_requests(uid, at.request(amount(4)), LATER) == (None, ())
-        assert ledger.requests_due(uid, LATER) == (None, ())
+        assert ledger.apply(RaiseWanted(uid, at.request(amount(4))), LATER) == (None, ())
+        assert ledger.apply(ResizeDue(uid), LATER) == (None, ())
         assert (ledger.is_unheld(uid), ledger.is_awaited(uid)) == (False, False)
     assert fleet.grant("a", amount(2), number=1) == amount(2)
     assert ledger.explain("uid-a", LATER).requests_problem == (
         "the pod's requests are left as they are: it has none, or its guest's container has limits or restarts"
     )
-    assert ledger.requests_refused(order(1, 1), "why", LATER) == ()
-    ledger.requests_unanswered(order(1, 1), "why")
-    assert ledger.requests_refused(ResizePod("gone", name("x"), amount(1), ""), "why", LATER) == ()
+    assert ledger.apply(ResizeRefused(order(1, 1), "why"), LATER) == ()
+    ledger.apply(ResizeUnanswered(order(1, 1), "why"), LATER)
+    assert ledger.apply(ResizeRefused(ResizePod("gone", name("x"), amount(1), ""), "why"), LATER) == ()
 
 
 def test_agent_in_left_pod_raises_nothing() -> None:
@@ -256,14 +269,14 @@ def test_agent_in_left_pod_raises_nothing() -> None:
 def test_unknown_vm_raises_no_requests() -> None:
     pod = Requested().pod
     fleet = Fleet(node(), pod)
-    fleet.ledger.follow_requests(True)
-    assert fleet.ledger.requests_due("uid-a", LATER) == (None, ())
-    assert fleet.ledger.raise_requests("uid-a", Requested().request(amount(4)), LATER) == (None, ())
+    fleet.ledger.apply(RequestsFollow(True), LATER)
+    assert fleet.ledger.apply(ResizeDue("uid-a"), LATER) == (None, ())
+    assert fleet.ledger.apply(RaiseWanted("uid-a", Requested().request(amount(4))), LATER) == (None, ())
 
 
 def waiting(asked: float = 0.1) -> tuple[Fleet, RunnerRequests]:
     fleet = Fleet(node(total=2), vm("a", amount(3)))
-    fleet.ledger.follow_requests(True)
+    fleet.ledger.apply(RequestsFollow(True), LATER)
     return fleet, RunnerRequests(amount(asked), version="5")
 
 
@@ -273,7 +286,7 @@ def test_waiting_pod_requests_need() -> None:
     assert fleet.ledger.requests_of_waiting(pod) == (order(3, 5),)
     mixed = replace(pod, runner=RunnerRequests(amount(0.1, 4), version="5"))
     assert [each.size for each in fleet.ledger.requests_of_waiting(mixed)] == [amount(3), amount(3, 4)]
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2), version=2), LATER))
+    fleet.apply(VmSeen(vm("a", amount(2), version=2)), LATER)
     larger = fleet.ledger.requests_of_waiting(replace(pod, runner=RunnerRequests(amount(3))))
     assert [each.size for each in larger] == [amount(2)]
     assert fleet.ledger.requests_of_waiting(replace(pod, runner=RunnerRequests(amount(2)))) == ()
@@ -286,25 +299,25 @@ def test_waiting_pod_requests_need() -> None:
 def test_requests_are_raised_before_a_bind_is_sent() -> None:
     fleet, ledger = Fleet(node(), vm("a", amount(3))), None
     ledger = fleet.ledger
-    ledger.follow_requests(True)
+    ledger.apply(RequestsFollow(True), LATER)
     pod = replace(vm_pod("a"), runner=RunnerRequests(amount(0.1), version="5"))
-    ledger.reserve(pod, "n1")
+    ledger.apply(PodToBind(pod, "n1"), LATER)
     assert ledger.is_unheld("uid-a")
-    raised, effects = ledger.requests_due("uid-a", LATER)
+    raised, effects = ledger.apply(ResizeDue("uid-a"), LATER)
     assert raised == order(3, 5)
     fleet.did(effects)
-    fleet.did(ledger.see_pod(replace(pod, requests=amount(3), runner=RunnerRequests(amount(3), version="6"))))
+    fleet.apply(PodSeen(replace(pod, requests=amount(3), runner=RunnerRequests(amount(3), version="6"))))
     claim = ledger.claims["uid-a"]
     assert (claim.state, claim.reserved, ledger.is_unheld("uid-a")) == (ClaimState.TENTATIVE, amount(3), False)
 
 
 def test_unseen_pod_limits_permit_to_reservation() -> None:
     fleet = Fleet(node(), vm("a", amount(1)))
-    fleet.ledger.follow_requests(True)
+    fleet.ledger.apply(RequestsFollow(True), LATER)
     pod = replace(vm_pod("a"), requests=amount(4), runner=RunnerRequests(amount(4), version="5"))
-    fleet.ledger.reserve(pod, "n1")
+    fleet.ledger.apply(PodToBind(pod, "n1"), LATER)
     assert fleet.grant("a", amount(3), number=1) == amount(1)
-    fleet.did(fleet.ledger.see_pod(replace(pod, node="n1", runner=RunnerRequests(amount(4), version="6"))))
+    fleet.apply(PodSeen(replace(pod, node="n1", runner=RunnerRequests(amount(4), version="6"))))
     assert fleet.grant("a", amount(3), number=2) == amount(3)
 
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger import ResizePod
+from scheduler_plugin.ledger.events import RequestsFollow
 from tests.scheduler_plugin.ledger.fleet import amount, name, vm
 from tests.scheduler_plugin.ledger.requested import Requested, order
 
@@ -18,7 +19,7 @@ def switched_off(first: Resources | None) -> Requested:
     at.start()
     at.written(at.due())
     at.start()
-    at.ledger.follow_requests(False)
+    at.ledger.apply(RequestsFollow(False), at.now)
     at.pass_time(10)
     return at
 
@@ -36,10 +37,10 @@ def test_re_enabling_distrusts_falling_requests() -> None:
     at = Requested(asked=amount(4), allocated=amount(4), by_us=amount(4))
     at.vm = replace(at.vm, first_requests=amount(0.5))
     at.start()
-    at.ledger.follow_requests(False)
+    at.ledger.apply(RequestsFollow(False), at.now)
     at.pass_time(10)
     assert at.due() == order(0.5, 1)
-    at.ledger.follow_requests(True)
+    at.ledger.apply(RequestsFollow(True), at.now)
     assert at.grant(amount(3)) == amount(1)
 
 
@@ -74,5 +75,5 @@ def test_switched_off_a_refusal_is_tried_again_later() -> None:
 
 def test_unresizable_api_keeps_requests() -> None:
     at = switched_off(amount(0.5, 1))
-    at.ledger.follow_requests(True, can=False)
+    at.ledger.apply(RequestsFollow(True, can=False), at.now)
     assert (at.ledger.follows_requests, at.ledger.requests_astray(), at.due()) == (False, [], None)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from scheduler_plugin.ledger import RoomFreed
-from scheduler_plugin.ledger.sampled_pods import KEPT, SampledPods
-from tests.scheduler_plugin.ledger.fleet import Fleet, amount, node, plain_pod
+from scheduler_plugin.ledger.accounts.sampled_pods import KEPT, SampledPods
+from scheduler_plugin.ledger.events import PodGone, PodRefused, PodSeen, PodToBind
+from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, node, plain_pod, settings_read
 
 FULL = [f"full-{number:03}" for number in range(100)]
 POD = plain_pod("w", amount(5))
@@ -20,7 +21,7 @@ def sampled(*others: str) -> Fleet:
 
 def refused(fleet: Fleet, asked: list[str]) -> tuple[object, ...]:
     assert fleet.ledger.filter(POD, asked).fits == []
-    return fleet.ledger.look_further(POD, asked)
+    return fleet.ledger.apply(PodRefused(POD, asked), LATER)
 
 
 def test_sampled_refusal_retries_pod() -> None:
@@ -35,7 +36,7 @@ def test_pod_retries_until_all_nodes_sampled_twice() -> None:
     fleet = sampled("free")
     assert [bool(refused(fleet, FULL)) for _ in range(6)] == [True] * 4 + [False] * 2
     assert not fleet.ledger.is_sent_round(POD.uid)
-    assert fleet.did(fleet.ledger.lose_pod("uid-on-full-007")) == (RoomFreed("full-007"),)
+    assert fleet.apply(PodGone("uid-on-full-007")) == (RoomFreed("full-007"),)
 
 
 @pytest.mark.parametrize("asked", [FULL[:60], FULL])
@@ -47,17 +48,17 @@ def test_pod_waits_if_no_node_fits(asked: list[str]) -> None:
 
 def test_sampled_refusal_wakes_on_any_room() -> None:
     fleet = sampled("other")
-    fleet.did(fleet.ledger.see_pod(plain_pod("taker", amount(5), "other")))
+    fleet.apply(PodSeen(plain_pod("taker", amount(5), "other")))
     assert refused(fleet, FULL) == ()
-    assert fleet.did(fleet.ledger.lose_pod("uid-taker")) == (RoomFreed("other"),)
+    assert fleet.apply(PodGone("uid-taker")) == (RoomFreed("other"),)
 
 
 def test_gone_or_served_pod_is_not_retried() -> None:
     fleet = sampled("free")
-    fleet.ledger.reserve(POD, "free")
-    assert fleet.ledger.look_further(POD, FULL) == ()
-    fleet.did(fleet.ledger.lose_pod(POD.uid))
-    assert fleet.ledger.look_further(POD, FULL) == ()
+    fleet.ledger.apply(PodToBind(POD, "free"), LATER)
+    assert fleet.ledger.apply(PodRefused(POD, FULL), LATER) == ()
+    fleet.apply(PodGone(POD.uid))
+    assert fleet.ledger.apply(PodRefused(POD, FULL), LATER) == ()
 
 
 def test_rotation_reveals_sampling() -> None:
@@ -78,7 +79,7 @@ def test_ledger_hears_kube_scheduler_answers() -> None:
     many = [f"free-{number:03}" for number in range(1_100)]
     fleet = sampled(*many)
     assert refused(fleet, FULL) == ()
-    fleet.ledger.serve("ours", 5)
+    fleet.apply(settings_read(scheduler="ours", percent_of_nodes=5))
     assert refused(fleet, FULL) != ()
 
 

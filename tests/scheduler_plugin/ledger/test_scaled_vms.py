@@ -9,7 +9,7 @@ from msgspec import structs
 
 from protocol.units import Instant
 from scheduler_plugin.ledger import VmFacts
-from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, node, vm, vm_pod
+from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, node, settings_read, vm, vm_pod
 
 RUNS = vm("a", amount(1))
 
@@ -54,5 +54,5 @@ def test_foreign_or_podless_vm_does_not_count() -> None:
 
 def test_scheduler_name_comes_from_settings() -> None:
     fleet = Fleet(node(), RUNS, replace(vm_pod("a", "n1"), scheduler="ours"))
-    fleet.ledger.serve("ours", 100)
+    fleet.apply(settings_read(scheduler="ours", percent_of_nodes=100))
     assert counted(fleet, NOW) == {"heard": 0, "silent": 1}

@@ -6,6 +6,7 @@ import pytest
 
 from protocol.units import ZERO, Instant, Seconds
 from scheduler_plugin.ledger import ClaimExplanation
+from scheduler_plugin.ledger.events import MigrationSeen, PodSeen, TimePassed, VmSeen
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.moving import (
@@ -25,7 +26,7 @@ OVERDUE = Instant(LATER + BEGINS_WITHIN)
 def ordered(fleet: Fleet, *, to: str | None = None, is_ours: bool = False, is_leaving: bool = False) -> Fleet:
     """A person has ordered the migration of ``a``."""
     order = migration("a", PENDING, to=to, is_ours=is_ours, is_leaving=is_leaving)
-    fleet.did(fleet.ledger.see_migration(order, LATER))
+    fleet.apply(MigrationSeen(order), LATER)
     return fleet
 
 
@@ -36,9 +37,9 @@ def explained(fleet: Fleet) -> ClaimExplanation:
 @pytest.mark.parametrize("to", [None, "n2"])
 def test_vm_counts_as_gone_only_for_a_while(to: str | None) -> None:
     fleet = ordered(two_nodes(), to=to)
-    assert fleet.did(fleet.ledger.pass_time(Instant(OVERDUE - 1))) == ()
+    assert fleet.apply(TimePassed(), Instant(OVERDUE - 1)) == ()
     assert fleet.ledger.nodes["n1"].migrating == amount(2)
-    fleet.did(fleet.ledger.pass_time(OVERDUE))
+    fleet.apply(TimePassed(), OVERDUE)
     assert fleet.ledger.nodes["n1"].migrating == ZERO
     assert not explained(fleet).is_migrating
 
@@ -47,14 +48,14 @@ def test_freed_target_room_caps_nothing() -> None:
     """The target has 3 of 9 left beside the reservation: the VM could not grow beyond 5."""
     fleet = ordered(two_nodes(total=6), to="n2")
     assert (on_both(fleet), fleet.ask("a", amount(8)).permit) == ((2, 2), amount(5))
-    fleet.did(fleet.ledger.pass_time(OVERDUE))
+    fleet.apply(TimePassed(), OVERDUE)
     assert INCOMING not in fleet.ledger.claims
     assert fleet.ask("a", amount(8), now=OVERDUE).permit == amount(8)
 
 
 def test_it_is_named_and_why() -> None:
     fleet = ordered(two_nodes(), to="n2")
-    fleet.did(fleet.ledger.pass_time(OVERDUE))
+    fleet.apply(TimePassed(), OVERDUE)
     (journey,) = explained(fleet).journeys
     why = "its target pod has had no node for 60 s, so it counts no more until it has one"
     assert (journey.migration, journey.problem, journey.lasts) == (name("a-1"), why, Seconds(60.0))
@@ -62,16 +63,16 @@ def test_it_is_named_and_why() -> None:
 
 def test_it_counts_again_once_its_target_has_a_node() -> None:
     fleet = ordered(two_nodes(), to="n2")
-    fleet.did(fleet.ledger.pass_time(OVERDUE))
-    fleet.did(fleet.ledger.see_pod(target_pod("n2")))
+    fleet.apply(TimePassed(), OVERDUE)
+    fleet.apply(PodSeen(target_pod("n2")))
     assert fleet.ledger.nodes["n1"].migrating == amount(2)
     assert (explained(fleet).holds_still, explained(fleet).journeys[0].problem) == (True, None)
 
 
 def test_one_that_runs_is_never_overdue() -> None:
     fleet = reserved_move()
-    fleet.did(fleet.ledger.see_migration(STARTED, LATER))
-    fleet.did(fleet.ledger.pass_time(Instant(LATER + 3600)))
+    fleet.apply(MigrationSeen(STARTED), LATER)
+    fleet.apply(TimePassed(), Instant(LATER + 3600))
     assert fleet.ledger.nodes["n1"].migrating == amount(2)
     assert fleet.ledger.migrations[name("a-1")].phase is RUNNING
 
@@ -79,16 +80,16 @@ def test_one_that_runs_is_never_overdue() -> None:
 def test_lingering_cancelled_migration_does_not_count() -> None:
     """Its controller is dead, and so is what would take its finalizer away."""
     fleet = ordered(two_nodes(), is_leaving=True)
-    fleet.did(fleet.ledger.pass_time(OVERDUE))
+    fleet.apply(TimePassed(), OVERDUE)
     assert fleet.ledger.nodes["n1"].migrating == ZERO
 
 
 def test_waiting_neighbour_presses_again() -> None:
     fleet = two_nodes()
-    fleet.did(fleet.ledger.see_vm(vm("b", amount(1)), LATER))
-    fleet.did(fleet.ledger.see_pod(vm_pod("b", "n1")))
+    fleet.apply(VmSeen(vm("b", amount(1))), LATER)
+    fleet.apply(PodSeen(vm_pod("b", "n1")))
     ordered(fleet)
     assert fleet.ask("b", amount(8)).permit == amount(7)
     before = fleet.ledger.nodes["n1"].pressure.excess
-    fleet.did(fleet.ledger.pass_time(OVERDUE))
+    fleet.apply(TimePassed(), OVERDUE)
     assert not fleet.ledger.nodes["n1"].pressure.excess.within(before)

@@ -7,10 +7,21 @@ from msgspec.structs import replace
 
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import PersistPermit, overcommitted
-from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
-from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
-from scheduler_plugin.ledger.accounts.permit_writes import MEND_EVERY
-from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
+from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
+from scheduler_plugin.ledger.accounts.permit_account import MEND_EVERY, PermitAccount
+from scheduler_plugin.ledger.events import PermitWritten, PodSeen, TimePassed, VersionsForgotten, VmSeen, WriteEnd
+from tests.scheduler_plugin.ledger.fleet import (
+    LATER,
+    NOW,
+    Fleet,
+    amount,
+    name,
+    node,
+    permit_stored,
+    plain_pod,
+    vm,
+    vm_pod,
+)
 
 
 def two_vms(total: float = 11) -> Fleet:
@@ -26,7 +37,7 @@ def edited(fleet: Fleet, of: str, permit: Resources | None, *, now: Instant = LA
     """Another writer puts ``permit`` on the VM, and the watch shows it."""
     old = fleet.vms[name(of)]
     fleet.vms[old.name] = replace(old, version=old.version + 1, permit=permit)
-    return fleet.did(fleet.ledger.see_vm(fleet.vms[old.name], now))
+    return fleet.apply(VmSeen(fleet.vms[old.name]), now)
 
 
 def test_predecessors_late_write_is_reserved_only() -> None:
@@ -68,7 +79,7 @@ def test_successor_keeps_late_writes_and_holders_apart() -> None:
 def test_overcommitted_node_keeps_named_size() -> None:
     fleet = two_vms()
     fleet.grant("b", amount(8), number=2)
-    fleet.did(fleet.ledger.see_pod(plain_pod("foreign", amount(4), "n1")))
+    fleet.apply(PodSeen(plain_pod("foreign", amount(4), "n1")))
     assert fleet.grant("b", amount(9), number=3, last_permit=amount(8)) == amount(8)
     assert fleet.grant("b", amount(9), number=4, last_permit=amount(99)) == amount(8)
 
@@ -77,8 +88,8 @@ def test_unanswered_permit_gets_no_room_that_others_took() -> None:
     fleet = two_vms()
     lost = fleet.ask("a", amount(8), number=2, last_permit=amount(2))
     assert lost.persist is not None
-    fleet.did(fleet.ledger.permit_unsure(lost.persist.revision, name("a")))
-    fleet.did(fleet.ledger.see_pod(plain_pod("foreign", amount(3), "n1")))
+    fleet.apply(PermitWritten(name("a"), lost.persist.revision, WriteEnd.UNKNOWN))
+    fleet.apply(PodSeen(plain_pod("foreign", amount(3), "n1")))
     assert fleet.ask("a", amount(8), number=3, last_permit=amount(2)).permit == amount(5)
 
 
@@ -94,7 +105,7 @@ def test_fight_over_a_permit_does_not_fill_the_queue() -> None:
     fleet = two_vms()
     (order,) = edited(fleet, "a", amount(1))
     assert isinstance(order, PersistPermit)
-    fleet.did(fleet.ledger.permit_refused(order.revision, name("a"), "403: no"))
+    fleet.apply(PermitWritten(name("a"), order.revision, WriteEnd.REFUSED, why="403: no"))
     assert edited(fleet, "a", None) == ()
     assert len(edited(fleet, "a", amount(1), now=Instant(LATER + MEND_EVERY))) == 1
 
@@ -102,13 +113,13 @@ def test_fight_over_a_permit_does_not_fill_the_queue() -> None:
 def test_raised_permit_of_a_silent_agent_is_lowered() -> None:
     fleet = two_vms()
     edited(fleet, "a", amount(8))
-    assert fleet.did(fleet.ledger.pass_time(Instant(LATER + SETTLE - 1))) == ()
-    (order,) = fleet.did(fleet.ledger.pass_time(Instant(LATER + SETTLE)))
+    assert fleet.apply(TimePassed(), Instant(LATER + SETTLE - 1)) == ()
+    (order,) = fleet.apply(TimePassed(), Instant(LATER + SETTLE))
     assert isinstance(order, PersistPermit)
     assert (order.permit, order.before_answer) == (amount(2), False)
-    fleet.did(fleet.ledger.permit_stored(order.revision, vm("a", amount(2), permit=amount(2), version=9)))
+    fleet.apply(permit_stored(order.revision, vm("a", amount(2), permit=amount(2), version=9)))
     assert fleet.on("n1") == amount(4)
-    assert fleet.did(fleet.ledger.pass_time(Instant(LATER + 3 * SETTLE))) == ()
+    assert fleet.apply(TimePassed(), Instant(LATER + 3 * SETTLE)) == ()
 
 
 @pytest.mark.parametrize(("version", "is_settled"), [(3, True), (4, False), (0, False)])
@@ -116,9 +127,9 @@ def test_newer_version_settles_an_unknown_write(version: int, is_settled: bool) 
     fleet = two_vms()
     lost = fleet.ask("a", amount(6), number=2)
     assert lost.persist is not None
-    fleet.did(fleet.ledger.permit_unsure(lost.persist.revision, name("a"), version))
+    fleet.apply(PermitWritten(name("a"), lost.persist.revision, WriteEnd.UNKNOWN, version=version))
     assert fleet.reserved("a") == amount(6)
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2), permit=amount(2), version=4), LATER))
+    fleet.apply(VmSeen(vm("a", amount(2), permit=amount(2), version=4)), LATER)
     assert fleet.reserved("a") == amount(2 if is_settled else 6)
 
 
@@ -126,9 +137,9 @@ def test_restored_store_settles_no_unknown_write() -> None:
     fleet = two_vms()
     lost = fleet.ask("a", amount(6), number=2)
     assert lost.persist is not None
-    fleet.did(fleet.ledger.permit_unsure(lost.persist.revision, name("a"), 1))
-    fleet.ledger.forget_versions()
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2), permit=amount(2), version=4), LATER))
+    fleet.apply(PermitWritten(name("a"), lost.persist.revision, WriteEnd.UNKNOWN, version=1))
+    fleet.ledger.apply(VersionsForgotten(), LATER)
+    fleet.apply(VmSeen(vm("a", amount(2), permit=amount(2), version=4)), LATER)
     assert fleet.reserved("a") == amount(6)
 
 
@@ -141,7 +152,7 @@ def test_refused_write_leaves_nothing_reserved() -> None:
         decision = fleet.ask("a", amount(wish), number=number, last_permit=amount(2))
         assert decision.persist is not None
         assert (decision.permit, fleet.reserved("a")) == (amount(wish), amount(wish))
-        fleet.did(fleet.ledger.permit_refused(decision.persist.revision, name("a"), "422: denied"))
+        fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteEnd.REFUSED, why="422: denied"))
         assert fleet.reserved("a") == amount(2)
     assert fleet.ledger.explain("uid-a", LATER).permit_problem == "422: denied"
     assert fleet.grant("b", amount(8), number=2) == amount(8)
@@ -151,7 +162,7 @@ def test_smaller_wish_after_a_refusal_needs_no_write() -> None:
     fleet = two_vms()
     decision = fleet.ask("a", amount(8), number=2)
     assert decision.persist is not None
-    fleet.did(fleet.ledger.permit_refused(decision.persist.revision, name("a"), "422: denied"))
+    fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteEnd.REFUSED, why="422: denied"))
     again = fleet.ask("a", amount(2), number=3)
     assert (again.permit, again.persist) == (amount(2), None)
 
@@ -162,9 +173,9 @@ def test_refusal_keeps_possible_late_write() -> None:
         decision = fleet.ask("a", amount(wish), number=number, last_permit=amount(2))
         assert decision.persist is not None
         if is_refused:
-            fleet.did(fleet.ledger.permit_refused(decision.persist.revision, name("a"), "403"))
+            fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteEnd.REFUSED, why="403"))
         else:
-            fleet.did(fleet.ledger.permit_unsure(decision.persist.revision, name("a")))
+            fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteEnd.UNKNOWN))
         assert fleet.reserved("a") == amount(8)
 
 
@@ -174,7 +185,7 @@ def test_unsent_write_is_forgotten_with_a_later_refusal() -> None:
     fleet.ask("a", amount(3), number=3)
     decision = fleet.ask("a", amount(8), number=4, last_permit=amount(6))
     assert decision.persist is not None
-    fleet.did(fleet.ledger.permit_refused(decision.persist.revision, name("a"), "403"))
+    fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteEnd.REFUSED, why="403"))
     again = fleet.ask("a", amount(6), number=5, last_permit=amount(6))
     assert (again.permit, again.persist) == (amount(6), None), "the decrease to 3 was never sent"
 
@@ -185,18 +196,20 @@ def test_altered_permit_is_not_held(stored: Resources | None) -> None:
     decision = fleet.ask("a", amount(8), number=2, last_permit=amount(2))
     assert decision.persist is not None
     altered = vm("a", amount(2), permit=stored, version=9)
-    fleet.did(fleet.ledger.permit_refused(decision.persist.revision, name("a"), "stored something else", altered))
+    fleet.apply(
+        PermitWritten(name("a"), decision.persist.revision, WriteEnd.REFUSED, altered, why="stored something else")
+    )
     assert fleet.reserved("a") == amount(2)
     assert fleet.grant("b", amount(8), number=2) == amount(8)
 
 
 def test_refusals_for_vms_that_are_forgotten_say_nothing() -> None:
     fleet = Fleet(node(), vm_pod("b", "n1"))
-    assert fleet.ledger.permit_refused(1, name("a"), "403") == ()
-    assert fleet.ledger.permit_refused(1, name("b"), "403") == ()
+    assert fleet.ledger.apply(PermitWritten(name("a"), 1, WriteEnd.REFUSED, why="403"), LATER) == ()
+    assert fleet.ledger.apply(PermitWritten(name("b"), 1, WriteEnd.REFUSED, why="403"), LATER) == ()
     other = vm("a", amount(9), uid="second", version=9)
     fleet = two_vms()
-    fleet.did(fleet.ledger.permit_refused(1, name("a"), "403", other))
+    fleet.apply(PermitWritten(name("a"), 1, WriteEnd.REFUSED, other, why="403"))
     assert fleet.reserved("a") == amount(2)
 
 

@@ -14,6 +14,19 @@ from scheduler_plugin.ledger import (
     ResizePod,
     RunnerRequests,
 )
+from scheduler_plugin.ledger.events import (
+    BindEnded,
+    MigrationSeen,
+    MoveWanted,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    PodToBind,
+    RequestsFollow,
+    ResizeDue,
+    VmSeen,
+    WriteEnd,
+)
 from scheduler_plugin.ledger.migration_reservations import OTHER_VM, OVER, STAYS_AWAY
 from scheduler_plugin.placement import FITS, NeverFits
 from tests.scheduler_plugin.ledger.fleet import (
@@ -41,50 +54,50 @@ from tests.scheduler_plugin.ledger.moving import (
 
 def test_target_pod_takes_reserved_node() -> None:
     fleet = two_nodes(total=3)
-    fleet.did(fleet.ledger.see_node(node("n3")))
-    fleet.did(fleet.ledger.reserve_move(MOVE, ONE, LATER).effects)
+    fleet.apply(NodeSeen(node("n3")))
+    fleet.did(fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).effects)
     found = fleet.ledger.filter(target_pod(), ["n1", "n2", "n3"])
     where = "the migration goes to node n2"
     assert (found.fits, found.refused, found.never) == (["n2"], {}, {"n1": where, "n3": where})
-    assert fleet.ledger.reserve(target_pod(), "n3").verdict == NeverFits(where)
-    assert fleet.ledger.reserve(target_pod(), "n2") == Reservation(FITS, needs_bind=True)
+    assert fleet.ledger.apply(PodToBind(target_pod(), "n3"), LATER).verdict == NeverFits(where)
+    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER) == Reservation(FITS, needs_bind=True)
     fleet.did(())
     assert (on_both(fleet), INCOMING in fleet.ledger.claims) == ((2, 2), False)
-    assert fleet.ledger.reserve(target_pod(), "n2") == Reservation(FITS, needs_bind=True)
+    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER) == Reservation(FITS, needs_bind=True)
     assert fleet.ledger.filter(target_pod(), ["n1", "n2"]).fits == ["n2"]
 
 
 def test_refused_target_bind_keeps_booking() -> None:
     fleet = two_nodes(total=3)
-    fleet.did(fleet.ledger.reserve_move(MOVE, ONE, LATER).effects)
-    fleet.ledger.reserve(target_pod(), "n2")
-    fleet.did(fleet.ledger.bind_refused("uid-t", "n2"))
+    fleet.did(fleet.ledger.apply(MoveWanted(MOVE, ONE), LATER).effects)
+    fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER)
+    fleet.apply(BindEnded("uid-t", "n2", WriteEnd.REFUSED))
     assert (on_both(fleet), INCOMING in fleet.ledger.claims) == ((2, 2), True)
 
 
 def test_gone_target_pod_keeps_booking() -> None:
     fleet = reserved_move()
-    fleet.did(fleet.ledger.see_pod(target_pod("n2")))
+    fleet.apply(PodSeen(target_pod("n2")))
     assert (on_both(fleet), INCOMING in fleet.ledger.claims) == ((2, 2), False)
-    fleet.did(fleet.ledger.lose_pod("uid-t"))
+    fleet.apply(PodGone("uid-t"))
     assert (on_both(fleet), INCOMING in fleet.ledger.claims) == ((2, 2), True)
 
 
 def test_foreign_bound_target_moves_booking() -> None:
     fleet = reserved_move()
-    fleet.did(fleet.ledger.see_node(node("n3")))
-    fleet.did(fleet.ledger.see_pod(target_pod("n3")))
+    fleet.apply(NodeSeen(node("n3")))
+    fleet.apply(PodSeen(target_pod("n3")))
     assert (on_both(fleet), fleet.on("n3")) == ((2, 0), amount(2))
     assert fleet.ledger.migrations[ONE].goal == "n3"
 
 
 def test_unbooked_target_avoids_source() -> None:
     fleet = two_nodes()
-    fleet.did(fleet.ledger.see_migration(migration("a", is_ours=False), LATER))
+    fleet.apply(MigrationSeen(migration("a", is_ours=False)), LATER)
     found = fleet.ledger.filter(target_pod(), ["n1", "n2", "n9"])
     assert (found.fits, found.never) == (["n2"], {"n1": "the VM is to leave this node"})
-    assert fleet.ledger.reserve(target_pod(), "n1").verdict is STAYS_AWAY
-    assert fleet.ledger.reserve(target_pod(), "n2").verdict is FITS
+    assert fleet.ledger.apply(PodToBind(target_pod(), "n1"), LATER).verdict is STAYS_AWAY
+    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is FITS
     assert on_both(fleet) == (2, 2)
 
 
@@ -92,9 +105,9 @@ def test_target_pod_waits_for_migration_and_vm() -> None:
     fleet = Fleet(node(), node("n2"))
     with pytest.raises(NotReadyError, match="VirtualMachine db/a of pod db/a-target is not known yet"):
         fleet.ledger.filter(target_pod(), ["n2"])
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), LATER))
+    fleet.apply(VmSeen(vm("a", amount(2))), LATER)
     with pytest.raises(NotReadyError, match="migration db/a-1 of pod db/a-target is not known yet"):
-        fleet.ledger.reserve(target_pod(), "n2")
+        fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER)
     with pytest.raises(NotReadyError, match="migration db/a-1 of pod db/a-target is not known yet"):
         fleet.ledger.filter(target_pod(), ["n2"])
 
@@ -104,30 +117,30 @@ def test_target_pod_waits_for_migration_and_vm() -> None:
 )
 def test_target_of_ended_migration_fits_nowhere(facts: MigrationFacts) -> None:
     fleet = two_nodes()
-    fleet.did(fleet.ledger.see_migration(facts, LATER))
-    assert fleet.ledger.reserve(target_pod(), "n2").verdict is OVER
+    fleet.apply(MigrationSeen(facts), LATER)
+    assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is OVER
     fleet.ledger.filter(target_pod(), ["n2"])
     assert fleet.ledger.waiting == 1
 
 
 def test_foreign_migration_name_takes_no_booking() -> None:
     fleet = reserved_move()
-    fleet.did(fleet.ledger.see_vm(vm("b", amount(8)), LATER))
+    fleet.apply(VmSeen(vm("b", amount(8))), LATER)
     thief = PodFacts("uid-b", name("b-pod"), amount(0.1), name("b"), migration=ONE)
-    assert fleet.ledger.reserve(thief, "n2").verdict is OTHER_VM
+    assert fleet.ledger.apply(PodToBind(thief, "n2"), LATER).verdict is OTHER_VM
     ordinary = PodFacts("uid-c", name("c-pod"), amount(1), None, migration=ONE)
-    assert fleet.ledger.reserve(ordinary, "n2").verdict is OTHER_VM
+    assert fleet.ledger.apply(PodToBind(ordinary, "n2"), LATER).verdict is OTHER_VM
     assert on_both(fleet) == (2, 2)
 
 
 def test_target_pod_requests_before_bind() -> None:
     fleet = reserved_move()
     ledger = fleet.ledger
-    ledger.follow_requests(True)
-    fleet.did(ledger.see_migration(migration("a", PENDING, to="n2"), LATER))
+    ledger.apply(RequestsFollow(True), LATER)
+    fleet.apply(MigrationSeen(migration("a", PENDING, to="n2")), LATER)
     pod = replace(target_pod(), runner=RunnerRequests(amount(0.1), version="3"))
-    assert ledger.reserve(pod, "n2").needs_bind
+    assert ledger.apply(PodToBind(pod, "n2"), LATER).needs_bind
     assert ledger.is_unheld("uid-t")
-    order, effects = ledger.requests_due("uid-t", LATER)
+    order, effects = ledger.apply(ResizeDue("uid-t"), LATER)
     fleet.did(effects)
     assert order == ResizePod("uid-t", name("a-target"), amount(2), "3")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import PermitDecision
-from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
+from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
+from scheduler_plugin.ledger.events import AgentAsked
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm
 from tests.scheduler_plugin.ledger.moving import DONE, STARTED, hear, reserved_move, target_pod
 
@@ -26,7 +27,9 @@ def moved_after(number: int) -> Fleet:
 
 def asks(fleet: Fleet, wanted: Resources, number: int, now: Instant) -> PermitDecision:
     """The agent in the target's pod; its permit is written down."""
-    decision = fleet.ledger.decide("uid-t", AgentRequest(name("a-target"), wanted, None, sequence=number), now)
+    decision = fleet.ledger.apply(
+        AgentAsked("uid-t", AgentRequest(name("a-target"), wanted, None, sequence=number)), now
+    )
     fleet.did(decision.effects)
     fleet.store(decision)
     return decision

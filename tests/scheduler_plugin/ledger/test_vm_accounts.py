@@ -10,8 +10,32 @@ from msgspec import structs
 from protocol.messages import AgentRequest
 from protocol.units import ZERO
 from scheduler_plugin.ledger import MigrationPhase, Move, NotReadyError, PodFacts, UnknownPodError, VmFacts
+from scheduler_plugin.ledger.events import (
+    AgentAsked,
+    BindEnded,
+    MigrationGone,
+    MigrationSeen,
+    MoveWanted,
+    PodGone,
+    PodSeen,
+    PodToBind,
+    VmGone,
+    VmSeen,
+    WriteEnd,
+)
 from scheduler_plugin.placement import FITS
-from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, migration, name, node, vm, vm_pod
+from tests.scheduler_plugin.ledger.fleet import (
+    LATER,
+    NOW,
+    Fleet,
+    amount,
+    migration,
+    name,
+    node,
+    permit_stored,
+    vm,
+    vm_pod,
+)
 
 RUNS = vm("a", amount(6), pod=name("a-pod"))
 """The VM runs in its pod, which the status names."""
@@ -42,29 +66,29 @@ def test_extra_pod_claims_its_requests() -> None:
     told = fleet.ledger.explain("uid-backup", LATER)
     assert (told.vm, told.floors) == (name("a"), {"requests of the pod": amount(1)})
     with pytest.raises(UnknownPodError, match="pod db/backup runs no VM"):
-        fleet.ledger.decide("uid-backup", AgentRequest(name("backup"), amount(8), None), LATER)
+        fleet.ledger.apply(AgentAsked("uid-backup", AgentRequest(name("backup"), amount(8), None)), LATER)
 
 
 def test_extra_pod_does_not_bind_vm() -> None:
     fleet = fleet_of(RUNS, runner(), replace(backup(), requests=amount(38)))
     assert fleet.grant("a", amount(20), number=1) == amount(20)
-    assert fleet.ledger.reserve_move(Move(name("a"), "uid-a", "n1", "n3", ""), name("a-1"), LATER).verdict is FITS
+    assert fleet.ledger.apply(MoveWanted(Move(name("a"), "uid-a", "n1", "n3", ""), name("a-1")), LATER).verdict is FITS
 
 
 def test_extra_pod_is_placed_normally() -> None:
     fleet = fleet_of(RUNS, runner())
     assert fleet.ledger.claim_of(backup(None)) == amount(1)
-    assert fleet.ledger.reserve(backup(None), "n1").verdict is FITS
-    fleet.did(fleet.ledger.bind_done("uid-backup", "n1"))
+    assert fleet.ledger.apply(PodToBind(backup(None), "n1"), LATER).verdict is FITS
+    fleet.apply(BindEnded("uid-backup", "n1", WriteEnd.DONE))
     assert fleet.on("n1") == amount(7)
 
 
 def test_unknown_vm_pod_counts_as_vm() -> None:
     fleet = fleet_of(backup())
     assert fleet.ledger.rooms["n2"].free == ZERO, "nothing is known of its VM"
-    fleet.did(fleet.ledger.see_vm(status(None, version=1), LATER))
+    fleet.apply(VmSeen(status(None, version=1)), LATER)
     assert fleet.on("n2") == amount(6), "the VM's first pod may be seen before its status"
-    fleet.did(fleet.ledger.see_vm(status("a-pod", version=2), LATER))
+    fleet.apply(VmSeen(status("a-pod", version=2)), LATER)
     assert fleet.on("n2") == amount(1)
 
 
@@ -73,24 +97,24 @@ def test_write_answer_may_name_pod_first() -> None:
     order = fleet.ask("a", amount(8), number=1).persist
     assert (fleet.on("n2"), order is None) == (amount(8), False)
     stored = structs.replace(status("a-pod", version=2), permit=amount(8))
-    fleet.did(fleet.ledger.permit_stored(0 if order is None else order.revision, stored))
+    fleet.apply(permit_stored(0 if order is None else order.revision, stored))
     assert (fleet.on("n1"), fleet.on("n2")) == (amount(8), amount(1))
 
 
 def test_status_names_the_vm_pod() -> None:
     fleet = fleet_of(RUNS, backup())
-    fleet.did(fleet.ledger.see_vm(status("backup", version=2), LATER))
+    fleet.apply(VmSeen(status("backup", version=2)), LATER)
     assert fleet.on("n2") == amount(6)
-    fleet.did(fleet.ledger.see_vm(status("a-pod", version=3), LATER))
+    fleet.apply(VmSeen(status("a-pod", version=3)), LATER)
     assert fleet.on("n2") == amount(1)
 
 
 @pytest.mark.parametrize("end", ["source_pod", "target_pod"])
 def test_migration_pod_counts_as_vm(end: str) -> None:
     fleet = fleet_of(RUNS, runner(), backup())
-    fleet.did(fleet.ledger.see_migration(migration("a", MigrationPhase.SUCCEEDED, **{end: "backup"}), LATER))  # type: ignore[arg-type]
+    fleet.apply(MigrationSeen(migration("a", MigrationPhase.SUCCEEDED, **{end: "backup"})), LATER)  # type: ignore[arg-type]
     assert fleet.on("n2") == amount(6)
-    fleet.did(fleet.ledger.lose_migration(name("a-1")))
+    fleet.apply(MigrationGone(name("a-1")))
     assert (fleet.on("n2"), fleet.ledger.claims["uid-backup"].is_migrating) == (amount(1), False)
 
 
@@ -120,7 +144,7 @@ def test_second_runner_is_not_placed() -> None:
 
 def test_restart_keeps_pod_of_former_vm() -> None:
     fleet = fleet_of(structs.replace(RUNS, uid="a-second", pod=name("new"), version=9), runner())
-    fleet.did(fleet.ledger.see_migration(migration("a", to="n2", source_pod="a-pod"), LATER))
+    fleet.apply(MigrationSeen(migration("a", to="n2", source_pod="a-pod")), LATER)
     assert not fleet.ledger.claims["uid-a"].is_migrating
 
 
@@ -129,19 +153,19 @@ def test_restart_keeps_pod_of_former_vm() -> None:
 
 def test_pod_beside_deleted_vm_keeps_claim() -> None:
     fleet = fleet_of(RUNS, runner(), backup())
-    fleet.did(fleet.ledger.lose_vm(name("a")))
-    fleet.did(fleet.ledger.lose_pod("uid-a"))
-    fleet.did(fleet.ledger.see_pod(backup()))
+    fleet.apply(VmGone(name("a")))
+    fleet.apply(PodGone("uid-a"))
+    fleet.apply(PodSeen(backup()))
     assert (fleet.on("n2"), len(fleet.ledger.vms)) == (amount(1), 1)
-    fleet.did(fleet.ledger.lose_pod("uid-backup"))
+    fleet.apply(PodGone("uid-backup"))
     assert len(fleet.ledger.vms) == 0
 
 
 def test_extra_pods_are_judged_separately() -> None:
     fleet = fleet_of(status(None, version=1), backup(), replace(backup("n3"), uid="uid-other", name=name("other")))
-    fleet.did(fleet.ledger.lose_pod("uid-backup"))
+    fleet.apply(PodGone("uid-backup"))
     assert fleet.on("n3") == amount(6)
-    fleet.did(fleet.ledger.see_vm(status("a-pod", version=2), LATER))
+    fleet.apply(VmSeen(status("a-pod", version=2)), LATER)
     assert fleet.on("n3") == amount(1)
 
 
@@ -149,5 +173,5 @@ def test_promise_ends_without_vm() -> None:
     fleet = Fleet(node("n1", 40), node("n2", 40), status(None, version=1), replace(backup(), uid="uid-a"), now=NOW)
     fleet.grant("a", amount(9), number=1)
     assert fleet.on("n2") == amount(9)
-    fleet.did(fleet.ledger.see_vm(status("a-pod", version=5), LATER))
+    fleet.apply(VmSeen(status("a-pod", version=5)), LATER)
     assert (fleet.on("n2"), fleet.ledger.vms[name("a")].promises.held) == (amount(1), ZERO)

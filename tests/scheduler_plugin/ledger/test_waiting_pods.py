@@ -7,8 +7,19 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import ZERO, Instant
-from scheduler_plugin.ledger import Ledger, PodFacts, RoomFreed, waiting_pods
-from scheduler_plugin.ledger.waiting_pods import WaitingPods
+from scheduler_plugin.ledger import Ledger, PodFacts, RoomFreed
+from scheduler_plugin.ledger.accounts import waiting_pods
+from scheduler_plugin.ledger.accounts.waiting_pods import WaitingPods
+from scheduler_plugin.ledger.events import (
+    Listed,
+    MigrationSeen,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    PodToBind,
+    TimePassed,
+    VmSeen,
+)
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, node, plain_pod, vm, vm_pod
 
 
@@ -24,19 +35,19 @@ def refused(fleet: Fleet, of: str, needs: float, *names: str) -> None:
 def test_unusable_room_wakes_nothing() -> None:
     fleet = busy("n1", "gpu")
     refused(fleet, "picky", 3, "gpu")
-    assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == ()
-    assert fleet.did(fleet.ledger.lose_pod("uid-on-gpu")) == (RoomFreed("gpu"),)
+    assert fleet.apply(PodGone("uid-on-n1")) == ()
+    assert fleet.apply(PodGone("uid-on-gpu")) == (RoomFreed("gpu"),)
 
 
 def test_pod_is_woken_once_per_refusal() -> None:
     fleet = busy("n1")
     refused(fleet, "w", 3, "n1")
-    assert fleet.did(fleet.ledger.see_pod(plain_pod("on-n1", amount(5), "n1"))) == (RoomFreed("n1"),)
+    assert fleet.apply(PodSeen(plain_pod("on-n1", amount(5), "n1"))) == (RoomFreed("n1"),)
     assert fleet.ledger.waiting == 0
-    assert fleet.did(fleet.ledger.see_pod(plain_pod("on-n1", amount(4), "n1"))) == ()
-    fleet.did(fleet.ledger.see_pod(plain_pod("on-n1", amount(8), "n1")))
+    assert fleet.apply(PodSeen(plain_pod("on-n1", amount(4), "n1"))) == ()
+    fleet.apply(PodSeen(plain_pod("on-n1", amount(8), "n1")))
     refused(fleet, "w", 3, "n1")
-    assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == (RoomFreed("n1"),)
+    assert fleet.apply(PodGone("uid-on-n1")) == (RoomFreed("n1"),)
 
 
 def test_one_touch_wakes_all_waiters() -> None:
@@ -44,41 +55,41 @@ def test_one_touch_wakes_all_waiters() -> None:
     refused(fleet, "v", 3, "n1", "n2")
     refused(fleet, "w", 4, "n1", "n2")
     refused(fleet, "x", 9.5, "n1")
-    assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == (RoomFreed("n1"),)
+    assert fleet.apply(PodGone("uid-on-n1")) == (RoomFreed("n1"),)
     assert fleet.ledger.waiting == 1
 
 
 def test_fitting_pod_stops_waiting() -> None:
     fleet = busy("n1", "n2")
     refused(fleet, "w", 3, "n1")
-    fleet.did(fleet.ledger.lose_pod("uid-on-n2"))
+    fleet.apply(PodGone("uid-on-n2"))
     assert fleet.ledger.filter(plain_pod("w", amount(3)), ["n1", "n2"]).fits == ["n2"]
     assert fleet.ledger.waiting == 0
 
 
 def test_smaller_need_wakes_pod() -> None:
     fleet = Fleet(node("n1", 4), node("n2", 6))
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(8)), LATER))
+    fleet.apply(VmSeen(vm("a", amount(8))), LATER)
     assert fleet.ledger.filter(vm_pod("a"), ["n1", "n2"]).fits == []
-    assert fleet.did(fleet.ledger.see_vm(vm("a", amount(6), version=2), LATER)) == ()
-    assert fleet.did(fleet.ledger.see_vm(vm("a", amount(4), version=3), LATER)) == (RoomFreed("n2"),)
+    assert fleet.apply(VmSeen(vm("a", amount(6), version=2)), LATER) == ()
+    assert fleet.apply(VmSeen(vm("a", amount(4), version=3)), LATER) == (RoomFreed("n2"),)
 
 
 def test_larger_need_is_not_woken() -> None:
     fleet = busy("n1")
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), LATER))
+    fleet.apply(VmSeen(vm("a", amount(2))), LATER)
     assert fleet.ledger.filter(vm_pod("a"), ["n1"]).fits == []
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(7), version=2), LATER))
-    assert fleet.did(fleet.ledger.see_pod(plain_pod("on-n1", amount(4), "n1"))) == ()
+    fleet.apply(VmSeen(vm("a", amount(7), version=2)), LATER)
+    assert fleet.apply(PodSeen(plain_pod("on-n1", amount(4), "n1"))) == ()
 
 
 def test_target_waits_only_for_room() -> None:
     fleet = busy("n1", "n2")
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), LATER))
-    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    fleet.apply(VmSeen(vm("a", amount(2))), LATER)
+    fleet.apply(MigrationSeen(migration("a", to="n2")), LATER)
     target = replace(vm_pod("a", uid="t"), migration=migration("a").name)
     assert fleet.ledger.filter(target, ["n1", "n2"]).fits == []
-    assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == ()
+    assert fleet.apply(PodGone("uid-on-n1")) == ()
 
 
 def test_unlisted_pods_stop_waiting() -> None:
@@ -86,38 +97,38 @@ def test_unlisted_pods_stop_waiting() -> None:
     for number in range(3):
         refused(fleet, f"w{number}", 3, "n1")
     listed = [plain_pod("on-n1", amount(8), "n1"), plain_pod("w1", amount(3))]
-    fleet.did(fleet.ledger.resync([node("n1")], listed, [], LATER))
+    fleet.apply(Listed([node("n1")], listed, []), LATER)
     assert fleet.ledger.waiting == 1
 
 
 def test_younger_pod_keeps_waiting() -> None:
     fleet = busy("n1")
     refused(fleet, "w", 3, "n1")
-    fleet.did(fleet.ledger.resync([node("n1")], [plain_pod("on-n1", amount(8), "n1")], [], LATER))
-    fleet.did(fleet.ledger.see_pod(plain_pod("w", amount(3))))
+    fleet.apply(Listed([node("n1")], [plain_pod("on-n1", amount(8), "n1")], []), LATER)
+    fleet.apply(PodSeen(plain_pod("w", amount(3))))
     assert fleet.ledger.waiting == 1
-    assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == (RoomFreed("n1"),)
+    assert fleet.apply(PodGone("uid-on-n1")) == (RoomFreed("n1"),)
 
 
 def test_unseen_waiting_pods_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_pods, "MOST_UNSEEN", 2)
     fleet = busy("n1")
-    fleet.did(fleet.ledger.see_pod(plain_pod("seen", amount(3))))
+    fleet.apply(PodSeen(plain_pod("seen", amount(3))))
     for of in ("seen", "w1", "w2", "w3"):
         refused(fleet, of, 3, "n1")
     assert fleet.ledger.waiting == 3
-    fleet.did(fleet.ledger.lose_pod("uid-w1"))
+    fleet.apply(PodGone("uid-w1"))
     assert fleet.ledger.waiting == 3
 
 
 def test_two_pods_of_one_vm_wait_by_themselves() -> None:
     fleet = busy("n1")
-    fleet.did(fleet.ledger.see_vm(vm("a", amount(2)), LATER))
+    fleet.apply(VmSeen(vm("a", amount(2))), LATER)
     for uid in ("one", "two"):
         assert fleet.ledger.filter(vm_pod("a", uid=uid), ["n1"]).fits == []
-    fleet.did(fleet.ledger.lose_pod("one"))
+    fleet.apply(PodGone("one"))
     assert fleet.ledger.waiting == 1
-    assert fleet.did(fleet.ledger.see_vm(vm("a", amount(1), version=2), LATER)) == (RoomFreed("n1"),)
+    assert fleet.apply(VmSeen(vm("a", amount(1), version=2)), LATER) == (RoomFreed("n1"),)
 
 
 def test_nothing_waits_at_first() -> None:
@@ -129,11 +140,11 @@ def test_smaller_target_wakes_waiters() -> None:
     """The source pod had a sidecar that the target has not: the bind frees its part of the reservation."""
     source = replace(vm_pod("a", "n1"), requests=amount(1.1), around=amount(1))
     fleet = Fleet(node(), node("n2"), vm("a", amount(2), pod=source.name), source)
-    fleet.did(fleet.ledger.see_migration(migration("a", to="n2"), LATER))
+    fleet.apply(MigrationSeen(migration("a", to="n2")), LATER)
     assert fleet.on("n2") == amount(3)
     refused(fleet, "w", 7, "n2")
     target = replace(vm_pod("a", uid="t"), migration=migration("a").name)
-    assert fleet.ledger.reserve(target, "n2").effects == (RoomFreed("n2"),)
+    assert fleet.ledger.apply(PodToBind(target, "n2"), LATER).effects == (RoomFreed("n2"),)
 
 
 def waits(of: str, needs: float) -> PodFacts:
@@ -144,45 +155,45 @@ def waits(of: str, needs: float) -> PodFacts:
 def test_who_waits_is_found_in_the_first_list() -> None:
     fits, fits_not = waits("fits", 3), waits("no", 9.5)
     ledger = Ledger()
-    assert ledger.resync([node("n1")], [fits, fits_not], [], LATER) == (RoomFreed("n1"),)
+    assert ledger.apply(Listed([node("n1")], [fits, fits_not], []), LATER) == (RoomFreed("n1"),)
     assert ledger.waiting == 1
-    assert ledger.see_node(node("n1", 20)) == (RoomFreed("n1"),)
+    assert ledger.apply(NodeSeen(node("n1", 20)), LATER) == (RoomFreed("n1"),)
 
 
 def test_pod_whose_vm_is_not_known_yet_is_called() -> None:
     """kube-scheduler asks again by itself until it is known."""
     pod = replace(vm_pod("a"), unschedulable="0/1 nodes are available")
-    assert Ledger().resync([node("n1")], [pod], [], LATER) == (RoomFreed("n1"),)
-    assert Ledger().resync([], [pod], [], LATER) == ()
+    assert Ledger().apply(Listed([node("n1")], [pod], []), LATER) == (RoomFreed("n1"),)
+    assert Ledger().apply(Listed([], [pod], []), LATER) == ()
 
 
 def test_failed_wake_up_tries_another_node() -> None:
     fleet = Fleet(node("n1"), node("n2"), plain_pod("on-n1", amount(8), "n1"), plain_pod("on-n2", amount(8), "n2"))
-    fleet.did(fleet.ledger.see_pod(plain_pod("w", amount(3))))
+    fleet.apply(PodSeen(plain_pod("w", amount(3))))
     refused(fleet, "w", 3, "n1", "n2")
-    (first,) = fleet.did(fleet.ledger.lose_pod("uid-on-n1"))
-    fleet.did(fleet.ledger.lose_pod("uid-on-n2"))
+    (first,) = fleet.apply(PodGone("uid-on-n1"))
+    fleet.apply(PodGone("uid-on-n2"))
     assert first == RoomFreed("n1")
-    assert fleet.did(fleet.ledger.pass_time(LATER)) == ()
-    (second,) = fleet.did(fleet.ledger.pass_time(Instant(LATER + 30)))
+    assert fleet.apply(TimePassed(), LATER) == ()
+    (second,) = fleet.apply(TimePassed(), Instant(LATER + 30))
     assert second in {RoomFreed("n1"), RoomFreed("n2")}
-    assert fleet.did(fleet.ledger.pass_time(Instant(LATER + 40))) == ()
-    (third,) = fleet.did(fleet.ledger.pass_time(Instant(LATER + 80)))
+    assert fleet.apply(TimePassed(), Instant(LATER + 40)) == ()
+    (third,) = fleet.apply(TimePassed(), Instant(LATER + 80))
     assert third == second  # there are two: the third call goes to the last of them, too
-    fleet.did(fleet.ledger.pass_time(Instant(LATER + 90)))
-    fleet.did(fleet.ledger.see_pod(plain_pod("other", amount(8), "n1")))
-    fleet.did(fleet.ledger.see_pod(plain_pod("more", amount(8), "n2")))
-    assert fleet.did(fleet.ledger.pass_time(Instant(LATER + 130))) == ()
+    fleet.apply(TimePassed(), Instant(LATER + 90))
+    fleet.apply(PodSeen(plain_pod("other", amount(8), "n1")))
+    fleet.apply(PodSeen(plain_pod("more", amount(8), "n2")))
+    assert fleet.apply(TimePassed(), Instant(LATER + 130)) == ()
     assert fleet.ledger.waiting == 1
 
 
 def test_unlisted_called_pod_is_forgotten() -> None:
     fleet = busy("n1")
-    fleet.did(fleet.ledger.see_pod(plain_pod("w", amount(3))))
+    fleet.apply(PodSeen(plain_pod("w", amount(3))))
     refused(fleet, "w", 3, "n1")
-    assert fleet.did(fleet.ledger.lose_pod("uid-on-n1")) == (RoomFreed("n1"),)
-    fleet.did(fleet.ledger.resync([node("n1")], [], [], LATER))
-    assert fleet.did(fleet.ledger.pass_time(Instant(LATER + 60))) == ()
+    assert fleet.apply(PodGone("uid-on-n1")) == (RoomFreed("n1"),)
+    fleet.apply(Listed([node("n1")], [], []), LATER)
+    assert fleet.apply(TimePassed(), Instant(LATER + 60)) == ()
     assert fleet.ledger.waiting == 0
 
 

@@ -1,4 +1,4 @@
-"""Scores for kube-scheduler, and node_indexes that must always say what a fresh look would (S4.10, S2.8b)."""
+"""Scores for kube-scheduler, and node indexes that must always agree with a fresh one (S4.10, S2.8b)."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_equal_nodes_score_equally() -> None:
 
 
 def test_unknown_and_closed_nodes_score_nothing() -> None:
-    survey = NodeIndex(amount(1), {"closed": room(amount(0), is_open=False)}, RankingConfig())
-    assert survey.scores(["closed", "unknown"]) == [0, 0]
+    index = NodeIndex(amount(1), {"closed": room(amount(0), is_open=False)}, RankingConfig())
+    assert index.scores(["closed", "unknown"]) == [0, 0]
 
 
 def test_new_rules_count_at_once() -> None:

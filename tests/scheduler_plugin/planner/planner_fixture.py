@@ -14,6 +14,7 @@ from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, Instant, Resources
 from scheduler_plugin.constraints import ConstraintContext
 from scheduler_plugin.ledger import MigrationFacts, Move, PodFacts, VmFacts
+from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, MoveWanted, PodSeen, VmSeen
 from scheduler_plugin.placement import FITS
 from scheduler_plugin.planner import MigrationPolicy, MovePlan, Now, Planner, Selection, completed, least_cost
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm, vm_pod
@@ -57,27 +58,27 @@ class PlannerFixture:
         known: VmFacts = vm(of, amount(size) if isinstance(size, (int, float)) else size, pod=name(f"{of}-pod"))
         runs: PodFacts = vm_pod(of, on)
         self.fleet.vms[name(of)] = known
-        self.fleet.did(self.ledger.see_vm(known, self.now))
-        self.fleet.did(self.ledger.see_pod(replace(runs, **(pod or {}))))  # type: ignore[arg-type] # names of fields
+        self.fleet.apply(VmSeen(known), self.now)
+        self.fleet.apply(PodSeen(replace(runs, **(pod or {}))))  # type: ignore[arg-type] # names of fields
         if load is not None:
             used = None if mem_used is None else Bytes(int(mem_used * 1024**3))
             self.tell(of, known.use, Metrics(load, mem_used=used))
         if facts is not None:
             now_known = self.fleet.vms[name(of)]
             changed = structs.replace(now_known, version=99, **facts)
-            self.fleet.did(self.ledger.see_vm(changed, self.now))
+            self.fleet.apply(VmSeen(changed), self.now)
 
     def tell(self, of: str, wanted: Resources, metrics: Metrics | None = None) -> None:
         """The VM's agent asks, and its permit is stored."""
         self.numbers += 1
         request = AgentRequest(name(f"{of}-pod"), wanted, metrics=metrics, sequence=self.numbers)
-        decision = self.ledger.decide(f"uid-{of}", request, self.now)
+        decision = self.ledger.apply(AgentAsked(f"uid-{of}", request), self.now)
         self.fleet.did(decision.effects)
         self.fleet.store(decision)
 
     def migration(self, facts: MigrationFacts) -> None:
         """A migration is seen."""
-        self.fleet.did(self.ledger.see_migration(facts, self.now))
+        self.fleet.apply(MigrationSeen(facts), self.now)
 
     def plan(self, after: float = 0.0) -> MovePlan:
         """The plan, so many seconds later."""
@@ -97,7 +98,7 @@ class PlannerFixture:
 
     def carry_out(self, move: Move, number: int = 1) -> None:
         """Reserves room for a move; nothing is created yet."""
-        reservation = self.ledger.reserve_move(move, name(f"{move.vm.name}-{number}"), self.now)
+        reservation = self.ledger.apply(MoveWanted(move, name(f"{move.vm.name}-{number}")), self.now)
         assert reservation.verdict is FITS
         self.fleet.did(reservation.effects)
 

@@ -8,6 +8,7 @@ import pytest
 
 from protocol.units import Bytes, Instant, Resources
 from scheduler_plugin.ledger import MigrationPhase, Move, MoveCause
+from scheduler_plugin.ledger.events import NodeGone, NodeSeen, PodGone, PodSeen, TimePassed, VmGone, VmSeen
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN
 from scheduler_plugin.planner import MigrationPolicy, MovePlan, Stuck, Victim, in_order
 from tests.scheduler_plugin.ledger.fleet import amount, migration, name, plain_pod, vm_pod
@@ -45,11 +46,11 @@ def test_a_short_spike_moves_nobody() -> None:
     fixture = pressed()
     assert fixture.plan() == MovePlan()
     assert fixture.plan(after=9.9) == MovePlan()
-    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("extra", amount(0.5), "n1")))
+    fixture.fleet.apply(PodSeen(plain_pod("extra", amount(0.5), "n1")))
     assert len(fixture.plan(after=0.1).moves) == 1
     fixture.fleet.resize("c", amount(1))
     fixture.tell("c", amount(1))
-    fixture.fleet.did(fixture.ledger.lose_pod("uid-extra"))
+    fixture.fleet.apply(PodGone("uid-extra"))
     assert fixture.plan(after=1) == MovePlan()
     fixture.fleet.resize("c", amount(3))
     assert fixture.plan(after=1) == MovePlan()
@@ -85,9 +86,9 @@ def test_replaced_node_is_replanned() -> None:
     fixture = pressed()
     assert fixture.plan() == MovePlan()
     for of in "abc":
-        fixture.fleet.did(fixture.ledger.lose_pod(f"uid-{of}"))
-    fixture.fleet.did(fixture.ledger.lose_node("n1"))
-    fixture.fleet.did(fixture.ledger.see_node(node_with_system("n1", 11)))
+        fixture.fleet.apply(PodGone(f"uid-{of}"))
+    fixture.fleet.apply(NodeGone("n1"))
+    fixture.fleet.apply(NodeSeen(node_with_system("n1", 11)))
     for of in "ab":
         fixture.add(f"{of}2", "n1", 5)
     (move,) = fixture.plan(after=10).moves
@@ -118,7 +119,7 @@ def test_who_has_nothing_of_what_is_short_stays() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("cpu only", "n1", Resources(amount(3).cpu, Bytes(0)), load=0.0)
     fixture.add("both", "n1", amount(1, 8), load=1.0)
-    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("large", amount(1, 1), "n1")))
+    fixture.fleet.apply(PodSeen(plain_pod("large", amount(1, 1), "n1")))
     assert fixture.ledger.nodes["n1"].pressure.excess == amount(0, 2)
     assert fixture.settled().moves == ()
     fixture.add("small", "n1", amount(1, 1), load=2.0)
@@ -222,29 +223,29 @@ def test_unsettled_vms_stay() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
     for of in ("double", "deleted"):
         fixture.add(of, "n1", 4)
-    fixture.fleet.did(fixture.ledger.see_pod(vm_pod("double", "n2", "uid-second")))
-    fixture.fleet.did(fixture.ledger.lose_vm(name("deleted")))
-    fixture.fleet.did(fixture.ledger.see_pod(vm_pod("unknown", "n1")))
-    fixture.fleet.did(fixture.ledger.see_vm(fixture.fleet.vms[name("deleted")], fixture.now))
-    fixture.fleet.did(fixture.ledger.lose_vm(name("deleted")))
+    fixture.fleet.apply(PodSeen(vm_pod("double", "n2", "uid-second")))
+    fixture.fleet.apply(VmGone(name("deleted")))
+    fixture.fleet.apply(PodSeen(vm_pod("unknown", "n1")))
+    fixture.fleet.apply(VmSeen(fixture.fleet.vms[name("deleted")]), fixture.now)
+    fixture.fleet.apply(VmGone(name("deleted")))
     assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 not known, 2 not running in one pod"),)
 
 
 def test_manually_moved_vm_is_left_alone() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"), policy=MigrationPolicy(per_cluster=9, out_per_node=9))
     fixture.add("a", "n1", 5)
-    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("b", amount(5), "n1")))
+    fixture.fleet.apply(PodSeen(plain_pod("b", amount(5), "n1")))
     fixture.migration(migration("a", PENDING, is_ours=False))
     assert fixture.settled() == MovePlan()
-    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("c", amount(6), "n1")))
+    fixture.fleet.apply(PodSeen(plain_pod("c", amount(6), "n1")))
     assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 migrating already"),)
-    fixture.fleet.did(fixture.ledger.pass_time(Instant(fixture.now + BEGINS_WITHIN)))
+    fixture.fleet.apply(TimePassed(), Instant(fixture.now + BEGINS_WITHIN))
     assert fixture.settled().stuck == (Stuck("n1", "no VM may move: 1 in a migration that does not begin"),)
 
 
 def test_a_node_full_of_other_pods_says_so() -> None:
     fixture = PlannerFixture(node("n1"), node("n2"))
-    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("b", amount(8), "n1")))
+    fixture.fleet.apply(PodSeen(plain_pod("b", amount(8), "n1")))
     assert fixture.settled().stuck == (Stuck("n1", "no VM is on it"),)
 
 

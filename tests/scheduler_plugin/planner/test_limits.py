@@ -9,6 +9,7 @@ from fractions import Fraction
 import pytest
 
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, Move, MoveCause
+from scheduler_plugin.ledger.events import PodGone, PodSeen, TimePassed
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN
 from scheduler_plugin.planner import MigrationPolicy, MovePlan, Stuck
 from scheduler_plugin.planner import planner as planner_module
@@ -77,7 +78,7 @@ def test_foreign_migration_blocks_until_stalled() -> None:
     waits = Stuck("n0", "as many migrations are under way as may be (1), and not ours are db/theirs-1")
     assert fixture.settled() == MovePlan(stuck=(waits,))
     assert fixture.plan(after=BEGINS_WITHIN) == MovePlan(stuck=(waits,))
-    fixture.fleet.did(fixture.ledger.pass_time(fixture.now))
+    fixture.fleet.apply(TimePassed(), fixture.now)
     late = fixture.plan()
     assert (len(late.moves), late.stuck) == (1, ())
 
@@ -150,8 +151,8 @@ def test_full_cluster_rotates_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         ["n0", "n1", "n2", "n3", "n4"],
         ["n0", "n1", "n2", "n3", "n4"],
     ]
-    fixture.fleet.did(fixture.ledger.lose_pod("uid-v0"))
-    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("b", amount(1), "n1")))
+    fixture.fleet.apply(PodGone("uid-v0"))
+    fixture.fleet.apply(PodSeen(plain_pod("b", amount(1), "n1")))
     assert "n0" not in [each.node for each in fixture.plan().stuck]
 
 

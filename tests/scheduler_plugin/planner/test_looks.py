@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler_plugin.ledger.events import NodeGone, PodGone
 from scheduler_plugin.planner import Look, Now, completed
 from tests.scheduler_plugin.planner.planner_fixture import RANKING, WALL, PlannerFixture, node
 
@@ -31,8 +32,8 @@ def test_the_cluster_may_change_between_steps() -> None:
     steps = look(fixture)
     next(steps)
     for of in ("a", "b"):
-        fixture.fleet.did(fixture.ledger.lose_pod(f"uid-{of}"))
-    fixture.fleet.did(fixture.ledger.lose_node("n1"))
+        fixture.fleet.apply(PodGone(f"uid-{of}"))
+    fixture.fleet.apply(NodeGone("n1"))
     plan = completed(steps)
     assert [move.source for move in plan.moves] == ["n2"]
     assert plan.stuck[0].why == "no VM is on it"

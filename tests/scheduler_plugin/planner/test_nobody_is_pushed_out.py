@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.units import Resources
+from scheduler_plugin.ledger.events import PodGone
 from scheduler_plugin.planner import MovePlan
 from tests.scheduler_plugin.ledger.fleet import amount
 from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
@@ -46,7 +47,7 @@ def test_vm_larger_than_its_node_gets_all_of_it(wanted: Resources) -> None:
         fixture.tell("a", wanted)
         (move,) = fixture.settled().moves
         assert move.vm.name in ("b", "c")
-        fixture.ledger.lose_pod(f"uid-{move.vm.name}")
+        fixture.ledger.apply(PodGone(f"uid-{move.vm.name}"), fixture.now)
     fixture.tell("a", wanted)
     plan = fixture.settled()
     assert plan.moves == ()

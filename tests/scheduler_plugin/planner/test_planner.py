@@ -9,6 +9,15 @@ import pytest
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.ledger import MigrationFacts, MigrationPhase, PodFacts
+from scheduler_plugin.ledger.events import (
+    MigrationGone,
+    MoveAnswered,
+    NodeGone,
+    NodeSeen,
+    PodGone,
+    PodSeen,
+    WriteEnd,
+)
 from scheduler_plugin.planner import Cancel, MigrationPolicy, MovePlan, Rest
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, name
 from tests.scheduler_plugin.ledger.fleet import node as node_with_system
@@ -80,7 +89,7 @@ def test_vm_with_deleted_migration_rests() -> None:
     fixture.carry_out(move)
     fixture.migration(migration("a", PENDING, to="n2"))
     assert fixture.plan().moves == ()
-    fixture.fleet.did(fixture.ledger.lose_migration(name("a-1")))
+    fixture.fleet.apply(MigrationGone(name("a-1")))
     assert moves_first_after(fixture) == 310
 
 
@@ -92,7 +101,7 @@ def test_vm_with_deleting_migration_rests() -> None:
     fixture.plan()
     fixture.migration(migration("a", FAILED, to="n2", is_leaving=True, version=3))
     fixture.plan()
-    fixture.fleet.did(fixture.ledger.lose_migration(name("a-1")))
+    fixture.fleet.apply(MigrationGone(name("a-1")))
     assert moves_first_after(fixture) == 310
 
 
@@ -101,7 +110,7 @@ def test_unmade_order_does_not_blame_vm() -> None:
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
     fixture.plan()
-    fixture.fleet.did(fixture.ledger.migration_refused(name("a-1")))
+    fixture.fleet.apply(MoveAnswered(name("a-1"), WriteEnd.REFUSED))
     assert moves_first_after(fixture) == 20
 
 
@@ -111,20 +120,20 @@ def test_lost_target_does_not_blame_vm(looks: int) -> None:
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
     fixture.migration(migration("a", PENDING, to="n2"))
-    fixture.fleet.did(fixture.ledger.see_node(node("n3", 20)))  # type: ignore[arg-type] # node() makes nodes
-    fixture.fleet.did(fixture.ledger.lose_node("n2"))
+    fixture.fleet.apply(NodeSeen(node("n3", 20)))  # type: ignore[arg-type] # node() makes nodes
+    fixture.fleet.apply(NodeGone("n2"))
     fixture.plan()
     fixture.migration(migration("a", PENDING, to="n2", is_leaving=True, version=3))
     for _ in range(looks):
         fixture.plan()
-    fixture.fleet.did(fixture.ledger.lose_migration(name("a-1")))
+    fixture.fleet.apply(MigrationGone(name("a-1")))
     assert moves_first_after(fixture) == 20
 
 
 def test_an_ended_migration_that_is_deleted_has_ended() -> None:
     fixture = pressed(over(1, FAILED, 60))
     fixture.plan()
-    fixture.fleet.did(fixture.ledger.lose_migration(name("a-1")))
+    fixture.fleet.apply(MigrationGone(name("a-1")))
     assert moves_first_after(fixture) == 10
 
 
@@ -160,7 +169,7 @@ def test_needless_move_is_cancelled_after_while() -> None:
     assert fixture.plan(after=9.9).cancels == ()
     plan = fixture.plan(after=0.1)
     assert plan == MovePlan(cancels=(Cancel(name("v0-1"), "node n1 does not need it any more"),))
-    fixture.fleet.did(fixture.ledger.migration_refused(name("v0-1")))
+    fixture.fleet.apply(MoveAnswered(name("v0-1"), WriteEnd.REFUSED))
     assert fixture.plan(after=60) == MovePlan()
     assert fixture.ledger.nodes["n1"].migrating == amount(0)
 
@@ -204,7 +213,7 @@ def test_begun_or_foreign_moves_are_kept(facts: MigrationFacts) -> None:
 def test_placed_target_means_begun() -> None:
     fixture = ordered(sizes=(4, 4))
     target = PodFacts("uid-t", name("v0-target"), amount(0.1), name("v0"), "n2", migration=name("v0-1"))
-    fixture.fleet.did(fixture.ledger.see_pod(target))
+    fixture.fleet.apply(PodSeen(target))
     fixture.fleet.resize("v1", amount(1))
     fixture.tell("v1", amount(1))
     fixture.plan()
@@ -217,21 +226,21 @@ def test_uncordoned_node_stops_draining() -> None:
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
     assert fixture.plan(after=60).cancels == ()
-    fixture.fleet.did(fixture.ledger.see_node(node_with_system("n1", 11)))
+    fixture.fleet.apply(NodeSeen(node_with_system("n1", 11)))
     fixture.plan()
     assert cancelled(fixture.plan(after=10)) == {"a-1": "node n1 does not need it any more"}
 
 
 def test_gone_source_is_left_to_controller() -> None:
     fixture = ordered(sizes=(4, 4))
-    fixture.fleet.did(fixture.ledger.lose_pod("uid-v0"))
+    fixture.fleet.apply(PodGone("uid-v0"))
     fixture.plan()
     assert fixture.plan(after=60).cancels == ()
 
 
 def test_impossible_target_cancels_move() -> None:
     fixture = ordered()
-    fixture.fleet.did(fixture.ledger.lose_node("n2"))
+    fixture.fleet.apply(NodeGone("n2"))
     assert cancelled(fixture.plan()) == {"v0-1": "it cannot go where it should: node n2 is gone"}
     fixture.migration(migration("v0", PENDING, to="n2", is_leaving=True))
     assert fixture.plan().cancels == ()

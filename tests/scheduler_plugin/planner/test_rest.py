@@ -8,6 +8,7 @@ import pytest
 
 from protocol.units import Instant
 from scheduler_plugin.ledger import Ledger, MigrationPhase
+from scheduler_plugin.ledger.events import MigrationSeen
 from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.planner import Now, Rest
 from scheduler_plugin.planner.victims import moved_lately
@@ -58,9 +59,9 @@ def test_recent_successful_moves_count() -> None:
 def test_rest_counts_from_when_an_end_was_seen(phase: MigrationPhase, dated: float) -> None:
     """The controller's clock is ahead of ours: the VM rests from when its migration was seen to be over."""
     ledger = Ledger()
-    ledger.see_migration(migration("a", MigrationPhase.PENDING), Instant(50.0))
-    ledger.see_migration(migration("a", phase, version=2, ended_at=dated), Instant(100.0))
-    ledger.see_migration(migration("a", phase, version=3, ended_at=dated + 60.0), Instant(160.0))
+    ledger.apply(MigrationSeen(migration("a", MigrationPhase.PENDING)), Instant(50.0))
+    ledger.apply(MigrationSeen(migration("a", phase, version=2, ended_at=dated)), Instant(100.0))
+    ledger.apply(MigrationSeen(migration("a", phase, version=3, ended_at=dated + 60.0)), Instant(160.0))
     known, seen_at = ledger.migrations_of(name("a")), 1000.0
     rest = REST.cooldown if phase is MigrationPhase.SUCCEEDED else REST.backoff
     for later in (60.0, 6000.0):

@@ -8,6 +8,7 @@ import pytest
 
 from protocol.units import Resources
 from scheduler_plugin.ledger import MigrationPhase, MoveCause, PodFacts, violations
+from scheduler_plugin.ledger.events import PodGone, PodSeen
 from scheduler_plugin.planner import MigrationPolicy, MovePlan, room_being_made, waiting_for_room
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, migration, plain_pod, vm_pod
 from tests.scheduler_plugin.planner.planner_fixture import WALL, PlannerFixture, node
@@ -24,7 +25,7 @@ def world(pod: PodFacts, *, requests: Resources | None = None) -> PlannerFixture
     fixture = PlannerFixture(node("n1"), node("n2"))
     fixture.add("large", "n1", 3, load=0.5, pod={"requests": amount(3) if requests is None else requests})
     fixture.add("small", "n1", 2, load=0.5, pod={"requests": amount(2) if requests is None else requests})
-    fixture.fleet.did(fixture.ledger.see_pod(pod))
+    fixture.fleet.apply(PodSeen(pod))
     return fixture
 
 
@@ -76,9 +77,9 @@ def test_what_is_on_its_way_out_is_enough() -> None:
 def test_withdrawn_need_moves_no_vm() -> None:
     fixture = world(waiting(2, 6))
     fixture.plan()
-    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("web", amount(2), "n1")))
+    fixture.fleet.apply(PodSeen(plain_pod("web", amount(2), "n1")))
     assert fixture.plan(after=60) == MovePlan()
-    fixture.fleet.did(fixture.ledger.see_pod(waiting(2, 6)))
+    fixture.fleet.apply(PodSeen(waiting(2, 6)))
     assert fixture.plan(after=1) == MovePlan()
     check(fixture)
 
@@ -112,14 +113,14 @@ def test_request_change_replans_node() -> None:
     for requests, moves in ((amount(0), 0), (amount(1), 1)):
         for of in ("large", "small"):
             runs = replace(vm_pod(of, "n1"), requests=requests)
-            fixture.fleet.did(fixture.ledger.see_pod(runs))
+            fixture.fleet.apply(PodSeen(runs))
         fixture.plan()
         assert len(fixture.plan(after=10).moves) == moves
 
 
 def test_a_pod_that_leaves_waits_no_more() -> None:
     fixture = world(waiting(2, 6))
-    fixture.fleet.did(fixture.ledger.lose_pod("uid-web"))
+    fixture.fleet.apply(PodGone("uid-web"))
     check(fixture)
     assert fixture.settled() == MovePlan()
 
@@ -134,7 +135,7 @@ def test_withdrawn_need_cancels_order() -> None:
     fixture = world(waiting(2, 6))
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
-    fixture.fleet.did(fixture.ledger.see_pod(plain_pod("web", amount(2), "n1")))
+    fixture.fleet.apply(PodSeen(plain_pod("web", amount(2), "n1")))
     fixture.plan()
     (cancel,) = fixture.plan(after=fixture.policy.settle).cancels
     assert cancel.why == "node n1 does not need it any more"

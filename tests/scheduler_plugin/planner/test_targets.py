@@ -23,6 +23,7 @@ from scheduler_plugin.constraints import (
     Weighted,
 )
 from scheduler_plugin.ledger import MigrationPhase
+from scheduler_plugin.ledger.events import MigrationGone, NodeSeen, PodGone, PodSeen, VmSeen
 from scheduler_plugin.planner import Cancel, MigrationPolicy, MovePlan, Rest, Stuck
 from tests.scheduler_plugin.ledger.fleet import migration, name
 from tests.scheduler_plugin.ledger.moving import target_pod
@@ -42,7 +43,7 @@ def fleet_of(policy: MigrationPolicy | None = None, **traits: NodeTraits) -> Pla
     for each, known in traits.items():
         facts = fixture.ledger.nodes[each].facts
         assert facts is not None
-        fixture.fleet.did(fixture.ledger.see_node(replace(facts, traits=known)))
+        fixture.fleet.apply(NodeSeen(replace(facts, traits=known)))
     return fixture
 
 
@@ -130,7 +131,7 @@ def refused_move(fixture: PlannerFixture, why: str = "0/2 nodes are available") 
     (move,) = fixture.settled().moves
     fixture.carry_out(move)
     pod = target_pod(uid=f"uid-t{next(UIDS)}")
-    fixture.fleet.did(fixture.ledger.see_pod(replace(pod, unschedulable=why)))
+    fixture.fleet.apply(PodSeen(replace(pod, unschedulable=why)))
     return move.target
 
 
@@ -158,7 +159,7 @@ def test_refused_target_is_replaced() -> None:
     fixture.migration(replace(failed, target=first, is_leaving=True))
     fixture.plan(after=1)
     assert [each.failures for each in fixture.planner.refused.of(name("a")).values()] == [1]
-    fixture.fleet.did(fixture.ledger.lose_migration(cancel.migration))
+    fixture.fleet.apply(MigrationGone(cancel.migration))
     assert {first, *fixture.moves().values()} == {"n2", "n3"}
 
 
@@ -188,11 +189,11 @@ def test_placed_or_gone_target_is_kept() -> None:
     refused_move(fixture)
     fixture.plan()
     uid = waiting_uid(fixture)
-    fixture.fleet.did(fixture.ledger.see_pod(target_pod(uid=uid)))
+    fixture.fleet.apply(PodSeen(target_pod(uid=uid)))
     assert fixture.plan(after=2).cancels == ()
-    fixture.fleet.did(fixture.ledger.lose_pod(uid))
+    fixture.fleet.apply(PodGone(uid))
     assert fixture.plan(after=20).cancels == ()
-    fixture.fleet.did(fixture.ledger.see_pod(target_pod("n2", uid="uid-second")))
+    fixture.fleet.apply(PodSeen(target_pod("n2", uid="uid-second")))
     assert fixture.plan(after=20).cancels == ()
 
 
@@ -201,8 +202,8 @@ def failed_again(fixture: PlannerFixture) -> None:
     refused_move(fixture)
     fixture.plan()
     (cancel,) = fixture.plan(after=2).cancels
-    fixture.fleet.did(fixture.ledger.lose_pod(waiting_uid(fixture)))
-    fixture.fleet.did(fixture.ledger.lose_migration(cancel.migration))
+    fixture.fleet.apply(PodGone(waiting_uid(fixture)))
+    fixture.fleet.apply(MigrationGone(cancel.migration))
 
 
 def test_refused_pair_backs_off_and_expires() -> None:
@@ -238,12 +239,12 @@ def test_changed_node_or_vm_resets_refusal(changed: str) -> None:
     if changed == "node":
         facts = fixture.ledger.nodes["n2"].facts
         assert facts is not None
-        fixture.fleet.did(fixture.ledger.see_node(replace(facts, traits=ZONE_B)))
+        fixture.fleet.apply(NodeSeen(replace(facts, traits=ZONE_B)))
     else:
         known = fixture.ledger.vms[name("a")].facts
         assert known is not None
         demands = PodConstraints((Toleration(operator="Exists"),))
-        fixture.fleet.did(fixture.ledger.see_vm(structs.replace(known, version=200, constraints=demands), fixture.now))
+        fixture.fleet.apply(VmSeen(structs.replace(known, version=200, constraints=demands)), fixture.now)
     assert fixture.moves() == {"a": "n2"}
 
 

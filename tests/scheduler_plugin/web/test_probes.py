@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler_plugin.ledger.parts.views import LATELY
+from scheduler_plugin.ledger.views import LATELY
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod

@@ -11,11 +11,10 @@ from typing import Any, Final
 
 import msgspec
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives import serialization
 
 from protocol.kubernetes.timestamps import micro_timestamp, timestamp
+from protocol.runtime.certificates import CertificateForm, CertifiedKey, common_name, new_key
 from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, MetricSample, Served, Webhook
 from scripts.autoscale.check.gathering.manifests import shipped
 from scripts.autoscale.check.installed_programs import PROGRAMS
@@ -44,46 +43,28 @@ def stamp(seconds_ago: float) -> str:
 class Authority:
     """Signs certificates of a test."""
 
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
+    own: CertifiedKey
 
     @classmethod
     def make(cls, name: str = "authority") -> Authority:
-        key = ec.generate_private_key(ec.SECP256R1())
-        return cls(key, _signed(name, key, name, key, (-1.0, 364.0)))
+        return cls(_form(name, (-1.0, 364.0)).self_signed(new_key()))
 
     def intermediate(self, name: str = "intermediate") -> Authority:
         """One that this one has signed."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        return Authority(key, _signed(name, key, self.name, self.key, (-1.0, 364.0)))
+        return Authority(_form(name, (-1.0, 364.0)).certified(self.own))
 
     def leaf(self, days: tuple[float, float] = (-1.0, 29.0), name: str = "scheduler") -> x509.Certificate:
         """Valid from and to, in days from now."""
-        return _signed(name, ec.generate_private_key(ec.SECP256R1()), self.name, self.key, days)
+        return _form(name, days).certified(self.own).certificate
 
     @property
-    def name(self) -> str:
-        return str(self.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+    def certificate(self) -> x509.Certificate:
+        return self.own.certificate
 
 
-def _signed(
-    subject: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: str,
-    signer: ec.EllipticCurvePrivateKey,
-    days: tuple[float, float],
-) -> x509.Certificate:
-    now = datetime.fromtimestamp(NOW, UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + timedelta(days=days[0]))
-        .not_valid_after(now + timedelta(days=days[1]))
-        .sign(signer, hashes.SHA256())
-    )
+def _form(name: str, days: tuple[float, float]) -> CertificateForm:
+    begin, end = (datetime.fromtimestamp(NOW, UTC) + timedelta(days=day) for day in days)
+    return CertificateForm(common_name(name), begin, end)
 
 
 def pem(*certificates: x509.Certificate) -> bytes:

@@ -13,6 +13,7 @@ import numpy as np
 from protocol.units import Bytes, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.ledger import VmTruth, overcommitted, violations
+from scheduler_plugin.ledger.events import VmSeen
 from scheduler_plugin.planner import MovePlan
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings
 from scripts.autoscale.simulate.migration_model import SimulatedMigrations
@@ -56,8 +57,8 @@ class SimulationFixture:
         vm = SimulatedVm(index, Bounds(UNIT, MOST), size, agent_policy(STEP), node=node)
         self.cluster.vms[vm.name] = vm
         vm.start_agent(f"vm-{index}-0", self.now)
-        self.cluster.ledger.see_vm(self.cluster.facts(vm), self.now)
-        assert self.cluster.bind(self.cluster.pod(vm, vm.pod), node)
+        self.cluster.ledger.apply(VmSeen(self.cluster.facts(vm)), self.now)
+        assert self.cluster.bind(self.cluster.pod(vm, vm.pod), node, self.now)
         vm.act(self.cluster, self.now, 0.0)
         return vm
 

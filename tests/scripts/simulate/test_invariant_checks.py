@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scheduler_plugin.ledger import NodeFacts
+from scheduler_plugin.ledger.events import NodeSeen
 from scripts.autoscale.simulate.invariant_checks import InvariantChecks
 from scripts.autoscale.simulate.vm_table import UNIT
 from tests.scripts.simulate.simulation_fixture import SimulationFixture
@@ -43,7 +44,7 @@ def test_guests_that_together_have_more_than_their_node_are_found_although_the_b
 def test_a_node_that_is_over_its_total_on_the_books_is_found_whoever_is_to_blame() -> None:
     fixture = crowd()
     checks = checked(fixture)
-    fixture.cluster.ledger.see_node(NodeFacts("node-0", UNIT * 61, fixture.fleet.policy))
+    fixture.cluster.ledger.apply(NodeSeen(NodeFacts("node-0", UNIT * 61, fixture.fleet.policy)), fixture.now)
     checks.after_step(2, ("node-0",), [])
     assert len(checks.problems) == 1
     assert checks.problems[0].startswith("30 s: node-0: over its total by ")

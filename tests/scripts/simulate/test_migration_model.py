@@ -6,6 +6,7 @@ import pytest
 
 from protocol.units import Instant
 from scheduler_plugin.ledger import Move
+from scheduler_plugin.ledger.events import PodGone
 from scripts.autoscale.simulate.migration_model import NO_MIGRATION, ORDERS
 from scripts.autoscale.simulate.vm_table import UNIT
 from tests.scripts.simulate.simulation_fixture import GIB, SimulationFixture
@@ -68,7 +69,7 @@ def test_who_has_just_moved_rests_even_where_it_is_crowded_again() -> None:
         fixture.step()
     assert fixture.nodes == ["node-0", "node-1", "node-1"]
     arrived_at = fixture.now
-    fixture.cluster.ledger.lose_pod(fixture.vms.pop(0).pod)
+    fixture.cluster.ledger.apply(PodGone(fixture.vms.pop(0).pod), fixture.now)
     fixture.run_agent(fixture.vms[1])
     plans = [fixture.step() for _ in range(20)]
     assert fixture.reserved() == (10, 58)

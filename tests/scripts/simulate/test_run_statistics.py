@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import asdict
 
+from scheduler_plugin.ledger.events import PodGone
 from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.run_statistics import RunStatistics
 from tests.scripts.simulate.simulation_fixture import SimulationFixture
@@ -71,7 +72,7 @@ def test_a_denial_that_is_over_is_not_counted_on() -> None:
     fixture.cores[1] = 8.0
     fixture.run_agent(fixture.vms[1])
     noted(fixture, record, 1)
-    fixture.cluster.ledger.lose_pod(fixture.vms.pop(0).pod)
+    fixture.cluster.ledger.apply(PodGone(fixture.vms.pop(0).pod), fixture.now)
     fixture.run_agent(fixture.vms[0])
     assert not fixture.vms[0].is_denied
     found = noted(fixture, record, 3)

@@ -11,18 +11,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from deploy.local.certificates import Authority, CertificateSubject, authority, issue, server_identity, signing_key
+from deploy.local.certificates import CertificateSubject, authority, issue, server_identity, signing_key
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, API_SERVICE, CONTROL_HOST, NodePlan
 from deploy.local.kubernetes.plan.kubeconfigs import (
     ADMIN,
     NODES,
-    Certified,
-    Tokened,
+    certified,
     kubeconfig,
     node_user,
     token_list,
+    tokened,
 )
 from deploy.local.private_file import secret_file, write_private
+from protocol.runtime.certificates import CertifiedKey
 
 INSIDE: Final = f"https://{CONTROL_HOST}:{API_PORT}"
 """The API server's URL in the cluster's network."""
@@ -38,7 +39,7 @@ class Pki:
     """The keys and certificates of one cluster, in one folder."""
 
     folder: Path
-    signer: Authority
+    signer: CertifiedKey
     now: datetime
 
     @classmethod
@@ -68,12 +69,12 @@ class Pki:
     def kubeconfig_of(self, identity: CertificateSubject) -> str:
         """A kubeconfig for a program in the cluster's network."""
         pair = issue(self.signer, identity, self.now)
-        login = Certified(pair.certificate_pem, pair.key_pem)
+        login = certified(pair.certificate_pem, pair.key_pem)
         return kubeconfig(INSIDE, self.signer.certificate_pem, identity.user, login)
 
     def admin_kubeconfig(self, server: str) -> str:
         """A kubeconfig for people who reach the API server at ``server``."""
-        return kubeconfig(server, self.signer.certificate_pem, ADMIN, Tokened(self.admin_token))
+        return kubeconfig(server, self.signer.certificate_pem, ADMIN, tokened(self.admin_token))
 
     def write_node(self, node: NodePlan, folder: Path) -> None:
         """Write the credentials of ``node``, and the authority that it trusts, into its folder of settings."""
@@ -88,7 +89,7 @@ class Pki:
         write_private(folder / "kubelet.kubeconfig", self.kubeconfig_of(CertificateSubject(node_user(node), (NODES,))))
         write_private(folder / "kube-proxy.kubeconfig", self.kubeconfig_of(CertificateSubject("system:kube-proxy")))
 
-    def _write(self, name: str, signer: Authority, identity: CertificateSubject) -> None:
+    def _write(self, name: str, signer: CertifiedKey, identity: CertificateSubject) -> None:
         pair = issue(signer, identity, self.now)
         write_private(self.folder / f"{name}.crt", pair.certificate_pem.decode())
         write_private(self.folder / f"{name}.key", pair.key_pem.decode())

@@ -77,7 +77,7 @@ class Node:
         self.plan = plan
         self._place = place
         self._clock = clock
-        self._first = 0
+        self.pid = 0  # of its first process; 0 before it has booted
         self._running: dict[str, tuple[ProcessSupervisor, asyncio.Task[None]]] = {}
         self._came_up = False
         self.boots = 0
@@ -106,13 +106,13 @@ class Node:
         """Boots the node; returns when its first process has ended. Raises ``NodeError``."""
         process = await start(self._first_process())
         try:
-            self._first = await self._holder(process)
-            self._place.pid_file.write_text(f"{self._first}\n")
+            self.pid = await self._holder(process)
+            self._place.pid_file.write_text(f"{self.pid}\n")
             self.boots += 1
             self.start(CONTAINERD)
             await self._containerd_answers()
             # Before the kubelet starts: there is no registry, so a pod whose image is missing would fail.
-            await self.import_images(f"{IMAGES}/*.tar")
+            await self._import_images()
             self._came_up = True
             # A kubelet without an API server would only log errors.
             await api_server.wait()
@@ -132,9 +132,9 @@ class Node:
             process.kill()
         await process.wait()
         # The first process goes last, after the kernel has ended all others in its PID namespace.
-        while self._first and _is_there(f"/proc/{self._first}"):
+        while self.pid and _is_there(f"/proc/{self.pid}"):
             await self._clock.sleep(_PAUSE)
-        self._first = 0
+        self.pid = 0
 
     def start(self, part: str) -> None:
         """Starts one of the node's programs and keeps it running; nothing if it runs."""
@@ -154,15 +154,10 @@ class Node:
         """Its programs by name."""
         return {f"{self.plan.name} {part}": supervisor for part, (supervisor, _) in self._running.items()}
 
-    @property
-    def pid(self) -> int:
-        """The pid of its first process; 0 before it has booted."""
-        return self._first
-
-    async def import_images(self, pattern: str) -> None:
-        """Puts the archives that ``pattern`` names, as the node sees them, among its images. Raises ``NodeError``."""
+    async def _import_images(self) -> None:
+        """Puts the archives of the node's images among its images. Raises ``NodeError``."""
         ctr = f"ctr --address {CONTAINERD_SOCKET} --namespace k8s.io images import --all-platforms=false"
-        script = f'for each in {pattern}; do {ctr} "$each" || exit; done'
+        script = f'for each in {IMAGES}/*.tar; do {ctr} "$each" || exit; done'
         program = LocalProgram(("sh", "-c", script), self._place.log("images"), self._enter(), {"PATH": _PATH})
         process = await start(program)
         try:
@@ -196,7 +191,7 @@ class Node:
 
     async def _containerd_answers(self) -> None:
         async for _ in self._tries():
-            if _is_there(f"/proc/{self._first}/root{CONTAINERD_SOCKET}"):
+            if _is_there(f"/proc/{self.pid}/root{CONTAINERD_SOCKET}"):
                 return
         log = self._place.log(CONTAINERD)
         raise NodeError(f"containerd of {self.plan.name} did not answer within {_PATIENCE:g} s", log)
@@ -208,7 +203,7 @@ class Node:
             await self._clock.sleep(_PAUSE)
 
     def _enter(self) -> Sequence[str]:
-        return ("nsenter", f"--target={self._first}", "--mount", "--pid", "--net", "--")
+        return ("nsenter", f"--target={self.pid}", "--mount", "--pid", "--net", "--")
 
 
 def _is_there(path: str) -> bool:

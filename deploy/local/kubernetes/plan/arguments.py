@@ -78,10 +78,7 @@ def api_server(pki: str) -> list[str]:
 def controller_manager(pki: str) -> list[str]:
     """All controllers but those of a cloud."""
     return [
-        f"--kubeconfig={pki}/controller-manager.kubeconfig",
-        f"--authentication-kubeconfig={pki}/controller-manager.kubeconfig",
-        f"--authorization-kubeconfig={pki}/controller-manager.kubeconfig",
-        "--bind-address=127.0.0.1",
+        *_follower(f"{pki}/controller-manager.kubeconfig"),
         "--use-service-account-credentials=true",
         f"--service-account-private-key-file={pki}/service-accounts.key",
         f"--root-ca-file={pki}/ca.pem",
@@ -92,27 +89,23 @@ def controller_manager(pki: str) -> list[str]:
         # The plan assigns the pod subnets.
         "--allocate-node-cidrs=false",
         "--controllers=*,-node-ipam-controller,-node-route-controller,-service-lb-controller",
-        # There is only one instance, so an election would only delay its start.
-        "--leader-elect=false",
         # Four updates of the kubelet, which posts its status every 5 s here.
         "--node-monitor-grace-period=20s",
         # Kubernetes' default is 15 s; with a shorter period people see an HPA act sooner.
         "--horizontal-pod-autoscaler-sync-period=5s",
-        "--profiling=false",
     ]
 
 
 def scheduler(pki: str) -> list[str]:
     """The default kube-scheduler."""
-    return [
-        f"--kubeconfig={pki}/scheduler.kubeconfig",
-        f"--authentication-kubeconfig={pki}/scheduler.kubeconfig",
-        f"--authorization-kubeconfig={pki}/scheduler.kubeconfig",
-        "--bind-address=127.0.0.1",
-        # There is only one instance, so an election would only delay its start.
-        "--leader-elect=false",
-        "--profiling=false",
-    ]
+    return _follower(f"{pki}/scheduler.kubeconfig")
+
+
+def _follower(kubeconfig: str) -> list[str]:
+    """A client of the API server."""
+    users = [f"--{use}kubeconfig={kubeconfig}" for use in ("", "authentication-", "authorization-")]
+    # There is only one instance, so an election would only delay its start.
+    return [*users, "--bind-address=127.0.0.1", "--leader-elect=false", "--profiling=false"]
 
 
 def kubelet(node: NodePlan) -> list[str]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from typing import Final
 
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.conditions import holds
+from protocol.kubernetes.objects import Json, name_of
 from protocol.units import MilliCpu, Resources
 
 CONTROL_HOST: Final = "10.100.0.1"
@@ -41,6 +42,14 @@ PROGRAMS: Final = f"{IN_NODE}/programs"
 IMAGES: Final = f"{IN_NODE}/images"
 BOOTED: Final = f"{IN_NODE}/booted"
 CONTAINERD_SOCKET: Final = "/run/containerd/containerd.sock"
+
+# Images that are put on every node.
+PAUSE_IMAGE: Final = "localhost/pause:1"
+COREDNS_IMAGE: Final = "localhost/coredns:1"
+METRICS_SERVER_IMAGE: Final = "localhost/metrics-server:1"
+VPA_RECOMMENDER_IMAGE: Final = "localhost/vpa-recommender:1"
+BUSYBOX_IMAGE: Final = "localhost/busybox:1"
+"""A small image for trying things out: the machine's own busybox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +116,29 @@ def offered(asked: Resources, machine: Resources, *, shows_cpus: bool) -> Resour
 def cgroup_of(cluster: str) -> str:
     """The control group of the cluster of that name."""
     return f"autoscale.{cluster}"
+
+
+def unready(objects: list[Json], condition: str) -> list[str]:
+    """The names of the objects for which the condition does not hold, in order."""
+    return sorted(name_of(thing).name for thing in objects if not holds(thing, condition))
+
+
+def missing_nodes(plan: ClusterPlan, nodes: list[Json]) -> list[str]:
+    """The planned nodes that are not Ready, or do not exist."""
+    # Compared with the plan, because a node that has not registered yet is missing from the list.
+    ready = {name_of(node).name for node in nodes if holds(node, "Ready")}
+    return [node.name for node in plan.nodes if node.name not in ready]
+
+
+def node_object(node: NodePlan) -> Json:
+    """The Node as it is made before its kubelet registers, which adopts it: so pod subnet, labels and taints are the
+    plan's, even labels that NodeRestriction keeps a kubelet from setting. Kubernetes itself adds and removes the taint
+    of a node that is not ready.
+    """
+    labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", **node.labels}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.name, "labels": labels},
+        "spec": {"podCIDR": node.pod_subnet, "podCIDRs": [node.pod_subnet], "taints": list(node.taints)},
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from typing import Final
 
 import yaml
@@ -17,38 +16,27 @@ NODES: Final = "system:nodes"
 ADMIN: Final = "admin"
 
 
-@dataclass(frozen=True, slots=True)
-class Certified:
-    """A user who shows a certificate. Both are PEM."""
-
-    certificate: bytes
-    key: bytes
-
-    def fields(self) -> Json:
-        """The user's entry in a kubeconfig."""
-        return {"client-certificate-data": _base64(self.certificate), "client-key-data": _base64(self.key)}
+def certified(certificate: bytes, key: bytes) -> Json:
+    """The login of a user who shows a certificate. Both are PEM."""
+    return {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
 
 
-@dataclass(frozen=True, slots=True)
-class Tokened:
-    """A user who shows a token."""
-
-    token: str
-
-    def fields(self) -> Json:
-        """The user's entry in a kubeconfig."""
-        return {"token": self.token}
+def tokened(token: str) -> Json:
+    """The login of a user who shows a token."""
+    return {"token": token}
 
 
-def kubeconfig(server: str, authority: bytes, user: str, login: Certified | Tokened) -> str:
-    """Kubeconfig of ``user`` for the API server at the URL ``server``, whose ``authority`` (PEM) is trusted."""
-    cluster = {"server": server, "certificate-authority-data": _base64(authority)}
+def kubeconfig(server: str, authority: bytes, user: str, login: Json) -> str:
+    """Kubeconfig of ``user`` for the API server at the URL ``server``, whose ``authority`` (PEM, empty for plain HTTP)
+    is trusted.
+    """
+    trust = {"certificate-authority-data": _base64(authority)} if authority else {}
     return yaml.safe_dump(
         {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "local", "cluster": cluster}],
-            "users": [{"name": user, "user": login.fields()}],
+            "clusters": [{"name": "local", "cluster": {"server": server, **trust}}],
+            "users": [{"name": user, "user": login}],
             "contexts": [{"name": "local", "context": {"cluster": "local", "user": user}}],
             "current-context": "local",
         },

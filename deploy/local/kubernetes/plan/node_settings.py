@@ -15,11 +15,11 @@ from deploy.local.kubernetes.plan.cluster_plan import (
     DNS_SERVICE,
     DOMAIN,
     NODE_FILES,
+    PAUSE_IMAGE,
     POD_RANGE,
     ClusterPlan,
     NodePlan,
 )
-from deploy.local.kubernetes.plan.image_names import PAUSE_IMAGE
 from protocol.kubernetes.objects import Json
 
 MOST_PODS: Final = 110

@@ -10,31 +10,24 @@ import json
 import sys
 from collections.abc import Sequence
 
-from deploy.local.kubernetes.programs.build import Builder, BuildFailedError
+from deploy.local.kubernetes.programs.build import Builder, printed
 from deploy.local.kubernetes.programs.images import image_set
-from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
+from deploy.local.kubernetes.programs.toolchain import find_go
 from deploy.local.kubernetes.programs.versions import SUPPORTED, module_sets
-from vm_image.host import BuildError
+from vm_image.store import Report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Builds; returns the exit code."""
     minor, *add_ons = (sys.argv[1:] if arguments is None else arguments) or SUPPORTED[:1]
 
-    def report(line: str) -> None:
-        # Flushed, because the reader shows each line as it comes.
-        print(line, flush=True)
-
-    try:
+    def build(report: Report) -> str:
         builder = Builder.usual(find_go())
         folders = {modules.name: str(builder.ensure(modules, report)) for modules in module_sets(minor, add_ons)}
         # Images contain the programs, so they come last.
-        images = image_set(builder, add_ons, report)
-    except (BuildError, BuildFailedError, NoGoError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    report(json.dumps({**folders, "images": str(images)}))
-    return 0
+        return json.dumps({**folders, "images": str(image_set(builder, add_ons, report))})
+
+    return printed(build)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,17 @@ import hashlib
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from deploy.local.kubernetes.programs.toolchain import Toolchain
+from deploy.images.rules.lock import LockError
+from deploy.local.kubernetes.programs.toolchain import NoGoError, Toolchain
 from deploy.local.kubernetes.programs.versions import ModuleSet
+from vm_image.host import BuildError
 from vm_image.store import Report, Store, cache_root
 
 MODULES: Final = Path(__file__).parents[1] / "modules"
@@ -93,6 +97,18 @@ class Builder:
         if completed.returncode:
             raise BuildFailedError(f"`go {arguments[0]}` failed in {folder}: {_end(completed.stderr.splitlines())}")
         return completed.stdout
+
+
+def printed(build: Callable[[Report], str]) -> int:
+    """Runs a build in a process of its own: prints its progress, and last its outcome; returns the exit code."""
+    try:
+        # Flushed, because the reader shows each line as it comes.
+        outcome = build(partial(print, flush=True))
+    except (BuildError, LockError, BuildFailedError, NoGoError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(outcome, flush=True)
+    return 0
 
 
 class Counted:

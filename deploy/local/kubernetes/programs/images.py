@@ -15,7 +15,7 @@ from deploy.images.building.oci_archive import Contents, write_archive
 from deploy.images.formats import oci
 from deploy.images.formats.elf import read_binary
 from deploy.images.formats.tree import File, Tree, directory, symlink, tree
-from deploy.local.kubernetes.plan.image_names import (
+from deploy.local.kubernetes.plan.cluster_plan import (
     BUSYBOX_IMAGE,
     COREDNS_IMAGE,
     METRICS_SERVER_IMAGE,

@@ -16,13 +16,11 @@ from deploy.images.building.image_build import build, native_platform
 from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
-from deploy.images.rules.lock import LockError
 from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE, kube_scheduler_image
-from deploy.local.kubernetes.programs.build import MODULES, Builder, BuildFailedError
+from deploy.local.kubernetes.programs.build import MODULES, Builder, printed
 from deploy.local.kubernetes.programs.images import ProgramImage, write_image
-from deploy.local.kubernetes.programs.toolchain import NoGoError, find_go
+from deploy.local.kubernetes.programs.toolchain import find_go
 from deploy.local.kubernetes.programs.versions import KUBERNETES, kubernetes_set, required_version
-from vm_image.host import BuildError
 from vm_image.origin import Origin
 from vm_image.store import Report
 
@@ -56,18 +54,7 @@ def build_parts(minor: str, folder: Path, report: Report) -> InstallationParts:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Builds; returns the exit code."""
     minor, folder = sys.argv[1:] if arguments is None else arguments
-
-    def report(line: str) -> None:
-        # Flushed, because the reader shows each line as it comes.
-        print(line, flush=True)
-
-    try:
-        parts = build_parts(minor, Path(folder), report)
-    except (BuildError, LockError, BuildFailedError, NoGoError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    report(msgspec.json.encode(parts).decode())
-    return 0
+    return printed(lambda report: msgspec.json.encode(build_parts(minor, Path(folder), report)).decode())
 
 
 if __name__ == "__main__":

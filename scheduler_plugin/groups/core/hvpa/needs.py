@@ -1,19 +1,38 @@
-"""The total need of a workload, from what both recommenders say of it (S1.12)."""
+"""The total need of a workload, from what both recommenders say of it (S1.12).
+
+A VPA's target comes from past use, and there may have been other replicas then:
+
+- After scaling out a target stays the same for hours or days. Until it has come down to what the present replicas
+  explain, or has risen, it describes the earlier replicas: so nothing runs away to ``maxReplicas``.
+- After scaling in a target rises within hours. Until then it describes the most replicas of that time.
+- So a total lies between two numbers. Scaling out believes the smaller one, scaling in and sizes the larger one.
+
+A need has a part that every replica has anyway (``base``) and a part that replicas share (``total``). Neither depends
+on how many replicas there are, so the plan does not depend on the order in which recommendations arrive.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from math import ceil
 from typing import Final
 
-from scheduler_plugin.groups.core.hvpa.effective import ContainerNeed, base_of
-from scheduler_plugin.groups.core.hvpa.past_targets import described
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes
+from protocol.units import Amount
+from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, Exact, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.spec import (
+    HvpaSpec,
+    PastPods,
+    PastReplicas,
+    PastTarget,
+    ScalingTimes,
+    followed,
+    requested,
+    waits_for,
+)
 from scheduler_plugin.groups.core.hvpa.wishes import is_sized, sized_containers
-from scheduler_plugin.groups.core.running_pods import PastPods, requested
 from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,
     Recommendations,
@@ -21,6 +40,144 @@ from scheduler_plugin.groups.core.workload import (
     Resource,
     Workload,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerNeed:
+    """Need of one resource of one container, in thousandths of a vCPU or bytes.
+
+    ``base`` is what each replica has for itself, ``total`` what all of them share. ``sure`` is the part of the total
+    that is certain: for less than that no replica is added. Sizes grow for ``grown`` of it. None is all of it.
+    """
+
+    container: str
+    resource: Resource
+    base: int
+    total: int
+    sure: int | None = None
+    grown: int | None = None
+
+    def each(self, replicas: int) -> int:
+        """The size of each of ``replicas`` (> 0) replicas, rounded up."""
+        return self._shared(self.total, replicas)
+
+    def grows_to(self, replicas: int) -> int:
+        """The size to which each of ``replicas`` (> 0) replicas may grow."""
+        return self._shared(self.total if self.grown is None else self.grown, replicas)
+
+    def fits(self, replicas: int, most: int, overlap: ChangeParams, current: int) -> bool:
+        """Return True if ``replicas`` of at most ``most`` each are enough while there are ``current``."""
+        if replicas >= current:
+            # Scale out only for what is sure and in only with room to spare, so that nothing flaps at a boundary.
+            return self._shared(self.total if self.sure is None else self.sure, replicas) <= most
+        room = max(0, most - self.base) * replicas
+        return self.each(replicas) <= most and self.total <= scale_in_boundary(room, overlap)
+
+    def _shared(self, total: int, replicas: int) -> int:
+        # Floor division of the negative rounds up.
+        return self.base - (-total // replicas)
+
+
+def base_of(params: ChangeParams, target: int) -> int:
+    """Base share of a replica of size ``target``: the larger of value and percentage, at most all of it."""
+    return min(target, int(max([Fraction(0), *params.parts(target)])))
+
+
+def scale_in_boundary(most: Exact, overlap: ChangeParams) -> Fraction:
+    """The total up to which scaling in to replicas that can have ``most`` in total is planned (>= 0)."""
+    return max(Fraction(0), most - max([Fraction(0), *overlap.parts(most)]))
+
+
+def planned_replicas(
+    needs: Sequence[ContainerNeed],
+    most: Callable[[ContainerNeed, int], Amount | None],
+    overlap: ResourceChangeParams,
+    current: int,
+    bounds: ReplicaBounds,
+) -> int:
+    """The fewest replicas within ``bounds`` that fit every need; ``bounds.max`` if none do.
+
+    ``most`` gives the largest size of a need's resource at this many replicas; None is no bound.
+    """
+
+    def fits(need: ContainerNeed, replicas: int) -> bool:
+        size = most(need, replicas)
+        return size is None or need.fits(replicas, size.value, overlap[need.resource], current)
+
+    # Ascending: vertical first, so the fewest replicas that are large enough win.
+    counts = range(bounds.min, bounds.max + 1)
+    return next((count for count in counts if count > 0 and all(fits(need, count) for need in needs)), bounds.max)
+
+
+RISES_WITHIN: Final = timedelta(hours=4)
+"""A 90th percentile with a half-life of a day follows a rise when a tenth of its weight is new: in 3.7 hours."""
+
+MOST_COUNTS: Final = 32
+"""This many changes of the replicas are remembered within that time."""
+
+_EXPLAINED: Final = Fraction(105, 100)  # a bucket of VPA's histogram is 5 % wide
+
+
+def remembered(
+    memory: ScalingTimes, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, now: datetime
+) -> ScalingTimes:
+    """``memory`` with the targets and the pods as they are now.
+
+    While decisions wait for pods, few of them may serve: a target that rises then describes these few, and any other
+    target those before.
+    """
+    memory = replace(memory, pods=followed(memory.pods, workload.pods, now))
+    waits = bool(waits_for(memory.pods, workload.pods, now))
+    targets = _targets(memory, spec, workload, recommendations, waits=waits)
+    return replace(memory, targets=targets, counts=_counts(memory, workload, now))
+
+
+def _targets(
+    memory: ScalingTimes, spec: HvpaSpec, workload: Workload, recommendations: Recommendations, *, waits: bool
+) -> tuple[PastTarget, ...]:
+    # The fewest replicas that may explain the target, so that scaling out believes the smaller total.
+    fewest = max(1, min([workload.serving, *(past.ready for past in memory.pods.past)]))
+    previous = {(past_target.container, past_target.resource): past_target for past_target in memory.targets}
+    if recommendations.vertical is None:
+        return memory.targets
+    return tuple(
+        _followed(
+            previous.get((container.name, resource)),
+            PastTarget(container.name, resource, target.value, fewest),
+            waits=waits,
+        )
+        for container, recommended in sized_containers(spec, workload, recommendations)
+        for resource, target in recommended.uncapped.over(recommended.target)
+    )
+
+
+def _followed(old: PastTarget | None, new: PastTarget, *, waits: bool) -> PastTarget:
+    # A target that rises describes the present replicas.
+    if old is None or new.target > old.target:
+        return new
+    # Once the total (target times replicas) is no larger than before, the present replicas explain the target.
+    is_explained = new.target * new.replicas <= old.target * old.replicas * _EXPLAINED
+    return new if is_explained and not waits else old
+
+
+def _counts(memory: ScalingTimes, workload: Workload, now: datetime) -> tuple[PastReplicas, ...]:
+    """The present count and since when, after earlier larger ones; smaller ones say nothing about the maximum."""
+    larger = [past for past in memory.counts if past.replicas > workload.replicas]
+    same = next((past for past in memory.counts if past.replicas == workload.replicas), None)
+    entries = [*larger, same or PastReplicas(now, workload.replicas)]
+    # An entry ends when the next one begins; the last one still holds.
+    ended = [later.since for later in entries[1:]]
+    recent = [past for past, end in zip(entries, ended, strict=False) if timedelta(0) <= now - end < RISES_WITHIN]
+    return (*recent[: MOST_COUNTS - 1], entries[-1])
+
+
+def described(memory: ScalingTimes, container: str, resource: Resource, replicas: int) -> tuple[int, int]:
+    """The fewest and the most replicas that the target of this container may describe, while there are ``replicas``."""
+    explained = (past.replicas for past in memory.targets if (past.container, past.resource) == (container, resource))
+    # `replicas` twice, so that `min` has two arguments even without a memory.
+    most = max((past.replicas for past in memory.counts), default=replicas)
+    return min(replicas, *explained, replicas), max(replicas, most)
+
 
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 

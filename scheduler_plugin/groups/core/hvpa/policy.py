@@ -1,29 +1,177 @@
-"""The policy of an Hvpa: both recommendations applied in tandem, in whichever mode it asks for (S1.1-S1.12)."""
+"""The policy of an Hvpa: both recommendations applied in tandem, in whichever mode it asks for (S1.1-S1.12).
+
+With effective intervals the workload never has less than it needs on the way to the plan (S1.12).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
-from scheduler_plugin.groups.core.hvpa.answers import GatedRecommendation, by_mode, by_weight, written
-from scheduler_plugin.groups.core.hvpa.gates import Gates
-from scheduler_plugin.groups.core.hvpa.limits import scaled_limit
-from scheduler_plugin.groups.core.hvpa.modes import HvpaMode
-from scheduler_plugin.groups.core.hvpa.past_targets import remembered
-from scheduler_plugin.groups.core.hvpa.plan import ScalingPlan, by_plan, planned
-from scheduler_plugin.groups.core.hvpa.settling import with_waiting
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes
-from scheduler_plugin.groups.core.hvpa.wishes import Recommendation, VerticalWishes, replica_wish, vertical_wishes
-from scheduler_plugin.groups.core.running_pods import waits_for
+from protocol.units import Amount
+from scheduler_plugin.groups.core.hvpa.gates import GatedRecommendation, Gates, by_mode, by_weight, gated, written
+from scheduler_plugin.groups.core.hvpa.needs import (
+    ContainerNeed,
+    planned_replicas,
+    remembered,
+    replica_bounds,
+    total_needs,
+    unknown_needs,
+)
+from scheduler_plugin.groups.core.hvpa.rules import HvpaMode, scaled_limit
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes, waits_for
+from scheduler_plugin.groups.core.hvpa.wishes import (
+    Recommendation,
+    VerticalWishes,
+    at_most_needed,
+    replica_wish,
+    vertical_wishes,
+    with_waiting,
+    within_policy,
+)
 from scheduler_plugin.groups.core.workload import (
     Recommendations,
+    ReplicaBounds,
     Rule,
     SizedContainer,
     Workload,
     WorkloadDecision,
     amount,
 )
+
+WHY: Final = "effective intervals"
+SIZES_FIRST: Final = "sizes grow first"
+NOT_READY: Final = "until all replicas are ready"
+IMPOSSIBLE: Final = "no pod can have more"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingPlan:
+    """This many replicas for these needs. While any need is ``unknown``, no replica is taken away."""
+
+    replicas: int
+    needs: tuple[ContainerNeed, ...]
+    unknown: tuple[str, ...] = ()
+
+
+def planned(spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes) -> ScalingPlan:
+    """The fewest replicas that can be large enough for the total need, at least as many as an HPA insists on."""
+    needs = total_needs(spec, workload, recommendations, memory)
+    bounds, now = replica_bounds(spec, workload, recommendations, needs), workload.replicas
+
+    def most(need: ContainerNeed, replicas: int) -> Amount | None:
+        return _most(spec, memory, need, replicas)
+
+    def fewest(least: int) -> int:
+        within = ReplicaBounds(max(least, bounds.min), bounds.max)
+        return planned_replicas(needs, most, spec.effective.overlap, now, within)
+
+    # Sizes grow before replicas go, so a large step would order a multiple of the need meanwhile. Each step takes at
+    # most half of the replicas, and orders no more than twice what is surely needed.
+    replicas, step = fewest(0), fewest(max((_fewest_in_one_step(need, now) for need in needs), default=-(-now // 2)))
+    replicas = step if replicas < step < now else replicas
+    return ScalingPlan(replicas, needs, unknown_needs(spec, workload, needs))
+
+
+def _fewest_in_one_step(need: ContainerNeed, now: int) -> int:
+    """The fewest replicas of whose size ``now`` replicas are no more than twice what is surely needed."""
+    if need.total <= 0:
+        return -(-now // 2)
+    sure = need.total if need.sure is None else max(1, need.sure)
+    return min(max(1, now - 1), -(-now * need.total // (2 * sure)))
+
+
+def _most(spec: HvpaSpec, memory: ScalingTimes, need: ContainerNeed, replicas: int) -> Amount | None:
+    """The most that each of ``replicas`` replicas may have, and that pods can have."""
+    interval = spec.effective.most(replicas)[need.resource]
+    possible = memory.pods.most(need.container, need.resource)
+    if replicas >= spec.replicas.max:  # the last replicas may have all that is allowed (S1.6)
+        interval = possible = None
+    bounds = [spec.policy(need.container).bounds.most[need.resource], interval]
+    caps = [bound.value for bound in bounds if bound is not None] + ([] if possible is None else [possible])
+    return amount(need.resource, min(caps)) if caps else None
+
+
+def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRecommendation]:
+    """The part of the plan that is written now."""
+    current = workload.replicas
+    count = at_most_needed(gates.memory, Recommendation(current, plan.replicas, plan.replicas))
+    planned_count = count.value
+    if current == planned_count:
+        return _sizes(gates, workload, plan.needs, planned_count, shrinks=True)
+    answer = gated(gates, count, WHY)
+    if answer.rule:
+        # A gate holds the new count back, so the sizes are those for the present replicas.
+        return [answer, *_sizes(gates, workload, plan.needs, current, shrinks=True)]
+    if planned_count > current:
+        # Scaling out never shrinks sizes in the same step; they shrink when the new replicas are ready.
+        return [answer, *_sizes(gates, workload, plan.needs, planned_count, shrinks=False)]
+    # Before scaling in, sizes grow to the whole need of fewer replicas, not only to the part that is sure.
+    needs = [replace(need, grown=None) for need in plan.needs]
+    sizes = _grown_first(_sizes(gates, workload, needs, planned_count, shrinks=True))
+    if any(answer.wish.grows for answer in sizes):
+        return [GatedRecommendation(count, WHY, Rule.POLICY, SIZES_FIRST), *sizes]
+    return [answer, *sizes]
+
+
+def _grown_first(sizes: Sequence[GatedRecommendation]) -> list[GatedRecommendation]:
+    return [
+        # Small changes count here: fewer replicas must carry the whole load.
+        GatedRecommendation(answer.wish, WHY) if answer.wish.grows and answer.rule is Rule.MIN_CHANGE else answer
+        for answer in sizes
+    ]
+
+
+def _sizes(
+    gates: Gates, workload: Workload, needs: Sequence[ContainerNeed], replicas: int, *, shrinks: bool
+) -> list[GatedRecommendation]:
+    """Each need's size at this many replicas. A size shrinks only as far as the ready replicas can carry the load."""
+    answers = []
+    for container, need in (
+        (sized, need) for sized in workload.containers for need in needs if need.container == sized.name
+    ):
+        wish = _size(gates, container, need, replicas)
+        most = gates.memory.pods.most(container.name, need.resource)
+        if most is not None and most < wish.now:
+            # What pods cannot have is taken back at once, without gates: they never had it. New replicas take its
+            # place, so sizes start from what pods have.
+            possible = wish if shrinks else _size(gates, container, need, replicas, most)
+            if max(possible.wanted, most) < wish.now:
+                answers.append(GatedRecommendation(wish.at(max(possible.wanted, most)), IMPOSSIBLE))
+                continue
+        if not wish.grows and wish.wanted != wish.now:
+            # Replicas that are not ready carry no load yet.
+            serving = max(1, min(workload.ready, replicas))
+            least = _size(gates, container, need, serving).wanted if shrinks else wish.now
+            wish = wish.at(min(wish.now, max(wish.wanted, least)))
+        if wish.value != wish.now:
+            answers.append(gated(gates, at_most_needed(gates.memory, wish), WHY))
+        elif wish.wanted != wish.now:
+            answers.append(GatedRecommendation(wish, WHY, Rule.POLICY, NOT_READY))
+    return answers
+
+
+def _size(
+    gates: Gates, container: SizedContainer, need: ContainerNeed, replicas: int, has: int | None = None
+) -> Recommendation:
+    """From the present size, or the one that a pod ``has``, to what the need surely takes or may take, whichever is
+    nearer.
+    """
+    spec, size = gates.spec, container.sizes[need.resource]
+    most = _most(spec, gates.memory, need, replicas)
+
+    def bounded(value: int) -> int:
+        # Applied last, so the policy's bounds win.
+        capped = value if most is None else min(value, most.value)
+        return within_policy(spec.policy(container.name), container, need.resource, capped)
+
+    now = 0 if size is None else size.value
+    # A size between the sure need and the possible need stays.
+    value = min(max(now if has is None else has, bounded(need.grows_to(replicas))), bounded(need.each(replicas)))
+    return Recommendation(None if size is None else now, value, value, container.name, need.resource)
+
 
 SCALED_TO_ZERO = "scaled to zero replicas: left alone until it has one"
 
@@ -35,7 +183,9 @@ def decide(
     # At zero replicas a recommendation means nothing, and people decide when to scale up from zero.
     if workload.replicas <= 0:
         return WorkloadDecision(explanation=(SCALED_TO_ZERO,)), memory
-    recommendations = _said(recommendations)
+    # A new HPA has `desiredReplicas: 0` until its first look.
+    if recommendations.horizontal is not None and recommendations.horizontal.desired <= 0:
+        recommendations = replace(recommendations, horizontal=None)
     gates = Gates(spec, memory, now, frozenset(kill.container for kill in workload.out_of_memory))
     vertical = vertical_wishes(spec, workload, recommendations)
     if spec.mode is HvpaMode.EFFECTIVE_INTERVALS:
@@ -60,13 +210,6 @@ def _waiting(spec: HvpaSpec, answers: Sequence[GatedRecommendation]) -> list[Rec
     return [wish for wish in waits if wish.value < wish.now]
 
 
-def _said(recommendations: Recommendations) -> Recommendations:
-    """An HPA that desires no replicas has not looked yet."""
-    horizontal = recommendations.horizontal
-    # A new HPA has `desiredReplicas: 0` until its first look.
-    return replace(recommendations, horizontal=horizontal if horizontal and horizontal.desired > 0 else None)
-
-
 def _explained(plan: ScalingPlan) -> tuple[str, ...]:
     lines = (
         f"{need.container}/{need.resource}: needs {amount(need.resource, need.each(plan.replicas))}"
@@ -89,13 +232,12 @@ def _decision(
     return WorkloadDecision(
         replicas=next((wish.value for wish in wishes if wish.resource is None), None),
         containers=_containers(spec, workload, wishes),
-        kept=(*withheld, *(wish.kept(Rule.BOUNDS, _bound(wish)) for wish in vertical.at_bounds)),
+        kept=(*withheld, *(wish.kept(Rule.BOUNDS, _AT_BOUND[wish.grows]) for wish in vertical.at_bounds)),
         explanation=(*needs, *changes),
     )
 
 
-def _bound(wish: Recommendation) -> str:
-    return "at maxAllowed" if wish.grows else "at minAllowed"
+_AT_BOUND: Final = {True: "at maxAllowed", False: "at minAllowed"}
 
 
 def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendation]) -> tuple[SizedContainer, ...]:

@@ -157,32 +157,23 @@ def recommended(
 
     While a metric is missing, the others may add replicas but take none away.
     """
-    results = [
-        (metric, _of_metric(current, uses(metric.resource), metric, rules.tolerance)) for metric in rules.metrics
-    ]
-    measured = [(metric, outcome) for metric, outcome in results if outcome is not None]
+    counts = [_of_metric(current, uses(metric.resource), metric, rules.tolerance) for metric in rules.metrics]
+    measured = [count for count in counts if count is not None]
     if not measured:
         return None, memory
-    most = max(count for _, (count, _) in measured)
+    most = max(measured)
     # The missing metric might need the present replicas.
-    most = most if len(measured) == len(results) else max(current, most)
+    most = most if len(measured) == len(counts) else max(current, most)
     desired, remembered = memory.stabilized(rules.replicas.clamp(most), current, now, rules.window)
-    ratios = tuple((metric.resource, ratio) for metric, (_, ratio) in measured if ratio is not None)
     bounds = rules.replicas
-    return (
-        HorizontalRecommendation(bounds.clamp(desired), bounds.min, bounds.max, most > bounds.max, ratios),
-        remembered,
-    )
+    return HorizontalRecommendation(bounds.clamp(desired), bounds.min, bounds.max, most > bounds.max), remembered
 
 
-def _of_metric(
-    current: int, replicas: Sequence[ReplicaUse], metric: MetricTarget, tolerance: float
-) -> tuple[int, float | None] | None:
-    """Desired replicas, and for a utilization its ratio to the target."""
+def _of_metric(current: int, replicas: Sequence[ReplicaUse], metric: MetricTarget, tolerance: float) -> int | None:
+    """Desired replicas; None if nothing was measured."""
     if metric.average_value:
-        count = average_value_replicas(current, replicas, metric.average_value, tolerance)
-        return None if count is None else (count, None)
+        return average_value_replicas(current, replicas, metric.average_value, tolerance)
     if not metric.utilization:
         return None
     result = utilization_replicas(current, replicas, metric.utilization, tolerance)
-    return None if result is None else (result[0], result[1] / metric.utilization)
+    return None if result is None else result[0]

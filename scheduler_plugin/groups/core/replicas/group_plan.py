@@ -3,17 +3,26 @@
 - Replicas are made under the lowest free numbers, once the primary has an address to stream from.
 - First to leave: those that follow another address than the primary's, then those that do not serve, then those with
   the fewest sessions, then the newest. One that drains counts as gone, and returns before another one is made.
+
+How a replica leaves: marked, out of the read endpoint, empty of clients, deleted.
+
+    stays ── marked ──► drains ── no session, or grace and its transactions over ──► is deleted
+      ▲                   │
+      └── wanted again ───┘
+
+The mark is an annotation of the VM, so a controller that starts again goes on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import count, islice
+from typing import Final
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.replicas.draining import drain
 from scheduler_plugin.groups.core.replicas.members import (
+    DatabaseState,
     GroupSpec,
     Member,
     Role,
@@ -21,7 +30,98 @@ from scheduler_plugin.groups.core.replicas.members import (
     primary_of,
     replicas_of,
 )
-from scheduler_plugin.groups.core.replicas.serving import hindrances
+
+SETTLE: Final = Seconds(5.0)
+"""How long clients may still come that looked up the endpoint before it changed."""
+
+_LOOK: Final = Seconds(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Progress of a replica's drain. ``look_again`` is when that may have changed, None once it is ``done``."""
+
+    done: bool
+    because: str
+    look_again: Seconds | None = None
+
+
+def drain(member: Member, age: Seconds, spec: GroupSpec) -> Drain:
+    """Decide if a replica that has been draining for ``age`` may be deleted now."""
+    # A database that does not run has no clients to wait for.
+    if not member.available:
+        return Drain(True, "its database does not run: it has no clients")
+    # Clients are still sent to it, so its sessions would never end.
+    if member.listed:
+        return _waits("the read endpoint still lists it")
+    if age >= spec.drain_timeout:
+        return Drain(True, f"it has been draining for {spec.drain_timeout:g} s")
+    if age < SETTLE:
+        return _waits("clients may still have its address")
+    if member.database is None:
+        return _waits("its database cannot be asked for its sessions")
+    return _asked(member.database, age, spec)
+
+
+def _asked(database: DatabaseState, age: Seconds, spec: GroupSpec) -> Drain:
+    if not database.sessions:
+        return Drain(True, "it has no session left")
+    if age < spec.grace:
+        return _waits(f"{database.sessions} sessions, {age:.0f} s of {spec.grace:g} s")
+    oldest = database.oldest_transaction
+    # It began before the grace period was over, so it has until the time-out.
+    if oldest is not None and oldest >= age - spec.grace:
+        return _waits("a transaction that began within the grace period is not over")
+    return Drain(True, f"the grace period of {spec.grace:g} s is over and no transaction of it is open")
+
+
+def _waits(because: str) -> Drain:
+    return Drain(False, because, _LOOK)
+
+
+SILENCE: Final = Seconds(30.0)
+"""How long a replica that serves may leave questions unanswered: its agent may just be starting again."""
+
+_LEEWAY: Final = 2.0
+_UNSAID: Final = "its agent has not said how its database is"
+
+
+def hindrances(replicas: Collection[Member], primary: Member | None, spec: GroupSpec) -> dict[str, str]:
+    """The reason why the read endpoint leaves out each replica, by name; empty for those it lists."""
+    reasons = {replica.name: hindrance(replica, primary, spec) for replica in replicas}
+    silent = [replica for replica in replicas if not reasons[replica.name] and (replica.silent or 0.0) >= SILENCE]
+    # If all of them are silent, they stay: stale reads are better than none at all.
+    if len(silent) == sum(not why for why in reasons.values()):
+        return reasons
+    return reasons | {replica.name: _UNSAID for replica in silent}
+
+
+def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
+    """The reason why the read endpoint leaves out the replica, by itself; empty if it does not."""
+    if member.leaving or member.draining is not None:
+        return "it leaves the group"
+    if not member.available:
+        return "its database does not accept connections yet"
+    if not member.address:
+        return "it has no address yet"
+    if member.database is None:
+        # One that served and cannot be asked stays here; `hindrances` judges how long it is silent.
+        return "" if member.listed else _UNSAID
+    if not member.database.is_standby:
+        return "its database is not a standby"
+    return _behind(member, member.database, primary, spec)
+
+
+def _behind(member: Member, database: DatabaseState, primary: Member | None, spec: GroupSpec) -> str:
+    if not database.streaming:
+        writable = primary is not None and primary.available
+        # While the primary is away nothing is written, so a replica that served is not behind.
+        return "" if member.listed and not writable else "it does not stream from the primary"
+    # Twice the bound for one that serves: a bound that is just reached must not make clients reconnect.
+    bound = Seconds(spec.max_lag * (_LEEWAY if member.listed else 1.0))
+    if database.lag is None:
+        return "" if member.listed else "it is not known how far it is behind"
+    return "" if database.lag <= bound else f"it is {database.lag:.0f} s behind, at most {bound:g} s are allowed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +160,10 @@ class GroupPlan:
     fault: str = ""
     look_again: Seconds | None = None
 
+    def drains(self, member: Member) -> bool:
+        """Return True if the member is about to leave, or begins to now."""
+        return member.draining is not None or any(going.member.name == member.name for going in self.drain)
+
 
 def plan_group(
     spec: GroupSpec, members: Sequence[Member], had_primary: bool, taken: Set[str] = frozenset()
@@ -97,7 +201,7 @@ def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, t
         *(
             Reasoned(replica, "the primary has another address now")
             for replica in present
-            if _turns_stale(replica, primary)
+            if replica.draining is None and is_stale(replica, primary)
         ),
         *(Reasoned(replica, surplus) for replica in leaving_order(staying, primary, spec)[: max(0, -missing)]),
     ]
@@ -138,10 +242,6 @@ def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None
 def is_stale(member: Member, primary: Member) -> bool:
     """Return True if a replica follows an address other than the primary's."""
     return bool(primary.address) and member.source != primary.address
-
-
-def _turns_stale(member: Member, primary: Member) -> bool:
-    return member.draining is None and is_stale(member, primary)
 
 
 def leaving_order(staying: Iterable[Member], primary: Member, spec: GroupSpec) -> list[Member]:

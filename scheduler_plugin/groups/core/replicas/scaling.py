@@ -7,19 +7,76 @@
   known, or no replica serves, nothing changes; nor does a group that people scaled to zero.
 - Growing waits for ``up_delay`` after the last growth (S1.8); the window keeps a moment of load from adding replicas.
   Shrinking waits until fewer have been enough for all of ``down_delay``, and for as long after any scaling.
+- An agent counts the CPU seconds that it saw its guest use. The difference of two counts is exact, however often one
+  looks. A restart of an agent, or of this program, starts its window over: a decision waits for one window.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil
 from typing import Final
 
-from protocol.units import MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa.effective import DEFAULT_OVERLAP, ContainerNeed, planned_replicas
+from protocol.units import Instant, MilliCpu, Seconds
+from scheduler_plugin.groups.core.hvpa.needs import ContainerNeed, planned_replicas
+from scheduler_plugin.groups.core.hvpa.spec import DEFAULT_OVERLAP
 from scheduler_plugin.groups.core.replicas.members import Member
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule
+
+_SEEN: Final = 0.5
+"""The share of a window that an agent must have seen of its guest for its mean to count."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCpuCount:
+    """The agent's counters since it started: seconds of CPU used, within ``seen`` seconds."""
+
+    used: Seconds
+    seen: Seconds
+
+    def follows(self, before: AgentCpuCount) -> bool:
+        """Return True if it can be a later count of the same agent."""
+        return self.used >= before.used and self.seen >= before.seen
+
+
+@dataclass(frozen=True, slots=True)
+class LoadWindow:
+    """The counts of one replica over the last ``span`` seconds and the one before them, oldest first."""
+
+    span: Seconds
+    counts: tuple[tuple[Instant, AgentCpuCount], ...] = ()
+
+    def after(self, count: AgentCpuCount | None, now: Instant) -> LoadWindow:
+        """The window at ``now``, when the agent said ``count``; None if it said nothing."""
+        if count is None:
+            return self
+        # A gap of more than a window, or a count that fell because the agent was restarted, starts it over.
+        if self.counts and (now - self.counts[-1][0] > self.span or not count.follows(self.counts[-1][1])):
+            return replace(self, counts=((now, count),))
+        counts = (*self.counts, (now, count))
+        # Of the counts that cover the window only the last one stays.
+        covering = [later for _, later in pairwise(counts) if _covers(later, now, self.span)]
+        return replace(self, counts=counts[len(covering) :])
+
+    def mean(self, now: Instant) -> float | None:
+        """The mean number of CPUs that were busy (>= 0); None if it is not known."""
+        # A count that is too old does not show the load now.
+        if not self.counts or now - self.counts[-1][0] > self.span:
+            return None
+        (began, first), (ended, last) = self.counts[0], self.counts[-1]
+        observed = last.seen - first.seen
+        # An agent that saw its guest for only a small part of that time proves nothing.
+        if ended - began < self.span or observed < _SEEN * (ended - began):
+            return None
+        return (last.used - first.used) / observed
+
+
+def _covers(count: tuple[Instant, AgentCpuCount], now: Instant, span: Seconds) -> bool:
+    """Return True if the window can begin with that count, so that no earlier one is needed."""
+    return now - count[0] >= span
+
 
 SCALED_TO_ZERO: Final = "scaled to zero replicas: left alone"
 

@@ -6,26 +6,34 @@ was gathered, for each resource by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Final
 
-from scheduler_plugin.groups.core.tortoise import horizontal, kills, vertical
-from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler
-from scheduler_plugin.groups.core.tortoise.container_size import Numbers
+from scheduler_plugin.groups.core.tortoise import horizontal, vertical
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Scaling, effective
+from scheduler_plugin.groups.core.tortoise.autoscaler import horizontal as horizontal_places
 from scheduler_plugin.groups.core.tortoise.phases import (
     Circumstances,
     Phase,
     TortoiseMode,
     is_missing,
+    is_within,
     next_phase,
     resource_phases,
 )
-from scheduler_plugin.groups.core.tortoise.scaling_policy import effective
-from scheduler_plugin.groups.core.tortoise.scaling_policy import horizontal as horizontal_places
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
-from scheduler_plugin.groups.core.tortoise.vertical import Resize, Sizing
-from scheduler_plugin.groups.core.workload import Rule, SizedContainer, WithheldChange, Workload, WorkloadDecision
+from scheduler_plugin.groups.core.tortoise.vertical import Numbers, Resize, bounds_of
+from scheduler_plugin.groups.core.workload import (
+    OutOfMemory,
+    Rule,
+    SizeBounds,
+    SizedContainer,
+    WithheldChange,
+    Workload,
+    WorkloadDecision,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +65,8 @@ def decide(
     autoscaler, proposed, memory = _numbered(wanted, spec, workload, memory, now)
     changes, memory = _sized(spec, workload, wanted, memory, now)
     containers, withheld, after = vertical.written(changes, memory, now)
-    because = (_because(change) for change in changes if change.sized.size != change.request.value)
-    explanation = (*_unheard(spec, memory), f"{_phase(memory)}{_range(proposed)}", *because)
-    unanswered = tuple(kills.unanswered(spec, workload, memory, now))
+    explanation = tuple(_explained(spec, memory, proposed, changes))
+    unanswered = tuple(_unanswered(spec, workload, memory, now))
     if spec.mode is TortoiseMode.OFF:
         dry = WorkloadDecision(kept=tuple(_dry(changes, seen.autoscaler, autoscaler)), explanation=explanation)
         # Off returns the HPA as it was seen, so that nothing differs and nothing is written.
@@ -81,7 +88,7 @@ def _learned(
     memory = replace(memory, policies=policies, resources=resources).with_blindness(seen.metrics_missing_since, now)
     missing_since = memory.blind_since or seen.metrics_missing_since
     missing = is_missing(missing_since, configuration.emergency_mode_grace_period, now)
-    killed = kills.is_emergency(spec, workload, memory, now)
+    killed = _is_emergency(spec, workload, memory, now)
     circumstances = Circumstances(
         spec.mode, bool(horizontal_places(policies)), seen.vertical is not None, missing, killed
     )
@@ -101,12 +108,9 @@ def _serve(workload: Workload) -> bool:
     return workload.ready * 2 >= workload.replicas
 
 
-Numbered = tuple[Autoscaler | None, Autoscaler | None, TortoiseMemory]
-
-
 def _numbered(
     wanted: Autoscaler | None, spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime
-) -> Numbered:
+) -> tuple[Autoscaler | None, Autoscaler | None, TortoiseMemory]:
     """The HPA to write, the one that would be right without waiting, and what is to be remembered."""
     # Until enough data is gathered, the HPA keeps its numbers.
     if wanted is None or not horizontal.is_ready(memory):
@@ -130,7 +134,7 @@ def _sized(
     )
     places = horizontal_places(memory.policies)
     targets = {place: None if autoscaler is None else autoscaler.target(*place) for place in places}
-    return list(vertical.resizes(spec, workload, memory, Sizing.of(configuration, numbers, targets))), memory
+    return list(vertical.resizes(spec, workload, memory, numbers, targets)), memory
 
 
 def _sizes(changes: Iterable[Resize]) -> tuple[SizedContainer, ...]:
@@ -163,19 +167,71 @@ def _unheard(spec: Spec, memory: TortoiseMemory) -> Iterable[str]:
         yield f"updateMode Emergency has no effect: {why}"
 
 
-def _phase(memory: TortoiseMemory) -> str:
-    phrases = {
-        Phase.INITIALIZING: "waiting for the first recommendation",
-        Phase.GATHERING_DATA: "gathering data before anything is scaled",
-        Phase.EMERGENCY: "an emergency: as many replicas as ever, and nothing shrinks",
-        Phase.BACK_TO_NORMAL: "on the way back from an emergency, step by step",
-    }
-    return phrases.get(memory.phase or Phase.INITIALIZING, "working")
+_PHRASES: Final = {
+    Phase.INITIALIZING: "waiting for the first recommendation",
+    Phase.GATHERING_DATA: "gathering data before anything is scaled",
+    Phase.EMERGENCY: "an emergency: as many replicas as ever, and nothing shrinks",
+    Phase.BACK_TO_NORMAL: "on the way back from an emergency, step by step",
+}
 
 
-def _range(proposed: Autoscaler | None) -> str:
-    return "" if proposed is None else f"; between {proposed.min} and {proposed.max} replicas"
+def _explained(
+    spec: Spec, memory: TortoiseMemory, proposed: Autoscaler | None, changes: Iterable[Resize]
+) -> Iterator[str]:
+    yield from _unheard(spec, memory)
+    bounds = "" if proposed is None else f"; between {proposed.min} and {proposed.max} replicas"
+    yield f"{_PHRASES.get(memory.phase or Phase.INITIALIZING, 'working')}{bounds}"
+    for change in changes:
+        if change.sized.size != change.request.value:
+            size = type(change.request)(change.sized.size)
+            yield f"{'/'.join(change.place)} from {change.request} to {size}: {change.sized.because}"
 
 
-def _because(each: Resize) -> str:
-    return f"{'/'.join(each.place)} from {each.request} to {type(each.request)(each.sized.size)}: {each.sized.because}"
+def _is_emergency(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> bool:
+    """Return True if a recent kill is one that replicas or a size can answer."""
+    return any(
+        # If the memory may grow, more replicas take the load until it has. Many pods at once mean that the load is too
+        # much for all of them; a leak in one pod of twenty is only reported.
+        not _why_kept(spec, workload, memory, kill) or _are_many(_pods(spec, kill, now), workload.replicas)
+        for kill in _recent(spec, workload, now)
+    )
+
+
+def _unanswered(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> Iterator[str]:
+    """A sentence for each container that was killed recently and whose memory does not grow."""
+    for kill in _recent(spec, workload, now):
+        if why := _why_kept(spec, workload, memory, kill):
+            pods = f"{_pods(spec, kill, now)} of {workload.replicas} pods"
+            yield f"{kill.container} ran out of memory in {pods}, last at {kill.at:%H:%M:%S} UTC: {why}"
+
+
+def _recent(spec: Spec, workload: Workload, now: datetime) -> Iterator[OutOfMemory]:
+    grace = spec.configuration.emergency_mode_grace_period
+    return (kill for kill in workload.out_of_memory if is_within(kill.at, grace, now))
+
+
+def _pods(spec: Spec, kill: OutOfMemory, now: datetime) -> int:
+    return kill.pods_since(now - spec.configuration.emergency_mode_grace_period)
+
+
+def _are_many(pods: int, replicas: int) -> bool:
+    """Return True if this many pods are more than a third of all, and more than one unless there is only one.
+
+    >>> [_are_many(pods, 20) for pods in (1, 6, 7)], _are_many(1, 1), _are_many(1, 2)
+    ([False, False, True], True, False)
+    """
+    return pods * 3 > replicas and (pods > 1 or replicas <= 1)
+
+
+def _why_kept(spec: Spec, workload: Workload, memory: TortoiseMemory, kill: OutOfMemory) -> str:
+    """Reason why the memory of that container does not grow; empty if it may."""
+    container = workload.container(kill.container)
+    size = None if container is None else container.sizes.memory
+    if size is None:
+        return "it has neither request nor limit for memory"
+    if memory.policies.get((kill.container, "memory"), Scaling.OFF) is Scaling.OFF:
+        return "autoscalingPolicy does not scale its memory"
+    if not memory.works((kill.container, "memory")):
+        return "data is still gathered on its memory"
+    _, most = bounds_of(spec.sizes.get(kill.container, SizeBounds()), spec.configuration.sizes, "memory")
+    return f"its memory is at its maximum, {size}" if size.value >= most else ""

@@ -18,8 +18,7 @@ from protocol.units import Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.groups.core.tortoise.configuration import FLOOR_LEAD, FLOOR_LIFE, FLOOR_SHARE, SLOT_DECAY
 from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.slot_memory import SlotMemory
-from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
+from scheduler_plugin.groups.core.tortoise.slots import SlotLayout, SlotMemory
 
 
 @dataclass(frozen=True, slots=True)

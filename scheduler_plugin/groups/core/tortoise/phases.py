@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Policies, Scaling
+from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Policies, Scaling
 
 
 class TortoiseMode(StrEnum):

@@ -1,17 +1,34 @@
-"""What the containers should request, and what of that is written now (S3.4, S3.5)."""
+"""How large containers should be, also if replicas scale horizontally, and what of that is written now (S3.4, S3.5).
+
+Rules that hold here:
+
+- Vertical: the recommendation and a buffer. A change may restart pods, so growth goes further than needed, and only a
+  large gap is worth shrinking.
+- Horizontal: sizes change if the replica count should not. Too many replicas grow, the fewest shrink, and a container
+  that stays far below its target because others drive the count shrinks until it fits the target.
+- A size ends within the bounds, and one step down keeps ``max_allowed_scaling_down_ratio`` of the present size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from fractions import Fraction
+from typing import Final
 
 from protocol.units import Amount
-from scheduler_plugin.groups.core.hvpa.limits import scaled_limit
-from scheduler_plugin.groups.core.tortoise.configuration import DOWN_INTERVAL, GROWTH_INTERVAL, Configuration
-from scheduler_plugin.groups.core.tortoise.container_size import Numbers, Ratios, Sized, SizeFacts, container_size
+from scheduler_plugin.groups.core.hvpa.rules import scaled_limit
+from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Scaling, horizontal
+from scheduler_plugin.groups.core.tortoise.configuration import (
+    CLOSE,
+    DOWN_INTERVAL,
+    GROWTH,
+    GROWTH_INTERVAL,
+    UNDER_USED,
+    Configuration,
+)
 from scheduler_plugin.groups.core.tortoise.phases import Phase, has_passed
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling, horizontal
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMemory
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
@@ -22,6 +39,125 @@ from scheduler_plugin.groups.core.workload import (
     WithheldChange,
     Workload,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The number of replicas, and the numbers that are too few and too many.
+
+    ``least`` is the HPA's minimum (None without an HPA). ``grows``: there have been too many for long enough.
+    """
+
+    replicas: int
+    least: int | None
+    minimum_min: int
+    preferred_max: int
+    grows: bool = False
+
+    @property
+    def are_close_to_too_many(self) -> bool:
+        """True if smaller containers might bring them beyond ``preferred_max``."""
+        return int(self.preferred_max * CLOSE) < self.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class SizeFacts:
+    """One resource of one container; amounts in its smallest unit, all above zero but ``least``.
+
+    ``recommended`` is the greatest recent recommendation, ``target`` the HPA's utilisation in percent (None if it
+    has none), ``several`` whether more than one resource scales horizontally. ``most`` wins over ``least``.
+    """
+
+    request: int
+    recommended: int
+    least: int
+    most: int
+    target: int | None = None
+    several: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A size, what it would be without bounds, and why."""
+
+    size: int
+    wanted: int
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """``buffer`` (>= 0) on vertical sizes, and the least share of a size (0..1) that one step down keeps."""
+
+    buffer: Fraction
+    down: Fraction
+
+
+def container_size(policy: Scaling, facts: SizeFacts, numbers: Numbers, ratios: Ratios) -> Sized:
+    """The request that the container should have."""
+    if policy is Scaling.OFF:
+        return Sized(facts.request, facts.request, "its policy is Off")
+    if policy is Scaling.VERTICAL:
+        wanted, because = _vertical(facts, ratios.buffer)
+    else:
+        results = (rule(facts, numbers) for rule in _HORIZONTAL)
+        usual = (facts.request, "the number of replicas follows the need")
+        wanted, because = next((result for result in results if result is not None), usual)
+    return Sized(_bounded(wanted, facts, ratios.down), wanted, because)
+
+
+def _vertical(facts: SizeFacts, buffer: Fraction) -> tuple[int, str]:
+    ideal = int(facts.recommended * (1 + buffer))
+    if ideal > facts.request:
+        # The buffer twice: one large step instead of several, because each change may restart pods.
+        return int(facts.recommended * (1 + buffer) * (1 + buffer)), "the recommendation is above the request"
+    # The buffer on both sides: only a large gap is worth a change that may restart pods.
+    if facts.request / (1 + buffer) * (1 - buffer) > facts.recommended * (1 + buffer):
+        return ideal, "the recommendation is far below the request"
+    return facts.request, "the recommendation is close to the request"
+
+
+Found = tuple[int, str] | None
+
+
+def _too_many(facts: SizeFacts, numbers: Numbers) -> Found:
+    if numbers.grows:
+        return int(facts.request * GROWTH), "there are as many replicas as preferred, so containers grow instead"
+    if numbers.are_close_to_too_many:
+        return facts.request, "smaller containers might need more replicas than preferred"
+    return None
+
+
+def _fewest(facts: SizeFacts, numbers: Numbers) -> Found:
+    if numbers.replicas > numbers.minimum_min:
+        return None
+    if facts.recommended < facts.request:
+        return facts.recommended, "there are as few replicas as may be, so containers shrink instead"
+    return facts.request, "there are as few replicas as may be, and they use what they request"
+
+
+def _under_used(facts: SizeFacts, numbers: Numbers) -> Found:
+    if numbers.least is not None and numbers.replicas <= numbers.least:
+        return None  # at the HPA's minimum no container drives the number
+    if not facts.several or facts.target is None:
+        return None
+    if facts.recommended * 100 >= UNDER_USED * facts.target * facts.request:
+        return None
+    return (
+        facts.recommended * 100 // facts.target,
+        "other containers drive the number of replicas, and this one uses little",
+    )
+
+
+_HORIZONTAL: Final[tuple[Callable[[SizeFacts, Numbers], Found], ...]] = (_too_many, _fewest, _under_used)
+"""The first rule that applies decides."""
+
+
+def _bounded(wanted: int, facts: SizeFacts, down: Fraction) -> int:
+    # One step down keeps a share of the present size, so that a bad recommendation does little harm.
+    least = max(facts.least, int(facts.request * down))
+    # Applied last, so the upper bound wins.
+    return min(facts.most, max(wanted, least))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +193,15 @@ def watched(
     return True, replace(memory, too_many_since=now)
 
 
-def resizes(spec: Spec, workload: Workload, memory: TortoiseMemory, found: Sizing) -> Iterator[Resize]:
-    """Every resource that may be sized now, in the order of the containers.
+def resizes(
+    spec: Spec, workload: Workload, memory: TortoiseMemory, numbers: Numbers, targets: Mapping[Place, int | None]
+) -> Iterator[Resize]:
+    """Every resource that may be sized now, in the order of the containers; ``targets`` are the HPA's.
 
     In an emergency, and on the way back, that is only memory that ran out.
     """
+    configuration = spec.configuration
+    ratios = Ratios(configuration.buffer_ratio_on_vertical_resource, configuration.max_allowed_scaling_down_ratio)
     killed = {(kill.container, "memory") for kill in workload.out_of_memory}
     is_usual = memory.phase in (Phase.WORKING, Phase.PARTLY_WORKING)
     for container in workload.containers:
@@ -69,13 +209,13 @@ def resizes(spec: Spec, workload: Workload, memory: TortoiseMemory, found: Sizin
         for resource, request in container.sizes:
             place, most = (container.name, resource), recommended[resource]
             if memory.works(place) and request and most is not None and (is_usual or place in killed):
-                facts = _facts(place, request, most, spec, found)
+                facts = _facts(place, request, most, spec, targets)
                 # A container that ran out of memory gets more, even if its memory scales horizontally.
                 policy = Scaling.VERTICAL if place in killed else memory.policies[place]
-                sized = container_size(policy, facts, found.numbers, found.ratios)
+                sized = container_size(policy, facts, numbers, ratios)
                 # In an emergency nothing shrinks.
                 if is_usual or sized.size > request.value:
-                    yield Resize(place, request, sized, _limit(container, place, sized, spec.configuration))
+                    yield Resize(place, request, sized, _limit(container, place, sized, configuration))
 
 
 def _limit(container: SizedContainer, place: Place, sized: Sized, configuration: Configuration) -> int | None:
@@ -90,27 +230,10 @@ def _limit(container: SizedContainer, place: Place, sized: Sized, configuration:
     return max(scaled or 0, least)
 
 
-@dataclass(frozen=True, slots=True)
-class Sizing:
-    """Inputs that size all containers of one workload: the numbers, the HPA's targets, and the ratios."""
-
-    numbers: Numbers
-    targets: dict[Place, int | None]
-    ratios: Ratios
-
-    @classmethod
-    def of(cls, configuration: Configuration, numbers: Numbers, targets: dict[Place, int | None]) -> Sizing:
-        """With the configuration's ratios."""
-        ratios = Ratios(configuration.buffer_ratio_on_vertical_resource, configuration.max_allowed_scaling_down_ratio)
-        return cls(numbers, targets, ratios)
-
-
-def _facts(place: Place, request: Amount, most: Amount, spec: Spec, found: Sizing) -> SizeFacts:
+def _facts(place: Place, request: Amount, most: Amount, spec: Spec, targets: Mapping[Place, int | None]) -> SizeFacts:
     container, resource = place
     least, highest = bounds_of(spec.sizes.get(container, SizeBounds()), spec.configuration.sizes, resource)
-    return SizeFacts(
-        request.value, most.value, least, highest, found.targets.get(place), several=len(found.targets) > 1
-    )
+    return SizeFacts(request.value, most.value, least, highest, targets.get(place), several=len(targets) > 1)
 
 
 def bounds_of(own: SizeBounds, cluster: SizeBounds, resource: Resource) -> tuple[int, int]:

@@ -5,6 +5,7 @@ A field that is missing or null reads as None. Anything of the wrong type raises
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -14,7 +15,7 @@ from protocol.durations import DurationError, parse_duration
 from protocol.field_errors import shown
 from protocol.kubernetes.objects import JsonObject
 from protocol.units import Bytes, MilliCpu, QuantityError, Seconds, parse_quantity
-from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Resource, ResourceList
+from scheduler_plugin.groups.core.workload import Resource, ResourceList
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -128,10 +129,8 @@ class Fields:
 
     def amounts(self, name: str) -> ResourceList:
         """CPU and memory of the object of that name; other resources are left out."""
-        fields, amounts = self.fields(name), NOTHING
-        for resource in RESOURCES:
-            amounts = amounts.with_value(resource, fields.quantity(resource, resource))
-        return amounts
+        fields = self.fields(name)
+        return ResourceList.of(lambda resource: fields.quantity(resource, resource))
 
     def choice(self, name: str, kinds: type[E]) -> E | None:
         """One of the values of ``kinds``, in any case."""
@@ -142,3 +141,23 @@ class Fields:
         if chosen.lower() not in by_lower:
             raise self.error(name, f"one of {', '.join(kinds)}")
         return by_lower[chosen.lower()]
+
+
+T = TypeVar("T")
+
+
+class Parts:
+    """Reads an object part by part and collects what is wrong with each."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def read(self, part: Callable[[], T], otherwise: T) -> T:
+        """Value of ``part``, or ``otherwise`` if it cannot be decoded."""
+        try:
+            return part()
+        except ValueError as error:
+            # Several parts may read the same field and fail in the same way.
+            if str(error) not in self.problems:
+                self.problems.append(str(error))
+            return otherwise

@@ -2,14 +2,13 @@
 
 Rules that hold here:
 
-- Whatever cannot be used raises ``InvalidTortoiseError`` with a sentence for each field that is wrong; nothing is
+- Whatever cannot be used raises ``InvalidSpecError`` with a sentence for each field that is wrong; nothing is
   scaled then.
 - A target that is a VirtualMachine gets a floor (S3.7); it has no HPA and no containers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -20,50 +19,41 @@ from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_KIND, VM_VERSION
 from protocol.units import Bytes, MilliCpu, QuantityError
+from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Policies, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Policies, Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
 from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Resource, ResourceList, SizeBounds
+from scheduler_plugin.groups.objects.hvpa.lenient_fields import Parts
+from scheduler_plugin.groups.objects.targets import InvalidSpecError
 
 MOST_CONTAINERS: Final = 64
 """The most containers that one Tortoise may name: its status has an entry for each."""
 
 MOST_REPLICAS: Final = 10_000
+_NO_TARGET: Final[Json] = {"kind": ""}
 _API_VERSIONS: Final = {VM_KIND: f"{VM_GROUP}/{VM_VERSION}"}
-
-
-class InvalidTortoiseError(ValueError):
-    """A Tortoise that cannot be used; the message has a sentence for each field that is wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Target of a Tortoise."""
-
-    api_version: str
-    kind: str
-    name: str
-
-    @property
-    def is_vm(self) -> bool:
-        """True if it is a single VM."""
-        return self.kind == VM_KIND
 
 
 @dataclass(frozen=True, slots=True)
 class Tortoise:
     """One Tortoise. ``hpa`` is the name of its HPA, its own or the attached one (``spec.autoscaler``).
 
-    ``deletes_all``: its own HPA goes with it. ``behavior`` is that of its own HPA, as the API has it.
+    ``target`` has apiVersion, kind and name. ``deletes_all``: its own HPA goes with it. ``behavior`` is that of its own
+    HPA, as the API has it.
     """
 
     name: ObjectName
     spec: Spec
-    target: Target
+    target: Json
     hpa: str
     deletes_all: bool = False
     behavior: Json = field(default_factory=dict)
+
+    @property
+    def is_vm(self) -> bool:
+        """True if the target is a single VM."""
+        return self.target["kind"] == VM_KIND
 
 
 class _Target(msgspec.Struct, frozen=True, rename="camel"):
@@ -103,21 +93,21 @@ class _Object(msgspec.Struct, frozen=True):
 
 
 def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
-    """Reads the object. Raises ``InvalidTortoiseError``.
+    """Reads the object. Raises ``InvalidSpecError``.
 
     >>> refs = {"scaleTargetRef": {"kind": "Deployment", "name": "shop"}}
     >>> found = {"metadata": {"namespace": "zoo", "name": "lovely"}, "spec": {"targetRefs": refs}}
     >>> tortoise = parse_tortoise(found, Configuration())
-    >>> tortoise.hpa, tortoise.spec.mode, tortoise.target.api_version
+    >>> tortoise.hpa, tortoise.spec.mode, tortoise.target["apiVersion"]
     ('tortoise-hpa-lovely', <TortoiseMode.OFF: 'Off'>, 'apps/v1')
     """
     try:
         manifest = msgspec.convert(found, _Object).spec
     except (ValueError, RecursionError) as error:
-        raise InvalidTortoiseError(field_message(error)) from None
+        raise InvalidSpecError(field_message(error)) from None
     # Read all parts before raising anything, so that people see every problem at once.
-    name, refs, parts = name_of(found), manifest.target_refs, _Parts()
-    target = parts.read(lambda: _target(refs.scale_target_ref), Target("", "", ""))
+    name, refs, parts = name_of(found), manifest.target_refs, Parts()
+    target = parts.read(lambda: _target(refs.scale_target_ref), _NO_TARGET)
     spec = Spec(
         configuration=configuration,
         # An empty mode is Off, as upstream has it.
@@ -131,40 +121,26 @@ def parse_tortoise(found: JsonObject, configuration: Configuration) -> Tortoise:
     )
     deletes = parts.read(lambda: _deletes(manifest.deletion_policy), False)
     if parts.problems:
-        raise InvalidTortoiseError("; ".join(parts.problems))
+        raise InvalidSpecError("; ".join(parts.problems))
     # The name that upstream gives a Tortoise's own HPA, so that an existing one is found.
     hpa = spec.autoscaler or f"tortoise-hpa-{name.name}"
     return Tortoise(name, spec, target, hpa, deletes, manifest.horizontal_pod_autoscaler_behavior or {})
 
 
-T = TypeVar("T")
 C = TypeVar("C", TortoiseMode, Scaling)
 
 
-class _Parts:
-    """Reads part by part and collects every problem."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def read(self, part: Callable[[], T], otherwise: T) -> T:
-        try:
-            return part()
-        except ValueError as error:
-            self.problems.append(str(error))
-            return otherwise
-
-
-def _target(given: _Target) -> Target:
+def _target(given: _Target) -> Json:
     path = "spec.targetRefs.scaleTargetRef"
     if not given.kind or not given.name:
         raise ValueError(f"{path}: expected a kind and a name")
     # `apps/v1` has Deployments, StatefulSets and ReplicaSets.
-    return Target(given.api_version or _API_VERSIONS.get(given.kind, "apps/v1"), given.kind, given.name)
+    version = given.api_version or _API_VERSIONS.get(given.kind, "apps/v1")
+    return {"apiVersion": version, "kind": given.kind, "name": given.name}
 
 
-def _hpa(given: str | None, target: Target) -> str | None:
-    if given and target.is_vm:
+def _hpa(given: str | None, target: Json) -> str | None:
+    if given and target["kind"] == VM_KIND:
         raise ValueError(f"spec.targetRefs.horizontalPodAutoscalerName: expected none, a {VM_KIND} has no replicas")
     return given or None
 

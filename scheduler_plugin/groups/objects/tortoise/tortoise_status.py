@@ -9,24 +9,25 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
+from zoneinfo import ZoneInfo
+
+import msgspec
 
 from protocol.kubernetes.objects import Json, JsonObject, child, items, text
-from protocol.kubernetes.timestamps import parse_timestamp, timestamp
+from protocol.kubernetes.timestamps import parse_moment, timestamp
 from protocol.units import Bytes, MilliCpu, QuantityError
-from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Place, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision
 from scheduler_plugin.groups.core.tortoise.floor import Peaks
 from scheduler_plugin.groups.core.tortoise.phases import Phase, ResourcePhase, ResourceState, TortoiseMode
-from scheduler_plugin.groups.core.tortoise.replica_range import ReplicaMemory
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMemory
+from scheduler_plugin.groups.core.tortoise.slots import WEEKDAYS, Remembered, Slot, SlotLayout, SlotMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ReplicaMemory, TortoiseMemory
 from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, ResourceList, SizedContainer
-from scheduler_plugin.groups.objects.tortoise.slot_entries import read_slots, write_slots
 
 _TIMES: Final = {
     "targetUtilizationsUpdated": "targets_at",
@@ -41,7 +42,7 @@ _TIMES: Final = {
 def read_memory(status: JsonObject, configuration: Configuration) -> TortoiseMemory:
     """The memory in ``status``; that of a new Tortoise if there is none."""
     replicas, layout = child(status, "recommendations", "horizontal"), configuration.layout
-    times = {field: _moment(child(status, "times").get(name)) for name, field in _TIMES.items()}
+    times = {field: parse_moment(child(status, "times").get(name)) for name, field in _TIMES.items()}
     return TortoiseMemory(
         replicas=ReplicaMemory(
             read_slots(items(replicas, "minReplicas"), layout), read_slots(items(replicas, "maxReplicas"), layout)
@@ -95,11 +96,6 @@ def _written(at: datetime) -> str:
     return timestamp(at.timestamp())
 
 
-def _moment(found: object) -> datetime | None:
-    at = parse_timestamp(found)
-    return None if at is None else datetime.fromtimestamp(at, UTC)
-
-
 def _phase(phase: ResourcePhase) -> Json:
     return {"phase": str(phase.state), "lastTransitionTime": _written(phase.since)}
 
@@ -151,7 +147,7 @@ def _policies(status: JsonObject) -> Iterator[tuple[Place, Scaling]]:
 def _resources(status: JsonObject) -> Iterator[tuple[Place, ResourcePhase]]:
     for place, value in _entries(status, "containerResourcePhases", "resourcePhases"):
         entry = value if isinstance(value, dict) else {}
-        state, since = _one_of(ResourceState, entry.get("phase")), _moment(entry.get("lastTransitionTime"))
+        state, since = _one_of(ResourceState, entry.get("phase")), parse_moment(entry.get("lastTransitionTime"))
         if state is not None and since is not None:
             yield place, ResourcePhase(state, since)
 
@@ -166,3 +162,75 @@ def _recommended(status: JsonObject) -> Iterator[tuple[str, ResourceList]]:
             continue
         maxima[name] = maxima.get(name, NOTHING).with_value(resource, amount.value)
     yield from maxima.items()
+
+
+MOST_SLOTS: Final = 168
+"""Every hour of a week."""
+
+_MOST: Final = 2**53
+"""Larger numbers are no longer exact in every reader of JSON."""
+
+
+class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    from_: int = msgspec.field(name="from")
+    to: int
+    timezone: str
+    value: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+    updatedAt: Annotated[datetime, msgspec.Meta(tz=True)]  # noqa: N815 - the name in the API
+    weekday: str | None = None
+
+    @property
+    def slot(self) -> Slot:
+        return Slot(self.from_, self.to, self.weekday)
+
+    @property
+    def at(self) -> datetime:
+        return self.updatedAt.astimezone(UTC)
+
+
+def write_slots(memory: SlotMemory) -> list[Json]:
+    """Encode the known values, in the order of the slots."""
+    zone = memory.layout.zone.key
+    entries = [
+        _Entry(slot.start, slot.end, zone, remembered.value, remembered.at.replace(microsecond=0), slot.weekday)
+        for slot, remembered in memory
+    ]
+    written: list[Json] = msgspec.to_builtins(entries)
+    return written
+
+
+def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemory:
+    """The memory that ``write_slots`` wrote; an empty one in the layout ``otherwise`` if there is none."""
+    # Whatever someone wrote into the status, read at most one week of hours.
+    parsed = _read(list(entries)[:MOST_SLOTS])
+    # The first readable entry defines the layout, so that a memory survives a change of the configuration.
+    layout = next((candidate for entry in parsed if (candidate := _layout(entry)) is not None), otherwise)
+    slots = frozenset(layout.slots())
+    named = [(entry.slot, entry) for entry in parsed if entry.timezone == layout.zone.key]
+    return SlotMemory(layout, {slot: Remembered(entry.value, entry.at) for slot, entry in named if slot in slots})
+
+
+def _read(found: list[JsonObject]) -> list[_Entry]:
+    """The entries that can be read."""
+    try:
+        # All at once is much faster; a bad entry makes it fail.
+        return msgspec.convert(found, list[_Entry])
+    except ValueError:
+        return [entry for raw in found if (entry := _one(raw)) is not None]
+
+
+def _one(found: JsonObject) -> _Entry | None:
+    try:
+        return msgspec.convert(found, _Entry)
+    except ValueError:
+        # Skipped; it is learned again when its slot comes.
+        return None
+
+
+def _layout(entry: _Entry) -> SlotLayout | None:
+    if entry.weekday is not None and entry.weekday not in WEEKDAYS:
+        return None
+    try:
+        return SlotLayout(entry.to - entry.from_, "weekly" if entry.weekday else "daily", ZoneInfo(entry.timezone))
+    except (ValueError, KeyError, OSError):
+        return None

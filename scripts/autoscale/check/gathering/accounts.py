@@ -11,12 +11,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.api import ApiError, ApiRefusedError, ApiUnknownError
+from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, labels_of, name_of, node_of, pod_phase, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 from scripts.autoscale.check.facts import MetricSample
 from scripts.autoscale.check.gathering.looking import looked
-from scripts.autoscale.check.installed_programs import AGENT, PROGRAMS, SCHEDULER, agent_container, is_ready, program_of
+from scripts.autoscale.check.installed_programs import AGENT, PROGRAMS, SCHEDULER, agent_container, program_of
 from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 
 MOST_AGENTS: Final = 100
@@ -74,7 +75,7 @@ async def _told(asked: Awaitable[T], pod: Json, right: str) -> Look[T]:
     look = await looked(asked, right)
     if isinstance(look, Unseen) and look.has_failed:
         # A pod that is not ready is reported on the line of its program; it need not fail here as well.
-        return Unseen(f"pod {name_of(pod).name}: {look.why}", has_failed=is_ready(pod))
+        return Unseen(f"pod {name_of(pod).name}: {look.why}", has_failed=holds(pod, "Ready"))
     return look
 
 

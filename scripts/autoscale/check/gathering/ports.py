@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, child, name_of, text, whole
 from scripts.autoscale.check.facts import CheckFacts, Served, Webhook
 from scripts.autoscale.check.gathering.forwarding import CannotForwardError, ForwardingError, Kubectl
 from scripts.autoscale.check.gathering.tls_looks import reviewed, shown
-from scripts.autoscale.check.installed_programs import PROGRAMS, Program, is_ready, leading_pod
+from scripts.autoscale.check.installed_programs import PROGRAMS, Program, leading_pod
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
 from scripts.autoscale.check.looks import Look, SiteObservations, Unseen, UnseenError
 
@@ -86,7 +87,7 @@ async def _of_pod(kubectl: Kubectl, program: Program, pod: Json, hooks: Sequence
         # A slow way is a failure, but without kubectl or the right to forward the look is skipped.
         return dict.fromkeys(titles.values(), Unseen(str(error), has_failed=error.is_slow))
     except ForwardingError as error:
-        return dict.fromkeys(titles.values(), Unseen(str(error), has_failed=is_ready(pod)))
+        return dict.fromkeys(titles.values(), Unseen(str(error), has_failed=holds(pod, "Ready")))
 
 
 async def _of_hook(kubectl: Kubectl, hook: _Hook) -> Look[Webhook]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, flag, items, name_of, text, texts
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import SCHEDULER_NAME
 from protocol.runtime.followed_file import SettingsError
 from protocol.yaml_text import YamlError, read_yaml
-from scheduler_plugin.ledger.sampled_pods import PERCENT
+from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
 from scheduler_plugin.settings.document import parse_settings
 from scripts.autoscale.check.facts import CheckFacts, MetricSample
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
@@ -202,7 +203,7 @@ def _never_tried(pods: Sequence[Json], now: float) -> list[str]:
         str(name_of(pod))
         for pod in pods
         # The first attempt sets this condition, whatever the outcome.
-        if not any(text(condition, "type") == "PodScheduled" for condition in items(pod, "status", "conditions"))
+        if not condition_of(pod, "PodScheduled")
         and (made := parse_timestamp(text(pod, "metadata", "creationTimestamp"))) is not None
         and now - made > _ENOUGH
         # A pod with scheduling gates is not put into the queue at all.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text
 from scripts.autoscale.check.facts import CheckFacts
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
@@ -36,12 +37,10 @@ def are_ready(facts: CheckFacts) -> CheckResult:
 
 
 def _not_ready(node: Json) -> str:
-    for condition in items(node, "status", "conditions"):
-        if text(condition, "type") == "Ready":
-            return (
-                "" if text(condition, "status") == "True" else text(condition, "message") or "no word from its kubelet"
-            )
-    return "its kubelet has said nothing yet"
+    ready = condition_of(node, "Ready")
+    if not ready:
+        return "its kubelet has said nothing yet"
+    return "" if text(ready, "status") == "True" else text(ready, "message") or "no word from its kubelet"
 
 
 def _for_guests(facts: CheckFacts) -> list[Json]:
@@ -95,11 +94,9 @@ def accelerate(facts: CheckFacts) -> CheckResult:
     """Check that guests run on KVM, as their VMs say; a VM that asks for emulation does not count."""
     acceleration: dict[str, tuple[bool, str]] = {}
     for vm in facts.vms.value:
-        condition = next(
-            (listed for listed in items(vm, "status", "conditions") if text(listed, "type") == "Accelerated"), None
-        )
+        condition = condition_of(vm, "Accelerated")
         # A VM that turns acceleration off asks for emulation, so it says nothing about its node.
-        if condition is None or child(vm, "spec").get("enableAcceleration") is False or not text(vm, "status", "node"):
+        if not condition or child(vm, "spec").get("enableAcceleration") is False or not text(vm, "status", "node"):
             continue
         # One VM stands for its node: they all run on the same /dev/kvm.
         acceleration[text(vm, "status", "node")] = (text(condition, "status") == "True", text(condition, "message"))

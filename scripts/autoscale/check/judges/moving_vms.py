@@ -10,7 +10,7 @@ from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
 from scripts.autoscale.check.facts import CheckFacts
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
-from scripts.autoscale.check.installed_programs import AGENT, pods_of, sidecar_pods
+from scripts.autoscale.check.installed_programs import AGENT, pods_of, sidecar_pods, why_unscheduled
 from scripts.autoscale.check.looks import SiteObservations, UnseenError
 
 LATELY: Final = 60.0
@@ -144,9 +144,7 @@ def are_placed(facts: CheckFacts) -> CheckResult:
             f"-n {name_of(pod).namespace} {name_of(pod).name}", f"pod {name_of(pod)} has no node: {why}", Level.WARNING
         )
         for pod in facts.waiting_pods.value
-        for condition in items(pod, "status", "conditions")
-        if text(condition, "type") == "PodScheduled" and text(condition, "status") == "False"
-        if (why := text(condition, "message") or text(condition, "reason"))
+        if (why := why_unscheduled(pod))
     ]
     return CheckResult("", problems)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
+from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, items, labels_of, name_of, pod_phase, text, whole
 from scripts.autoscale.check.facts import CheckFacts
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
@@ -23,6 +24,7 @@ from scripts.autoscale.check.installed_programs import (
     pods_of,
     program_of,
     sidecar_pods,
+    why_unscheduled,
 )
 from scripts.autoscale.check.looks import Unseen, UnseenError
 
@@ -106,9 +108,8 @@ def _troubles(pod: Json) -> Iterator[str]:
         # A missing image has a line of its own, and the other reasons are normal while a pod starts.
         elif reason and reason not in _PULLS | _NOT_YET:
             yield f"container {text(state, 'name')} cannot start: {_waiting(state)}"
-    for condition in items(pod, "status", "conditions"):
-        if text(condition, "type") == "PodScheduled" and text(condition, "status") == "False":
-            yield f"it has no node: {text(condition, 'message') or text(condition, 'reason')}"
+    if why := why_unscheduled(pod):
+        yield f"it has no node: {why}"
 
 
 def _end(state: Json) -> str:
@@ -128,13 +129,10 @@ def _unfinished(facts: CheckFacts, name: str, workload: Json) -> list[CheckProbl
         if not wanted:
             return [CheckProblem(name, f"{name} is scaled to 0 replicas")]
     # ReplicaFailure: the API server refuses the pods themselves, by quota or admission.
-    why = [
-        text(condition, "message")
-        for condition in items(status, "conditions")
-        if text(condition, "type") == "ReplicaFailure"
-    ]
-    if ready < wanted or why:
-        message = f"{name} has {ready} of {wanted} pods ready" + "".join(f": {reason}" for reason in why)
+    refusal = condition_of(workload, "ReplicaFailure")
+    if ready < wanted or refusal:
+        why = f": {text(refusal, 'message')}" if refusal else ""
+        message = f"{name} has {ready} of {wanted} pods ready{why}"
         return [CheckProblem(name, message), *_failed(facts, name)]
     return []
 

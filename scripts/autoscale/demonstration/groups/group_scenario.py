@@ -23,8 +23,9 @@ from scripts.autoscale.demonstration.groups.group_object import (
 from scripts.autoscale.demonstration.groups.group_report import GroupObservations
 from scripts.autoscale.demonstration.groups.group_watch import GroupWatch
 from scripts.autoscale.demonstration.groups.read_load import ReadLoad
+from scripts.autoscale.demonstration.vm_database import make_password
+from scripts.autoscale.demonstration.waiting import comes
 from scripts.autoscale.demonstration.watcher import Watcher
-from scripts.autoscale.passwords import make_password
 from scripts.autoscale.site import Site, SiteError
 
 _LEAVE: Final = Seconds(60.0)
@@ -38,7 +39,6 @@ _TOGETHER: Final = Seconds(10.0)
 _ROOM: Final = Seconds(240.0)
 _BACK: Final = Seconds(300.0)
 """The window, the delay, a drain and a shrink, with as much again for a busy machine."""
-_LOOK: Final = Seconds(0.1)
 
 
 @dataclass(slots=True)
@@ -150,9 +150,4 @@ class GroupScenario:
             raise SiteError(f"{otherwise} {self._said(at_most)}; see: kubectl describe vmg")
 
     async def _comes(self, holds: Callable[[], bool], at_most: Seconds) -> bool:
-        deadline = self.clock.now() + at_most
-        while not holds():
-            if self.clock.now() >= deadline:
-                return False
-            await self.clock.sleep(_LOOK)
-        return True
+        return await comes(holds, self.clock, at_most)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 
 from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
+from protocol.kubernetes.conditions import condition_of, holds
 from protocol.kubernetes.objects import Json, is_leaving, items, labels_of, name_of, text, whole
 from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.messages import ObjectName
 from protocol.names import LABEL_GROUP
 from protocol.runtime.clock import Clock
 from protocol.units import MilliCpu
-from scripts.autoscale.demonstration.bars import bar
+from scripts.autoscale.demonstration.fleet import bar
 
 _BAR = 24
 
@@ -62,28 +63,18 @@ class GroupWatch:
     @property
     def is_ready(self) -> bool:
         """True if all that is wanted serves."""
-        # The group has at most one condition of a type; without it nothing is ready yet.
-        ready = [
-            condition for condition in items(self.group, "status", "conditions") if text(condition, "type") == "Ready"
-        ]
-        return [text(condition, "status") for condition in ready] == ["True"]
+        return holds(self.group, "Ready")
 
     @property
     def why(self) -> str:
         """The reason for its number of replicas, or why not all serve."""
         scaling = text(self.group, "status", "scaling", "message")
-        return "; ".join(filter(None, (*self._conditions(), scaling)))
+        return "; ".join(filter(None, (text(condition_of(self.group, "Ready"), "message"), scaling)))
 
     def rows(self) -> list[tuple[str, str, str]]:
         """A row for each VM: its name, a bar of its vCPUs, and what it does on which node."""
         states = {text(member, "name"): text(member, "state") for member in items(self.group, "status", "members")}
         return [_row(vm, states.get(name_of(vm).name, "")) for vm in self.vms]
-
-    def _conditions(self) -> list[str]:
-        ready = [
-            condition for condition in items(self.group, "status", "conditions") if text(condition, "type") == "Ready"
-        ]
-        return [text(condition, "message") for condition in ready]
 
     def _changed(self) -> None:
         # A VM that has not booted has no vCPUs yet, and would be drawn as shrunk to nothing.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import httpx2 as httpx
-
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
+from scripts.autoscale.demonstration.loads import order_demand
 from scripts.autoscale.demonstration.pgbench import GRACE, DatabaseServer, Outcome, prepare, run_pgbench, tps_of
-from scripts.autoscale.site import SiteError
 
 _CLIENTS: Final = 6
 _SCALE: Final = 1
@@ -21,6 +19,7 @@ _WAVE: Final = 5
 _DEMAND: Final = 2.6
 _MEMORY: Final = "200Mi"
 _SHARE: Final = Seconds(0.5)
+_GUEST: Final = "a simulated replica"
 
 
 class ReadLoad(Protocol):
@@ -65,6 +64,7 @@ class SimulatedReads:
 
     controls: Callable[[], Awaitable[Sequence[str]]]
     clock: Clock
+    order: Callable[[str, Mapping[str, object] | None, str], Awaitable[None]] = order_demand
 
     async def prepare(self) -> None:
         """Nothing is needed."""
@@ -77,19 +77,10 @@ class SimulatedReads:
         while goes_on() or self.clock.now() < Instant(began + _SHARE):
             serving = await self.controls()
             for control in serving:
-                await self._ask(control, {"cpu": _DEMAND / len(serving), "mem": _MEMORY})
+                await self.order(control, {"cpu": _DEMAND / len(serving), "mem": _MEMORY}, _GUEST)
             loaded.update(serving)
             await self.clock.sleep(_SHARE)
         # Takes the share from every replica that ever had one, or it would never shrink.
         for control in loaded:
-            await self._ask(control, None)
+            await self.order(control, None, _GUEST)
         return Outcome(0, 0, "")
-
-    async def _ask(self, control: str, demand: dict[str, object] | None) -> None:
-        try:
-            # Requests to this machine must not go to a proxy that the environment names.
-            async with httpx.AsyncClient(trust_env=False, timeout=5.0) as http:
-                method = "DELETE" if demand is None else "PUT"
-                (await http.request(method, f"{control}/demand", json=demand)).raise_for_status()
-        except httpx.HTTPError as error:
-            raise SiteError(f"a simulated replica cannot be loaded: {error!r}") from error

@@ -18,11 +18,12 @@ from scripts.autoscale.demonstration.pictures.picture import (
     INK,
     LEAF,
     RED,
-    SHADE,
     SKY,
     NothingToDrawError,
+    frame,
     style,
 )
+from scripts.autoscale.drawing import save
 
 _COLOURS = (INK, LEAF, RED, SKY)
 
@@ -55,14 +56,11 @@ def draw_group(report: GroupReport, path: Path) -> None:
         reads.set_xlabel("seconds since the reads began")
         reads.set_xlim(-BEFORE, until - began)
         for panel in (sizes, serving, reads):
-            panel.axvspan(0, ended - began, color=SHADE, zorder=0, linewidth=0)
-            panel.grid(axis="y", color="#e6e6e6", linewidth=0.6)
-            panel.spines[["top", "right"]].set_visible(False)
+            frame(panel, [(0, ended - began)])
         done = f"{report.transactions:,} reads, {report.failed} failed" if report.transactions else "simulated"
         figure.legend(loc="outside upper right", ncols=4, frameon=False, fontsize=9)
         sizes.set_title(f"A primary and its read replicas: {done}", loc="left", fontsize=11, color=INK)
-        # A date in an SVG would make equal reports differ.
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
+        save(figure, path)
 
 
 def _sizes(panel: Axes, points: Sequence[GroupPoint], began: float, until: float) -> None:

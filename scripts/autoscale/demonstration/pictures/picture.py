@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from protocol.units import Bytes
 from scripts.autoscale.demonstration.report import Report
+from scripts.autoscale.drawing import dress, save
 
 BEFORE, AFTER = 10.0, 8.0
 """This many seconds are shown before the load, and after the last change."""
@@ -26,9 +27,6 @@ def style() -> Iterator[None]:
     with mpl.rc_context(
         {
             "font.size": 10,
-            "svg.fonttype": "none",
-            # With a fixed salt equal reports make equal files: without it matplotlib draws random ids.
-            "svg.hashsalt": "autoscale",
             "axes.edgecolor": "#888888",
             "axes.labelcolor": INK,
             "xtick.color": "#555555",
@@ -67,13 +65,12 @@ def draw(report: Report, path: Path) -> None:
         loads = _loads([(point.seconds - began, point.tps) for point in report.load])
         _transactions(panels[2], loads, report.note)
         for panel in panels:
-            _frame(panel, [(0, ended - began), *((load[0][0], load[-1][0]) for load in loads[1:])])
+            frame(panel, [(0, ended - began), *((load[0][0], load[-1][0]) for load in loads[1:])])
         # The boot before the load would squeeze what matters.
         panels[2].set_xlim(max(times[0], -BEFORE), until - began)
         panels[2].set_xlabel("seconds since the load began")
         _words(panels[0], report, ended - began)
-        # A date in an SVG would make equal reports differ.
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=110)
+        save(figure, path)
 
 
 def _stairs(panel: Axes, times: Sequence[float], sizes: Sequence[float], label: str) -> None:
@@ -108,12 +105,11 @@ def _transactions(panel: Axes, loads: Sequence[Sequence[Point]], note: str) -> N
         panel.text(0.5, 0.5, note or "no transactions", transform=panel.transAxes, ha="center", color="#888888")
 
 
-def _frame(panel: Axes, loads: Sequence[tuple[float, float]]) -> None:
+def frame(panel: Axes, loads: Sequence[tuple[float, float]]) -> None:
+    """Shades the loads, which begin and end at these times."""
     for begin, end in loads:
         panel.axvspan(begin, end, color=SHADE, zorder=0, linewidth=0)
-    panel.grid(axis="y", color="#e6e6e6", linewidth=0.6)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
+    dress(panel)
 
 
 def _words(panel: Axes, report: Report, load: float) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scripts.autoscale.drawing import save
 from scripts.autoscale.replay.groups.group_score import GroupReplay, GroupScore, group_totals
 from scripts.autoscale.replay.plot import ALLOCATION, DEMAND, RIVAL, SHORTFALL, Edges, column_most, dress_axes
 
@@ -33,9 +33,7 @@ def draw_groups(replays: Sequence[GroupReplay], path: Path, speed: float) -> Non
     handles, labels = panels[0].get_legend_handles_labels()
     below, more = panels[1].get_legend_handles_labels()
     figure.legend(handles + below, labels + more, loc="outside lower left", ncols=6, frameon=False, fontsize=9)
-    # With a salt and without a date, equal replays make equal files.
-    with rc_context({"svg.hashsalt": "autoscale", "svg.fonttype": "none"}):
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {})
+    save(figure, path)
 
 
 def _title(replays: Sequence[GroupReplay], names: Sequence[str], speed: float) -> str:

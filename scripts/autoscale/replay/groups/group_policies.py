@@ -10,13 +10,20 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from protocol.units import MilliCpu, Seconds
-from scheduler_plugin.groups.core import hvpa
+from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
+from scheduler_plugin.groups.core.hvpa.rules import HvpaMode, stages
+from scheduler_plugin.groups.core.hvpa.spec import (
+    ContainerPolicy,
+    EffectiveIntervals,
+    HvpaSpec,
+    ScalingInterval,
+    ScalingTimes,
+)
 from scheduler_plugin.groups.core.recommender import horizontal, vertical
 from scheduler_plugin.groups.core.tortoise import decide as tortoise
-from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
@@ -30,7 +37,7 @@ from scheduler_plugin.groups.core.workload import (
     VerticalRecommendation,
     Workload,
 )
-from scheduler_plugin.groups.objects.hvpa.mode_fields import SETTLE_RESTARTING
+from scheduler_plugin.groups.objects.hvpa.decoding import SETTLE_RESTARTING
 from scripts.autoscale.replay.groups.group_model import (
     REPLICAS,
     GroupObservation,
@@ -111,25 +118,25 @@ def vertical_only(_: ReplicaShape) -> Callable[[GroupObservation], OrderedReplic
 class HvpaPlayer:
     """HVPA in one of its modes."""
 
-    def __init__(self, mode: hvpa.HvpaMode, shape: ReplicaShape) -> None:
+    def __init__(self, mode: HvpaMode, shape: ReplicaShape) -> None:
         sizes = SizeBounds(ResourceList(MilliCpu(shape.least)), ResourceList(MilliCpu(shape.most)))
         usual, double = ResourceList(MilliCpu(shape.usual)), ResourceList(MilliCpu(shape.usual * 2))
-        self._known, self._memory = Recommenders(), hvpa.ScalingTimes()
-        self._spec = hvpa.HvpaSpec(
+        self._known, self._memory = Recommenders(), ScalingTimes()
+        self._spec = HvpaSpec(
             replicas=REPLICAS,
             mode=mode,
-            intervals=hvpa.stages(REPLICAS, 4, 10, [Fraction(1), Fraction("0.4"), Fraction(0)]),
-            effective=hvpa.EffectiveIntervals((hvpa.ScalingInterval(4, usual), hvpa.ScalingInterval(None, double))),
-            containers=(hvpa.ContainerPolicy(bounds=sizes),),
+            intervals=stages(REPLICAS, 4, 10, [Fraction(1), Fraction("0.4"), Fraction(0)]),
+            effective=EffectiveIntervals((ScalingInterval(4, usual), ScalingInterval(None, double))),
+            containers=(ContainerPolicy(bounds=sizes),),
             desired_by_utilization=("cpu",),
-            settle=SETTLE_RESTARTING if mode is hvpa.HvpaMode.EFFECTIVE_INTERVALS else Seconds(0.0),
+            settle=SETTLE_RESTARTING if mode is HvpaMode.EFFECTIVE_INTERVALS else Seconds(0.0),
         )
 
     def __call__(self, look: GroupObservation) -> OrderedReplicas:
         """One look."""
         recommendations = Recommendations(self._known.replicas(look, REPLICAS, TARGET), self._known.sizes(look))
         # The code that runs in a cluster decides; this player only keeps its memory.
-        decision, self._memory = hvpa.decide(self._spec, workload(look), recommendations, self._memory, look.now)
+        decision, self._memory = decide_hvpa(self._spec, workload(look), recommendations, self._memory, look.now)
         return _wanted(look, decision.replicas, decision.containers)
 
 
@@ -167,14 +174,14 @@ def _wanted(look: GroupObservation, replicas: int | None, containers: tuple[Size
 
 
 GROUP_PLAYERS: Final[Mapping[str, GroupPlayer]] = {
-    "hvpa": partial(HvpaPlayer, hvpa.HvpaMode.EFFECTIVE_INTERVALS),
+    "hvpa": partial(HvpaPlayer, HvpaMode.EFFECTIVE_INTERVALS),
     "tortoise": TortoisePlayer,
     "hpa": plain_hpa,
     "vertical": vertical_only,
-    "hvpa-hpa-preferred": partial(HvpaPlayer, hvpa.HvpaMode.HPA_PREFERRED),
-    "hvpa-hpa-biased": partial(HvpaPlayer, hvpa.HvpaMode.HPA_BIASED),
-    "hvpa-vpa-biased": partial(HvpaPlayer, hvpa.HvpaMode.VPA_BIASED),
-    "hvpa-mixed": partial(HvpaPlayer, hvpa.HvpaMode.MIXED),
-    "hvpa-weights": partial(HvpaPlayer, hvpa.HvpaMode.WEIGHT_BASED),
+    "hvpa-hpa-preferred": partial(HvpaPlayer, HvpaMode.HPA_PREFERRED),
+    "hvpa-hpa-biased": partial(HvpaPlayer, HvpaMode.HPA_BIASED),
+    "hvpa-vpa-biased": partial(HvpaPlayer, HvpaMode.VPA_BIASED),
+    "hvpa-mixed": partial(HvpaPlayer, HvpaMode.MIXED),
+    "hvpa-weights": partial(HvpaPlayer, HvpaMode.WEIGHT_BASED),
 }
 """Everything that can be played as a group, by name."""

@@ -152,3 +152,8 @@ def test_unknown_memory_stays_unknown_after_a_kill() -> None:
     assert with_part(NO_GOAL, Part(MEMORY_KILLS, HAS, "")).mem is None
     cpu = Part("cpu busy", MilliCpu(1), "")
     assert with_part(replace(NO_GOAL, mem=HAS), cpu).mem == HAS
+
+
+def test_known_kills_are_not_counted_again() -> None:
+    guest = looks(settled(2, CALM), 2.0, page(0.0)).state.guest
+    assert (guest.kills_in(page(3.0)), guest.kills_in(page(3.0, boot=100.0))) == (3, 0)

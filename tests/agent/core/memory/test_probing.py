@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -10,10 +13,11 @@ from agent.core.actions import PatchVm
 from agent.core.events import Scraped
 from agent.core.explain import explain
 from agent.core.guest import CpuSeconds, GuestSample
+from agent.core.memory import probing as probing_module
 from agent.core.memory.memory_view import MemoryView, kernel_share
 from agent.core.memory.probing import Probing
 from agent.core.memory.rereading import Cost
-from agent.core.memory.trials import Growth, Shrink
+from agent.core.memory.trials import Filled, Filling, Growing, Growth, Observation, Phase, Resting, Returning, Shrink
 from agent.core.memory.working_set import Fruitless, WorkingSetFloor
 from agent.core.policy import CachePolicy, MemoryPolicy, Policy
 from agent.core.vm import Vm
@@ -22,6 +26,7 @@ from protocol.virtual_machine import Bounds
 from tests.agent.core.story import Story, cu, settled
 
 GIB = 1024**3
+ROOT = Path(__file__).parents[4]
 POLICY = CachePolicy()
 DAY = 86_400.0
 
@@ -42,6 +47,15 @@ def busy(stall: float = 0.0) -> Cost:
 
 def floor(size: float, at: float = 0.0, cores: float = 0.5) -> WorkingSetFloor:
     return WorkingSetFloor(gib(size), gib(size - 1), Instant(at), 1, Instant(at + 3600), busy(0.3), cores, Bytes(0))
+
+
+def test_diagram_names_every_state_and_observation() -> None:
+    """The diagram stands in the module and in the policy's page, and shows all but what a note below it explains."""
+    text = probing_module.__doc__ or ""
+    diagram = [line.removeprefix("    ") for line in text.splitlines() if line.startswith("    ")]
+    assert "\n".join(diagram) in (ROOT / "docs/policies.md").read_text()
+    names = {state.__name__ for state in get_args(Phase)} | {observation.name for observation in Observation}
+    assert names <= set(re.findall(r"\w+", text))
 
 
 def test_what_was_learned_is_forgotten_after_a_day() -> None:
@@ -113,7 +127,7 @@ def test_late_harm_reverts_shrink() -> None:
     probing.observe(look(8, busy()), Instant(0.0), POLICY)
     for second in range(1, 200):
         probing.observe(look(6, busy()), Instant(float(second)), POLICY)
-    assert probing.trial is None
+    assert isinstance(probing.phase, Resting)
     for second in range(200, 300):
         probing.observe(look(6, busy(stall=0.5)), Instant(float(second)), POLICY)
     assert probing.keep == gib(8)
@@ -123,8 +137,8 @@ def test_shrinks_within_a_watch_revert_together() -> None:
     probing = Probing()
     for at, use in enumerate((8.0, 6.0, 5.0)):
         probing.observe(look(use, busy()), Instant(float(at)), POLICY)
-    assert isinstance(probing.trial, Shrink)
-    assert (probing.trial.before, probing.trial.after) == (gib(8), gib(5))
+    assert isinstance(probing.phase, Shrink)
+    assert (probing.phase.before, probing.phase.after) == (gib(8), gib(5))
 
 
 @pytest.mark.parametrize(("shows", "taken_back"), [(True, 6.75), (False, 8)])
@@ -161,14 +175,16 @@ def test_claim_expires(most: float, asked: float) -> None:
 
 def test_blocked_return_ends_at_next_try() -> None:
     """Programs that fill the memory of a fruitless growth keep it only until the growth may be retried."""
-    learned = Fruitless(gib(4), gib(8), Instant(0.0), 2, Instant(7200.0), 0.0)
-    probing = Probing(fruitless=learned, recent=busy(stall=0.5).times(60))
-    probing._returning = True
+    learned, returning = (
+        Fruitless(gib(4), gib(8), Instant(0.0), 2, Instant(7200.0), 0.0),
+        Returning(gib(4), Instant(7200.0)),
+    )
+    probing = Probing(fruitless=learned, phase=returning, recent=busy(stall=0.5).times(60))
     probing.observe(look(8, busy(stall=0.5), need=8), Instant(7199.0), POLICY)
-    assert (probing.keep, probing.trial) == (gib(4), None)
+    assert (probing.keep, probing.phase) == (gib(4), returning)
     for second in range(7200, 7400):
         probing.observe(look(8, busy(stall=0.5), need=8), Instant(float(second)), POLICY)
-    assert isinstance(probing.trial, Growth)
+    assert isinstance(probing.phase, Growing)
 
 
 def test_late_need_does_not_blame_shrink() -> None:
@@ -176,15 +192,24 @@ def test_late_need_does_not_blame_shrink() -> None:
     probing.observe(look(8, busy()), Instant(0.0), POLICY)
     probing.observe(look(6, busy()), Instant(1.0), POLICY)
     probing.observe(look(6, busy(), need=6.5), Instant(3700.0), POLICY)
-    assert (probing.floor, probing.shrunk) == (None, None)
+    assert probing.floor is None
+    assert isinstance(probing.phase, Shrink), "its watch goes on"
+    assert probing.phase.is_expired
+
+
+def test_late_need_spares_shrink_before_growth() -> None:
+    growth, shrunk = Growth(gib(4), gib(6), busy(stall=0.5)), Shrink(gib(5), gib(4), Instant(0.0), busy())
+    probing = Probing(phase=Growing(growth, shrunk), recent=busy(stall=0.5).times(60))
+    probing.observe(look(4, busy(stall=0.5), need=5), Instant(3601.0), POLICY)
+    assert probing.phase == Growing(growth)
 
 
 def test_manual_shrink_ends_growth_trial() -> None:
-    probing = Probing(trial=Growth(gib(4), gib(6), busy(stall=0.5)), recent=busy(stall=0.5).times(60))
+    probing = Probing(phase=Growing(Growth(gib(4), gib(6), busy(stall=0.5))), recent=busy(stall=0.5).times(60))
     probing.observe(look(4, busy(stall=0.5)), Instant(0.0), POLICY)
     assert probing.keep == gib(6)
     probing.observe(look(3, busy(stall=0.5)), Instant(1.0), POLICY)
-    assert isinstance(probing.trial, Shrink)
+    assert isinstance(probing.phase, Shrink)
 
 
 def test_unused_memory_is_returned_at_once() -> None:
@@ -255,9 +280,7 @@ def test_lowered_bound_spares_kernel_share() -> None:
 
 def test_fruitless_floor_is_forgotten() -> None:
     suffering = Cost(seconds=10.0, reread=GIB, read=GIB, stalled=5.0, waited=5.0, work=5.0)
-    trial = Growth(gib(4), gib(8), suffering.times(6)).got(gib(8))
-    trial.is_filled = True
-    probing = Probing(floor=floor(8), trial=trial)
+    probing = Probing(floor=floor(8), phase=Filled(Growth(gib(4), gib(8), suffering.times(6)), gib(8)))
     for second in range(10):
         probing.observe(look(8, suffering), Instant(10.0 * second), POLICY)
     assert (probing.floor, probing.keep) == (None, gib(4))
@@ -273,10 +296,12 @@ def test_trials_are_told_while_they_last() -> None:
         return explain(story.state, "default/vm-1", story.instant).working_set[0]
 
     suffering = Cost(seconds=10.0, reread=10 * 2**20, read=10 * 2**20, stalled=2.0, waited=2.0, work=5.0)
-    probing.trial = Growth(gib(4), gib(6), suffering)
+    growth = Growth(gib(4), gib(6), suffering)
+    probing.phase = Growing(growth)
     why = "with 4.00 GiB the guest rereads 1 MiB/s and waits for that 20% of the time"
     assert told() == f"wants 6.00 GiB for the page cache: {why}"
-    probing.trial = probing.trial.got(gib(6))
-    assert told() == f"tries whether 6.00 GiB help the page cache: {why}"
-    probing.trial = Shrink(gib(4), gib(3), story.instant, busy())
+    for phase in (Filling(growth, gib(6)), Filled(growth, gib(6))):
+        probing.phase = phase
+        assert told() == f"tries whether 6.00 GiB help the page cache: {why}"
+    probing.phase = Shrink(gib(4), gib(3), story.instant, busy())
     assert told() == "watches for another 3 min whether 3.00 GiB instead of 4.00 GiB hurt"

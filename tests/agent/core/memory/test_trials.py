@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agent.core.memory.rereading import NO_COST, Cost
-from agent.core.memory.trials import Growth, Shrink, TrialVerdict, suffers
+from agent.core.memory.trials import Filled, Filling, Growing, Growth, Observation, Shrink, suffers
 from agent.core.memory.working_set import Fruitless, WorkingSetFloor, next_try, tries_before
 from agent.core.policy import CachePolicy
 from protocol.units import Bytes, Instant, Seconds
@@ -26,18 +28,18 @@ def spent(seconds: float, reread: float = 0.0, stall: float = 0.0, cores: float 
 @pytest.mark.parametrize(
     ("baseline", "cost", "verdict"),
     [
-        (spent(60), spent(30), TrialVerdict.OPEN),
-        (spent(60), spent(180), TrialVerdict.GOOD),
-        (spent(60), spent(10, reread=0.3), TrialVerdict.BAD),
-        (spent(60), spent(180, reread=0.2), TrialVerdict.GOOD),
-        (spent(60), spent(30, stall=0.31), TrialVerdict.BAD),
-        (spent(60), spent(180, stall=0.04), TrialVerdict.GOOD),
-        (spent(60, reread=6, stall=0.5), spent(180, reread=18, stall=0.5), TrialVerdict.GOOD),
-        (spent(60, reread=6, stall=0.5), spent(180, reread=18, stall=0.5, cores=0.5), TrialVerdict.BAD),
-        (NO_COST, spent(10, reread=0.3), TrialVerdict.BAD),
+        (spent(60), spent(30), None),
+        (spent(60), spent(180), Observation.HARMLESS),
+        (spent(60), spent(10, reread=0.3), Observation.HURTS),
+        (spent(60), spent(180, reread=0.2), Observation.HARMLESS),
+        (spent(60), spent(30, stall=0.31), Observation.HURTS),
+        (spent(60), spent(180, stall=0.04), Observation.HARMLESS),
+        (spent(60, reread=6, stall=0.5), spent(180, reread=18, stall=0.5), Observation.HARMLESS),
+        (spent(60, reread=6, stall=0.5), spent(180, reread=18, stall=0.5, cores=0.5), Observation.HURTS),
+        (NO_COST, spent(10, reread=0.3), Observation.HURTS),
     ],
 )
-def test_shrink_is_bad_above_cost_budget(baseline: Cost, cost: Cost, verdict: TrialVerdict) -> None:
+def test_shrink_is_bad_above_cost_budget(baseline: Cost, cost: Cost, verdict: Observation | None) -> None:
     trial = Shrink(gib(5), gib(4), Instant(0.0), baseline, cost)
     assert trial.verdict(POLICY) is verdict
 
@@ -45,49 +47,50 @@ def test_shrink_is_bad_above_cost_budget(baseline: Cost, cost: Cost, verdict: Tr
 def test_first_reads_turned_rereads_spare_shrink() -> None:
     baseline = Cost(60.0, 0.0, 6.0 * GIB, 0.0, 30.0, 60.0)
     trial = Shrink(gib(5), gib(4), Instant(0.0), baseline, spent(180, reread=18, stall=0.5))
-    assert trial.verdict(POLICY) is TrialVerdict.GOOD
+    assert trial.verdict(POLICY) is Observation.HARMLESS
 
 
 def test_unpermitted_growth_ends_without_rereading() -> None:
-    trial = Growth(gib(4), gib(6), spent(60, stall=0.5))
-    trial.sees(spent(1), gib(0), POLICY)
-    assert trial.cost == NO_COST
-    assert trial.verdict(spent(60, stall=0.5), gib(0), gib(8), POLICY) is TrialVerdict.OPEN
-    assert trial.verdict(spent(60), gib(0), gib(8), POLICY) is TrialVerdict.BAD
+    trial = Growing(Growth(gib(4), gib(6), spent(60, stall=0.5)))
+    assert trial.verdict(spent(60, stall=0.5), POLICY) is None
+    assert trial.verdict(spent(60), POLICY) is Observation.RELIEVED
 
 
-def grown(size: float, most: float, after: Cost, free: float = 0.0) -> TrialVerdict:
+def grown(size: float, most: float, after: Cost, free: float = 0.0) -> Observation | None:
     """The verdict on a growth from 4 GiB, where a minute's work had cost 6 GiB."""
-    trial = Growth(gib(4), gib(size), spent(60, reread=6, stall=0.5)).got(gib(size))
-    trial.sees(spent(10), gib(free), POLICY)
-    if not trial.is_filled:
-        trial.sees(spent(360), gib(free), POLICY)
-    trial.sees(after, gib(free), POLICY)
-    return trial.verdict(after, gib(free), gib(most), POLICY)
+    trial = Filling(Growth(gib(4), gib(size), spent(60, reread=6, stall=0.5)), gib(size)).spend(
+        spent(10), gib(free), POLICY
+    )
+    if isinstance(trial, Filling):
+        trial = trial.spend(spent(360), gib(free), POLICY)
+    assert isinstance(trial, Filled)
+    return replace(trial, cost=after).verdict(after, gib(free), gib(most), POLICY)
 
 
 @pytest.mark.parametrize(
     ("size", "most", "after", "verdict"),
     [
-        (6, 8, spent(60), TrialVerdict.GOOD),
-        (6, 8, spent(20, reread=2, stall=0.5), TrialVerdict.OPEN),
-        (6, 8, spent(60, reread=4, stall=0.4), TrialVerdict.GOOD),
-        (6, 8, spent(60, reread=5.5, stall=0.5), TrialVerdict.BAD),
-        (6, 32, spent(60, reread=5.9, stall=0.5), TrialVerdict.GO_ON),
-        (6, 32, spent(60, reread=5.5, stall=0.5), TrialVerdict.GOOD),
-        (8, 8, spent(60, reread=5.9, stall=0.5), TrialVerdict.BAD),
+        (6, 8, spent(60), Observation.HELPS),
+        (6, 8, spent(20, reread=2, stall=0.5), None),
+        (6, 8, spent(60, reread=4, stall=0.4), Observation.HELPS),
+        (6, 8, spent(60, reread=5.5, stall=0.5), Observation.USELESS),
+        (6, 32, spent(60, reread=5.9, stall=0.5), Observation.TOO_SMALL),
+        (6, 32, spent(60, reread=5.5, stall=0.5), Observation.HELPS),
+        (8, 8, spent(60, reread=5.9, stall=0.5), Observation.USELESS),
     ],
 )
-def test_growth_is_good_if_gain_is_proportional(size: float, most: float, after: Cost, verdict: TrialVerdict) -> None:
+def test_growth_is_good_if_gain_is_proportional(
+    size: float, most: float, after: Cost, verdict: Observation | None
+) -> None:
     assert grown(size, most, after) is verdict
 
 
 def test_growth_is_judged_by_filled_part() -> None:
-    assert grown(6, 8, spent(60, reread=5.5, stall=0.5), free=1.9) is TrialVerdict.GOOD
+    assert grown(6, 8, spent(60, reread=5.5, stall=0.5), free=1.9) is Observation.HELPS
 
 
 def test_a_growth_without_a_cost_before_brought_nothing() -> None:
-    assert Growth(gib(4), gib(6), NO_COST).fell == 0.0
+    assert Filled(Growth(gib(4), gib(6), NO_COST), gib(6)).fell == 0.0
 
 
 def test_guest_suffers_above_stall_or_turnover() -> None:

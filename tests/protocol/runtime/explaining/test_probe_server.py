@@ -9,7 +9,8 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from protocol.runtime.explaining.probe_server import MOST_CONNECTIONS, PER_PEER, ProbeResponse, listening
+from protocol.runtime.explaining.probe_server import MOST_CONNECTIONS, PER_PEER, listening
+from protocol.runtime.serving.http_requests import HttpResponse
 
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 KUBELET, STRANGER = "127.0.0.1", "127.0.0.2"
@@ -26,7 +27,7 @@ def open_sockets() -> Iterator[ExitStack]:
 
 @asynccontextmanager
 async def probed() -> AsyncIterator[int]:
-    async with listening("0.0.0.0", 0, {"/healthz": lambda _: ProbeResponse(b"ok\n")}) as port:
+    async with listening("0.0.0.0", 0, {"/healthz": lambda _: HttpResponse(b"ok\n")}) as port:
         yield port
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from protocol.units import MilliCpu
-from scheduler_plugin.groups.core.running_pods import (
+from scheduler_plugin.groups.core.hvpa.spec import (
     MEASURED_WITHIN,
     MOST_PASTS,
     PATIENCE,

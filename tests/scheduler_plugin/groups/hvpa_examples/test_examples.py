@@ -15,7 +15,8 @@ import yaml
 
 from deploy.local.apiserver.schema.structural import Schema
 from protocol.units import Bytes, MilliCpu
-from scheduler_plugin.groups.core.hvpa import ScalingTimes, decide
+from scheduler_plugin.groups.core.hvpa.policy import decide
+from scheduler_plugin.groups.core.hvpa.spec import ScalingTimes
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,
     HorizontalRecommendation,
@@ -28,7 +29,7 @@ from scheduler_plugin.groups.core.workload import (
     Workload,
     WorkloadDecision,
 )
-from scheduler_plugin.groups.objects.hvpa import Hvpa, decode
+from scheduler_plugin.groups.objects.hvpa.decoding import Hvpa, decode
 
 NAME = "resource-consumer"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

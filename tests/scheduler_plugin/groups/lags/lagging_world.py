@@ -15,12 +15,12 @@ import yaml
 
 from protocol.kubernetes.objects import Json, child, items, text, whole
 from protocol.units import MilliCpu
+from scheduler_plugin.groups.controllers.desired_state import GroupFacts, ReconcileResult
+from scheduler_plugin.groups.controllers.group_status import pods_refused, without_intent
+from scheduler_plugin.groups.controllers.policies import HvpaPolicy
+from scheduler_plugin.groups.controllers.reconcile import reconcile
 from scheduler_plugin.groups.core.recommender import horizontal, vertical
 from scheduler_plugin.groups.core.workload import ReplicaBounds, ResourceList
-from scheduler_plugin.groups.policies.facts import GroupFacts
-from scheduler_plugin.groups.policies.hvpa_policy import HvpaPolicy
-from scheduler_plugin.groups.policies.judgement import ReconcileResult, judge
-from scheduler_plugin.groups.policies.notices import pods_refused, without_intent
 from scripts.autoscale.replay.groups.lagging_group import NAME, LaggingGroup, Lags, Rollout
 
 LOOK: Final = 15.0
@@ -128,9 +128,9 @@ class LaggingWorld:
         policy, pods = self._policy, tuple(self._pods())
         target, pause = self._target(), timedelta(seconds=LOOK)
         facts = GroupFacts(
-            self.group, policy.arrangement(self.group), target=target, hpa=hpa, vpa=vpa, pods=pods, pause=pause
+            self.group, policy.desired(self.group), target=target, hpa=hpa, vpa=vpa, pods=pods, pause=pause
         )
-        found = judge(policy, facts, now)
+        found = reconcile(policy, facts, now)
         assert found.problem is None, found.problem
         self._carry_out(found, now)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from protocol.kubernetes.objects import Json, child, labels_of
+from protocol.kubernetes.objects import Json, child, items, labels_of
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.units import Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scheduler_plugin.groups.core.replicas.group_plan import NewMember
 from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role
-from scheduler_plugin.groups.objects import ownership
-from scheduler_plugin.groups.objects.group_members import is_of, member_vm, owner_reference, read_member
+from scheduler_plugin.groups.core.writes import owner_reference
+from scheduler_plugin.groups.objects.group_members import is_of, member_vm, read_member
 from scheduler_plugin.groups.objects.vm_group import parse_vm_group
 from tests.scheduler_plugin.groups.core.replicas.group_story import STANDBY
 from tests.scheduler_plugin.groups.objects.sample_group import GUEST, shop
@@ -121,8 +121,8 @@ def test_misnamed_vm_is_no_member() -> None:
 
 
 def test_owned_objects_do_not_block_deletion() -> None:
-    reference = owner_reference(SHOP)
+    (reference,) = items(member_vm(SHOP, REPLICA), "metadata", "ownerReferences")
     object_of = {"apiVersion": "autoscaling.neon.tech/v1alpha1", "kind": "VirtualMachineGroup"}
     assert reference == {**object_of, "name": "shop", "uid": SHOP.uid, "controller": True}
     found: Json = {**object_of, "metadata": {"name": "shop", "uid": SHOP.uid}}
-    assert ownership.owner_reference(found) == reference
+    assert owner_reference(found) == reference

@@ -9,9 +9,7 @@ from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.units import MilliCpu, Seconds
 from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, ScalingMemory
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule
-from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
-from scheduler_plugin.groups.objects.group_scaling import read_memory, scaling_status
-from scheduler_plugin.groups.objects.vm_group import parse_vm_group
+from scheduler_plugin.groups.objects.vm_group import InvalidGroupError, parse_vm_group, read_memory, scaling_status
 from tests.scheduler_plugin.groups.objects.sample_group import GUEST, shop
 
 NOON = "2026-01-01T12:00:00Z"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_plugin.groups.core.workload import HorizontalRecommendation
-from scheduler_plugin.groups.objects.hpa import horizontal_of
+from scheduler_plugin.groups.objects.autoscalers import horizontal_of
 
 
 def hpa(target: dict[str, Any], current: dict[str, Any], name: str = "cpu") -> dict[str, Any]:

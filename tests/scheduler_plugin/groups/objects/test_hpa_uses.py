@@ -8,7 +8,7 @@ import pytest
 
 from protocol.kubernetes.objects import Json
 from scheduler_plugin.groups.core.workload import MeasuredUse
-from scheduler_plugin.groups.objects.hpa import horizontal_of
+from scheduler_plugin.groups.objects.autoscalers import horizontal_of
 
 
 def metric(source: str, name: str, part: str, value: Json, **about: str) -> Json:

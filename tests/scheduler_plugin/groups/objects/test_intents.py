@@ -15,8 +15,7 @@ from scheduler_plugin.groups.objects.intents import (
     read_intent,
     write_intent,
 )
-from scheduler_plugin.groups.objects.pod_sizes import resize_pod
-from scheduler_plugin.groups.objects.target_pods import kept_pod
+from scheduler_plugin.groups.objects.pods import kept_pod, resize_pod
 
 AT = "2026-01-01T00:00:00Z"
 

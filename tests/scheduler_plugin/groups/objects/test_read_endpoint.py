@@ -8,7 +8,7 @@ from protocol.kubernetes.endpoint_slices import ready_addresses
 from protocol.kubernetes.objects import child, items
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import plan_group
-from scheduler_plugin.groups.objects.read_endpoint import (
+from scheduler_plugin.groups.objects.group_members import (
     differs,
     endpoint_slice,
     listed_uids,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.kubernetes.objects import Json
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,
@@ -12,8 +13,17 @@ from scheduler_plugin.groups.core.workload import (
     ResourceList,
     VerticalRecommendation,
 )
-from scheduler_plugin.groups.objects.hpa import horizontal_of, hpa_spec, scales, why_blind
-from scheduler_plugin.groups.objects.vpa import sizing_mode, vertical_of, vpa_spec, why_silent
+from scheduler_plugin.groups.objects.autoscalers import (
+    about,
+    horizontal_of,
+    hpa_spec,
+    sizing_mode,
+    vertical_of,
+    vpa_spec,
+    why_blind,
+    why_silent,
+)
+from scheduler_plugin.groups.objects.targets import TargetRef
 
 
 def hpa(desired: object = 4, **conditions: tuple[str, str]) -> Json:
@@ -46,7 +56,7 @@ def test_an_hpa_of_ours_scales_the_group_itself() -> None:
     spec = hpa_spec({"maxReplicas": 3}, group)
     reference = {"apiVersion": "autoscaling.k8s.io/v1alpha1", "kind": "Hvpa", "name": "web"}
     assert spec == {"minReplicas": 1, "maxReplicas": 3, "scaleTargetRef": reference}
-    assert scales({"spec": spec}) == ("autoscaling.k8s.io", "Hvpa", "web")
+    assert about({"spec": spec}, HORIZONTAL_AUTOSCALERS) == TargetRef("autoscaling.k8s.io", "Hvpa", "web")
 
 
 def vpa(target: Json, **conditions: str) -> Json:

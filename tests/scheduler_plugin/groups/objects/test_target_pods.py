@@ -7,11 +7,10 @@ import pytest
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload
-from scheduler_plugin.groups.objects.target_pods import (
+from scheduler_plugin.groups.objects.pods import (
     Killed,
     kept_pod,
     killed_in,
-    running_containers,
     selects,
     with_defaults,
 )
@@ -93,6 +92,6 @@ def test_running_pods_fill_template_gaps() -> None:
         {**sized(requests={"cpu": "9"}), "metadata": {"deletionTimestamp": NOON}},
     ]
     template = Workload(2, 2, (SizedContainer("app", ResourceList(memory=Bytes(7))), SizedContainer("other")))
-    found = with_defaults(template, running_containers(pods))
+    found = with_defaults(template, pods)
     app = SizedContainer("app", ResourceList(MilliCpu(200), Bytes(7)), ResourceList(MilliCpu(500)))
     assert found == Workload(2, 2, (app, SizedContainer("other")))

@@ -14,6 +14,7 @@ from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, 
 from scheduler_plugin.groups.objects.targets import (
     TARGET_KINDS,
     VM_CONTAINER,
+    InvalidSpecError,
     InvalidTargetError,
     achievable,
     read_reference,
@@ -104,7 +105,7 @@ def test_unreadable_field_is_named() -> None:
     ],
 )
 def test_reference_needs_scalable_kind(reference: Json, said: str) -> None:
-    with pytest.raises(InvalidTargetError, match=said):
+    with pytest.raises(InvalidSpecError, match=said):
         read_reference(reference, "ref")
 
 

@@ -8,8 +8,7 @@ from protocol.kubernetes.objects import Json, child
 from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.members import GroupSpec
-from scheduler_plugin.groups.objects.group_fields import InvalidGroupError
-from scheduler_plugin.groups.objects.vm_group import parse_vm_group
+from scheduler_plugin.groups.objects.vm_group import InvalidGroupError, parse_vm_group
 from tests.scheduler_plugin.groups.objects.sample_group import GUEST, shop
 
 
@@ -17,7 +16,7 @@ def test_what_is_left_out_has_a_default() -> None:
     group = parse_vm_group(shop())
     assert group.name == ObjectName("default", "shop")
     assert group.spec == GroupSpec("shop", 2, Seconds(10.0), Seconds(30.0), Seconds(600.0))
-    assert (group.port, group.primary_uid, group.is_leaving) == (5432, "", False)
+    assert (group.port, group.primary_uid) == (5432, "")
     assert group.replica_template == group.template
 
 

@@ -12,7 +12,7 @@ from scheduler_plugin.groups.core.workload import (
     ResourceList,
     VerticalRecommendation,
 )
-from scheduler_plugin.groups.objects.vm_use import GuestUse, VmUse, hpa_status, rules_of, uses, vms_of, vpa_status
+from scheduler_plugin.groups.objects.vm_use import GuestUse, hpa_status, rules_of, uses, vms_of, vpa_status
 
 GUEST = {"cpus": {"min": 1, "use": 1, "max": 4}, "memorySlots": {"min": 1, "use": 1, "max": 2}}
 
@@ -41,9 +41,8 @@ def test_vm_requests_its_maximum() -> None:
     seen = list(
         uses([vm("a"), vm("b", available="False"), {**vm("c"), "spec": {}}], {"uid-a": GuestUse(1.5, Bytes(7))})
     )
-    assert seen == [VmUse(MilliCpu(1500), MilliCpu(4000), True, Bytes(7)), VmUse(None, MilliCpu(4000), False)]
-    assert [each.replica for each in seen] == [ReplicaUse(1500, 4000, True), ReplicaUse(None, 4000, False)]
-    assert [each.amounts for each in seen] == [ResourceList(MilliCpu(1500), Bytes(7)), ResourceList()]
+    assert [replica for replica, _ in seen] == [ReplicaUse(1500, 4000, True), ReplicaUse(None, 4000, False)]
+    assert [amounts for _, amounts in seen] == [ResourceList(MilliCpu(1500), Bytes(7)), ResourceList()]
 
 
 def test_of_an_hpa_the_metrics_of_cpu_count() -> None:

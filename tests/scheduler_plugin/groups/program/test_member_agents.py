@@ -8,8 +8,8 @@ import pytest
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.groups.controllers.member_agents import LARGEST, HttpMemberAgents
-from scheduler_plugin.groups.core.replicas.load_window import AgentCpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
+from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 
 VM: Json = {"metadata": {"name": "db"}, "status": {"podIP": "10.0.0.7"}}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from protocol.kubernetes.objects import JsonObject, name_of
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
-from scheduler_plugin.groups.policies.policy import DesiredObjects, GroupPolicy, PolicyDecision, PolicyInput
+from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, GroupPolicy, PolicyDecision
+from scheduler_plugin.groups.controllers.group_controller import GroupController
+from scheduler_plugin.groups.core.workload import Workload
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, FOLLOWED, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 from tests.scheduler_plugin.groups.program.test_killed import settled, short
@@ -50,6 +54,7 @@ async def test_crashing_group_affects_no_other() -> None:
     async with world(FOLLOWED) as run:
         await settled(run)
         controller = run.processes["first"].controllers["Hvpa"]
+        assert isinstance(controller, GroupController)
         controller.policy = BreaksOn("hvpa-sample", controller.policy)
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT.replace("resource-consumer", "other"))
         await run.cluster.make(HVPAS, named(INTERVALS, "other").replace("name: resource-consumer", "name: other"))
@@ -69,13 +74,13 @@ class BreaksOn:
         self._policy = policy
         self.kind = policy.kind
 
-    def arrangement(self, group: JsonObject) -> DesiredObjects:
-        return self._policy.arrangement(group)
+    def desired(self, group: JsonObject) -> DesiredState:
+        return self._policy.desired(group)
 
-    def rule(self, situation: PolicyInput) -> PolicyDecision:
-        if name_of(situation.group).name == self._name:
+    def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
+        if name_of(facts.group).name == self._name:
             raise ZeroDivisionError
-        return self._policy.rule(situation)
+        return self._policy.decide(facts, workload, now)
 
 
 async def test_hung_holder_writes_nothing() -> None:

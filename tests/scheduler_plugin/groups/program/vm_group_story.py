@@ -12,8 +12,8 @@ from protocol.kubernetes.resources import ENDPOINT_SLICES, VIRTUAL_MACHINES, VM_
 from protocol.names import ANNOTATION_DRAINING
 from protocol.units import Seconds
 from scheduler_plugin.groups.app import GroupsProgram, assemble
-from scheduler_plugin.groups.core.replicas.load_window import AgentCpuCount
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
+from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount
 from scheduler_plugin.groups.objects.vm_use import GuestUse
 from scheduler_plugin.groups.settings import GroupsSettings, LeaseSettings
 from tests.fake_clock import FakeClock

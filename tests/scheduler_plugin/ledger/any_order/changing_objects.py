@@ -16,6 +16,7 @@ from scheduler_plugin.ledger import (
     PodFacts,
     VmFacts,
 )
+from scheduler_plugin.ledger.events import BindEnded, PodToBind, WriteEnd
 from tests.scheduler_plugin.ledger.any_order.hearing_scheduler import HearingScheduler
 from tests.scheduler_plugin.ledger.any_order.undelivered_news import NODES, UNREADABLE, names, sizes
 from tests.scheduler_plugin.ledger.fleet import amount, name
@@ -93,12 +94,12 @@ class ChangingObjects(HearingScheduler):
         pod = data.draw(st.sampled_from(unbound))
         if data.draw(st.booleans()):
             try:
-                reservation = self.ledger.reserve(pod, to)
+                reservation = self.ledger.apply(PodToBind(pod, to), self.now)
             except LedgerError:
                 return
             if not reservation.needs_bind:
                 return
-            self.did(self.ledger.bind_done(pod.uid, to))
+            self.did(self.ledger.apply(BindEnded(pod.uid, to, WriteEnd.DONE), self.now))
         self.bound(pod, to)
 
     def bound(self, pod: PodFacts, to: str) -> None:

@@ -17,9 +17,22 @@ from scheduler_plugin.ledger import (
     ReadPod,
     VmFacts,
 )
-from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
+from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
+from scheduler_plugin.ledger.events import (
+    Listed,
+    MigrationGone,
+    MigrationSeen,
+    PermitWritten,
+    PodGone,
+    PodRead,
+    PodSeen,
+    TimePassed,
+    VmGone,
+    VmSeen,
+    WriteEnd,
+)
 from tests.scheduler_plugin.ledger.any_order.undelivered_news import NODES, Api, kinds, names
-from tests.scheduler_plugin.ledger.fleet import NOW, name, node
+from tests.scheduler_plugin.ledger.fleet import NOW, name, node, permit_stored
 
 
 class HearingScheduler(RuleBasedStateMachine):
@@ -50,8 +63,8 @@ class HearingScheduler(RuleBasedStateMachine):
         self.heard.clear()
         nodes = [node(each, 12) for each in NODES]
         api = self.api
-        lists = (nodes, api.pods.values(), api.vms.values(), self.now, api.migrations.values())
-        self.did(self.ledger.resync(*lists))
+        lists = Listed(nodes, api.pods.values(), api.vms.values(), api.migrations.values())
+        self.did(self.ledger.apply(lists, self.now))
 
     @rule(kind=kinds, count=st.integers(1, 3))
     def hear(self, kind: str, count: int) -> None:
@@ -74,27 +87,27 @@ class HearingScheduler(RuleBasedStateMachine):
         ledger = self.ledger
         match kind, found:
             case "vm", VmFacts():
-                self.did(ledger.see_vm(found, self.now))
+                self.did(ledger.apply(VmSeen(found), self.now))
             case "vm", ObjectName():
-                self.did(ledger.lose_vm(found))
+                self.did(ledger.apply(VmGone(found), self.now))
             case "pod", PodFacts():
-                self.did(ledger.see_pod(found))
+                self.did(ledger.apply(PodSeen(found), self.now))
             case "pod", str():
-                self.did(ledger.lose_pod(found))
+                self.did(ledger.apply(PodGone(found), self.now))
             case _, MigrationFacts():
-                self.did(ledger.see_migration(found, self.now))
+                self.did(ledger.apply(MigrationSeen(found), self.now))
             case _, ObjectName():
-                self.did(ledger.lose_migration(found))
+                self.did(ledger.apply(MigrationGone(found), self.now))
 
     def did(self, effects: tuple[Effect, ...]) -> None:
         self.writes |= {effect.vm: effect for effect in effects if isinstance(effect, PersistPermit)}
         for read in [effect for effect in effects if isinstance(effect, ReadPod)]:
-            self.did(self.ledger.pod_read(read.uid, self.api.pods.get(read.uid)))
+            self.did(self.ledger.apply(PodRead(read.uid, self.api.pods.get(read.uid)), self.now))
 
     @rule(seconds=st.sampled_from((1.0, SETTLE / 2, SETTLE)))
     def wait(self, seconds: float) -> None:
         self.now = Instant(self.now + seconds)
-        self.did(self.ledger.pass_time(self.now))
+        self.did(self.ledger.apply(TimePassed(), self.now))
 
     @rule(vm=names, is_lost=st.booleans())
     def write(self, vm: str, is_lost: bool) -> None:
@@ -109,7 +122,7 @@ class HearingScheduler(RuleBasedStateMachine):
         if found is not None and found.uid == order.uid:
             stored = self.api.put_vm(replace(found, permit=order.permit))
         if stored is None or is_lost:
-            self.did(self.ledger.permit_unsure(order.revision, order.vm))
+            self.did(self.ledger.apply(PermitWritten(order.vm, order.revision, WriteEnd.UNKNOWN), self.now))
             return False
-        self.did(self.ledger.permit_stored(order.revision, stored))
+        self.did(self.ledger.apply(permit_stored(order.revision, stored), self.now))
         return True

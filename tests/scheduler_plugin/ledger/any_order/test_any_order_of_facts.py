@@ -27,8 +27,9 @@ from scheduler_plugin.ledger import (
     VmTruth,
     violations,
 )
+from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
 from scheduler_plugin.ledger.accounts.claims import ClaimState
-from scheduler_plugin.ledger.accounts.outstanding_permits import SETTLE
+from scheduler_plugin.ledger.events import AgentAsked
 from tests.examples import examples
 from tests.scheduler_plugin.ledger.any_order.changing_objects import ChangingObjects
 from tests.scheduler_plugin.ledger.any_order.undelivered_news import NAMES, NODES, names, sizes
@@ -48,7 +49,7 @@ class AnyOrder(ChangingObjects):
         wanted = wanted if is_lost else wanted.at_least(found.use)
         request = AgentRequest(pod.name, wanted, self.agents.get(pod.uid), sequence=self.api.number())
         try:
-            decision = self.ledger.decide(pod.uid, request, self.now)
+            decision = self.ledger.apply(AgentAsked(pod.uid, request), self.now)
         except LedgerError:
             return
         self.did(decision.effects)

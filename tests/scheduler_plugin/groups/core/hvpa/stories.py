@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from scheduler_plugin.groups.core.hvpa import ContainerPolicy, HvpaMode, HvpaSpec, ScalingTimes, decide
+from scheduler_plugin.groups.core.hvpa.policy import decide
+from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
+from scheduler_plugin.groups.core.hvpa.spec import ContainerPolicy, HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     ContainerRecommendation,

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa import AxisRules, DirectionRules, HvpaMode, HvpaSpec, ScalingTimes
+from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
+from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     HorizontalRecommendation,

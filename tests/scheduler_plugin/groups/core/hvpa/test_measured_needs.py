@@ -8,16 +8,16 @@ from fractions import Fraction
 
 import pytest
 
-from scheduler_plugin.groups.core.hvpa import (
-    ChangeParams,
+from scheduler_plugin.groups.core.hvpa.needs import total_needs
+from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, HvpaMode, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.spec import (
     EffectiveIntervals,
-    HvpaMode,
-    ResourceChangeParams,
+    PastPods,
+    PodsMemory,
+    Possible,
     ScalingInterval,
     ScalingTimes,
 )
-from scheduler_plugin.groups.core.hvpa.needs import total_needs
-from scheduler_plugin.groups.core.running_pods import PastPods, PodsMemory, Possible
 from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,
     MeasuredUse,

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_plugin.groups.core.hvpa import HvpaMode, HvpaSpec, ScalingTimes, decide
-from scheduler_plugin.groups.core.hvpa.past_targets import MOST_COUNTS, described, remembered
-from scheduler_plugin.groups.core.hvpa.spec import PastReplicas, PastTarget
+from scheduler_plugin.groups.core.hvpa.needs import MOST_COUNTS, described, remembered
+from scheduler_plugin.groups.core.hvpa.policy import decide
+from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, PastReplicas, PastTarget, ScalingTimes
 from scheduler_plugin.groups.core.recommender.horizontal import is_tolerated
 from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,

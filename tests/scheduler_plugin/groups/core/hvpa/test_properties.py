@@ -15,23 +15,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.units import Bytes, MilliCpu, Seconds
-from scheduler_plugin.groups.core.hvpa import (
-    AxisRules,
+from scheduler_plugin.groups.core.hvpa.policy import decide
+from scheduler_plugin.groups.core.hvpa.rules import (
     ChangeParams,
-    ContainerPolicy,
-    DirectionRules,
-    EffectiveIntervals,
     HvpaMode,
-    HvpaSpec,
     Interval,
     Mixed,
     Preference,
     ResourceChangeParams,
+    vpa_weight,
+)
+from scheduler_plugin.groups.core.hvpa.spec import (
+    AxisRules,
+    ContainerPolicy,
+    DirectionRules,
+    EffectiveIntervals,
+    HvpaSpec,
     ScalingInterval,
     ScalingTimes,
-    decide,
 )
-from scheduler_plugin.groups.core.hvpa.weights import vpa_weight
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,
     HorizontalRecommendation,

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa import HvpaMode, HvpaSpec, ScalingTimes, decide
-from scheduler_plugin.groups.core.hvpa.spec import DirectionRules, Shrinking
+from scheduler_plugin.groups.core.hvpa.policy import decide
+from scheduler_plugin.groups.core.hvpa.rules import HvpaMode
+from scheduler_plugin.groups.core.hvpa.spec import DirectionRules, HvpaSpec, ScalingTimes, Shrinking
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule, Workload, WorkloadDecision
 from tests.examples import examples
 from tests.scheduler_plugin.groups.core.hvpa.stories import NOON, requests, running, sized, spec_for, wanted

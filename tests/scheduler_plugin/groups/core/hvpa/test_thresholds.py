@@ -9,22 +9,19 @@ from fractions import Fraction
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa import (
-    AxisRules,
+from scheduler_plugin.groups.core.hvpa.rules import (
     ChangeParams,
-    ContainerPolicy,
-    DirectionRules,
     HvpaMode,
     MaintenanceWindow,
     ResourceChangeParams,
-    ScalingTimes,
-    UpdateMode,
+    is_enough,
+    parse_maintenance_time,
+    scaled_limit,
+    threshold,
 )
-from scheduler_plugin.groups.core.hvpa.confidence import is_believable
-from scheduler_plugin.groups.core.hvpa.limits import scaled_limit
-from scheduler_plugin.groups.core.hvpa.maintenance import parse_maintenance_time
-from scheduler_plugin.groups.core.hvpa.min_change import is_enough, threshold
+from scheduler_plugin.groups.core.hvpa.spec import AxisRules, ContainerPolicy, DirectionRules, ScalingTimes, UpdateMode
 from scheduler_plugin.groups.core.workload import NOTHING, Rule, SizeBounds, SizedContainer, WithheldChange
+from scheduler_plugin.groups.objects.autoscalers import is_believable
 from tests.scheduler_plugin.groups.core.hvpa.stories import (
     NOON,
     decided,

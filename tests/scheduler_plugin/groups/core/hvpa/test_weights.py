@@ -9,20 +9,15 @@ from fractions import Fraction
 import pytest
 
 from protocol.units import Seconds
-from scheduler_plugin.groups.core.hvpa import (
-    AxisRules,
-    DirectionRules,
+from scheduler_plugin.groups.core.hvpa.rules import (
     HvpaMode,
     Interval,
-    ScalingTimes,
-    UpdateMode,
-    stages,
-)
-from scheduler_plugin.groups.core.hvpa.weights import (
     effective_weight,
+    stages,
     vpa_weight,
     weighted_replicas,
 )
+from scheduler_plugin.groups.core.hvpa.spec import AxisRules, DirectionRules, ScalingTimes, UpdateMode
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     ReplicaBounds,

@@ -100,17 +100,17 @@ def uses(cpu: list[ReplicaUse], memory: list[ReplicaUse]) -> dict[Resource, list
     return {"cpu": cpu, "memory": memory}
 
 
-def of_memory(desired: int, ratio: float, limited: bool = False) -> HorizontalRecommendation:
-    return HorizontalRecommendation(desired, 2, 6, limited, (("memory", ratio),))
+def of_memory(desired: int, limited: bool = False) -> HorizontalRecommendation:
+    return HorizontalRecommendation(desired, 2, 6, limited)
 
 
 @pytest.mark.parametrize(
     ("measured", "expected"),
     [
-        (uses(replicas(1300, 1300, 1300), replicas(100, 100, 100)), of_memory(4, 0.2)),
-        (uses(replicas(100, 100, 100), replicas(900, 900, 900)), of_memory(6, 1.8)),
-        (uses(replicas(100, 100, 100), replicas(100, 100, 100)), of_memory(2, 0.2)),
-        (uses(replicas(9000, 9000, 9000), replicas(100, 100, 100)), of_memory(6, 0.2, limited=True)),
+        (uses(replicas(1300, 1300, 1300), replicas(100, 100, 100)), of_memory(4)),
+        (uses(replicas(100, 100, 100), replicas(900, 900, 900)), of_memory(6)),
+        (uses(replicas(100, 100, 100), replicas(100, 100, 100)), of_memory(2)),
+        (uses(replicas(9000, 9000, 9000), replicas(100, 100, 100)), of_memory(6, limited=True)),
         (uses(replicas(100, 100, 100), replicas(None, None, None)), HorizontalRecommendation(3, 2, 6)),
         (uses(replicas(None, None, None), replicas(None, None, None)), None),
     ],

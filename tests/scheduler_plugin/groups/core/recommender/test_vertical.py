@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.units import Bytes, MilliCpu, Seconds
-from scheduler_plugin.groups.core.recommender.checkpoint import decode_history, encode_history
-from scheduler_plugin.groups.core.recommender.usage_histogram import BUCKETS, CHECKPOINT_WEIGHT, UsageHistogram
 from scheduler_plugin.groups.core.recommender.vertical import (
+    BUCKETS,
+    CHECKPOINT_WEIGHT,
     DAY,
     History,
+    UsageHistogram,
     VerticalRules,
+    decode_history,
+    encode_history,
     observed,
     ran_out_of_memory,
     recommended,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import Instant, Seconds
-from scheduler_plugin.groups.core.replicas.load_window import AgentCpuCount, LoadWindow
+from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount, LoadWindow
 
 SPAN = Seconds(30.0)
 Look = tuple[float, float, float]

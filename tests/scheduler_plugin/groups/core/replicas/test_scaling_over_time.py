@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.units import Instant, MilliCpu, Seconds
-from scheduler_plugin.groups.core.replicas.load_window import AgentCpuCount, LoadWindow
-from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingMemory, decide
+from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount, GroupScaling, LoadWindow, ScalingMemory, decide
 from scheduler_plugin.groups.core.workload import ReplicaBounds
 from tests.examples import examples
 from tests.scheduler_plugin.groups.core.replicas.group_story import replica

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import Seconds
+from scheduler_plugin.groups.core.replicas.group_plan import SILENCE, hindrance, hindrances
 from scheduler_plugin.groups.core.replicas.members import DatabaseState, Member
-from scheduler_plugin.groups.core.replicas.serving import SILENCE, hindrance, hindrances
 from tests.scheduler_plugin.groups.core.replicas.group_story import PRIMARY, SHOP, STANDBY, replica
 
 AWAY = replace(PRIMARY, available=False)

@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 
 from protocol.units import MilliCpu
-from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Place, Scaling
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision, decide
 from scheduler_plugin.groups.core.tortoise.phases import Phase, ResourcePhase, ResourceState
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,

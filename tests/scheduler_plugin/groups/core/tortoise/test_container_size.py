@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_plugin.groups.core.tortoise.container_size import Numbers, Ratios, SizeFacts, container_size
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
+from scheduler_plugin.groups.core.tortoise.autoscaler import Scaling
+from scheduler_plugin.groups.core.tortoise.vertical import Numbers, Ratios, SizeFacts, container_size
 from tests.examples import examples
 
 FACTS = SizeFacts(request=1000, recommended=600, least=100, most=5000, target=80)

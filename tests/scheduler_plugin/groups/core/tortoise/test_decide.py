@@ -7,11 +7,10 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from protocol.units import Bytes, MilliCpu
-from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, OtherMetric
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, OtherMetric, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision, decide
 from scheduler_plugin.groups.core.tortoise.phases import Phase, TortoiseMode
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,

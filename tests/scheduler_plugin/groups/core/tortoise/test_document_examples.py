@@ -10,11 +10,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from protocol.units import MilliCpu
-from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import decide
 from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec
 from scheduler_plugin.groups.core.workload import (
     ContainerRecommendation,

@@ -6,8 +6,8 @@ import pytest
 
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.recommendation_maximum import learned
-from scheduler_plugin.groups.core.tortoise.utilisation import target_utilisation
+from scheduler_plugin.groups.core.tortoise.horizontal import target_utilisation
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import learned
 from scheduler_plugin.groups.core.workload import NOTHING, ContainerRecommendation, ResourceList
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Scaling
 from scheduler_plugin.groups.core.tortoise.phases import (
     Circumstances,
     Phase,
@@ -19,7 +20,6 @@ from scheduler_plugin.groups.core.tortoise.phases import (
     next_phase,
     resource_phases,
 )
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
 from tests.scheduler_plugin.groups.core.tortoise.cluster_model import CPU
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)

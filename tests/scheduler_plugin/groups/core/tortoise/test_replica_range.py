@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.replica_range import ReplicaMemory, capped, proposed, step_back
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ReplicaMemory, capped, proposed, step_back
 from scheduler_plugin.groups.core.workload import ReplicaBounds
 from tests.examples import examples
 

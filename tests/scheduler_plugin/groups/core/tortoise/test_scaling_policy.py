@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from protocol.units import Bytes, MilliCpu
-from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, OtherMetric, ResourceTarget
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling, effective, horizontal
+from scheduler_plugin.groups.core.tortoise.autoscaler import (
+    Autoscaler,
+    ContainerTarget,
+    OtherMetric,
+    ResourceTarget,
+    Scaling,
+    effective,
+    horizontal,
+)
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer
 
 BOTH = ResourceList(MilliCpu(1000), Bytes(2**30))

@@ -9,8 +9,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_plugin.groups.core.tortoise.slot_memory import Remembered, SlotMemory
-from scheduler_plugin.groups.core.tortoise.slots import Period, Slot, SlotLayout
+from scheduler_plugin.groups.core.tortoise.slots import Period, Remembered, Slot, SlotLayout, SlotMemory
 from tests.examples import examples
 
 BERLIN, UTC_ZONE = ZoneInfo("Europe/Berlin"), ZoneInfo("UTC")

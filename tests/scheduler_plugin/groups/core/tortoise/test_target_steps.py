@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget
+from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Place, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.horizontal import next_targets
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Place, Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMemory
 
 NOON = datetime(2026, 5, 6, 12, tzinfo=UTC)

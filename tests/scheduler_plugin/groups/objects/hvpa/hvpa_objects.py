@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler_plugin.groups.core.hvpa import (
-    HvpaSpec,
-)
-from scheduler_plugin.groups.objects.hvpa import decode
+from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec
+from scheduler_plugin.groups.objects.hvpa.decoding import decode
 
 TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
 HPA = {"minReplicas": 2, "maxReplicas": 8}

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from scheduler_plugin.groups.objects.hvpa import HvpaError, decode
+from scheduler_plugin.groups.objects.hvpa.decoding import decode
+from scheduler_plugin.groups.objects.targets import InvalidSpecError
 from tests.scheduler_plugin.groups.objects.hvpa.hvpa_objects import HPA, WEIGHT, hvpa
 
 
 def problem(**spec: Any) -> str:
-    with pytest.raises(HvpaError) as raised:
+    with pytest.raises(InvalidSpecError) as raised:
         decode(hvpa(**spec))
     return str(raised.value)
 
@@ -127,5 +128,5 @@ def test_a_bad_field_is_named_in_a_sentence(spec: dict[str, Any], sentence: str)
 
 @pytest.mark.parametrize("found", [{}, {"spec": None}, {"spec": "all"}])
 def test_missing_spec_is_bad_field(found: dict[str, Any]) -> None:
-    with pytest.raises(HvpaError, match=r"spec\.targetRef\.kind: expected"):
+    with pytest.raises(InvalidSpecError, match=r"spec\.targetRef\.kind: expected"):
         decode(found)

@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 
 from protocol.units import MilliCpu
-from scheduler_plugin.groups.core.hvpa import (
+from scheduler_plugin.groups.core.hvpa.spec import (
+    PastPods,
+    PastReplicas,
+    PastTarget,
+    PodsMemory,
+    Possible,
     ScalingTimes,
+    Shrinking,
 )
-from scheduler_plugin.groups.core.hvpa.spec import PastReplicas, PastTarget, Shrinking
-from scheduler_plugin.groups.core.running_pods import PastPods, PodsMemory, Possible
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer
-from scheduler_plugin.groups.objects.hvpa import memory_json, memory_of
+from scheduler_plugin.groups.objects.hvpa.memory_fields import memory_json, memory_of
 
 
 def test_memory_survives_a_restart() -> None:

@@ -10,12 +10,13 @@ from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu
 from protocol.yaml_text import read_yaml
+from scheduler_plugin.groups.core.tortoise.autoscaler import Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
 from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
 from scheduler_plugin.groups.core.workload import ResourceList, SizeBounds
-from scheduler_plugin.groups.objects.tortoise.manifest import InvalidTortoiseError, Target, Tortoise, parse_tortoise
+from scheduler_plugin.groups.objects.targets import InvalidSpecError
+from scheduler_plugin.groups.objects.tortoise.manifest import Tortoise, parse_tortoise
 
 USUAL = Configuration()
 MINIMAL = """
@@ -66,7 +67,7 @@ def test_minimal_manifest_creates_hpa() -> None:
     assert parse_tortoise(document(MINIMAL), USUAL) == Tortoise(
         ObjectName("zoo", "lovely-tortoise"),
         Spec(USUAL, TortoiseMode.AUTO),
-        Target("apps/v1", "Deployment", "sample"),
+        {"apiVersion": "apps/v1", "kind": "Deployment", "name": "sample"},
         "tortoise-hpa-lovely-tortoise",
     )
 
@@ -76,13 +77,14 @@ def test_a_whole_manifest() -> None:
     policies = {("istio-proxy", "cpu"): Scaling.HORIZONTAL, ("istio-proxy", "memory"): Scaling.VERTICAL}
     found = parse_tortoise(document(WHOLE), USUAL)
     assert found.spec == Spec(USUAL, TortoiseMode.EMERGENCY, "mine", policies, {"istio-proxy": sizes}, 40)  # type: ignore[arg-type]
-    assert (found.hpa, found.deletes_all, found.target.kind) == ("mine", True, "StatefulSet")
+    assert (found.hpa, found.deletes_all, found.target["kind"]) == ("mine", True, "StatefulSet")
     assert found.behavior == {"scaleDown": {"stabilizationWindowSeconds": 60}}
 
 
 def test_single_vm_needs_no_hpa() -> None:
     found = parse_tortoise(changed(targetRefs=target("VirtualMachine", "db")), USUAL)
-    assert (found.target, found.target.is_vm) == (Target("vm.neon.tech/v1", "VirtualMachine", "db"), True)
+    vm = {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": "db"}
+    assert (found.target, found.is_vm) == (vm, True)
 
 
 POLICY = {"containerName": "app", "policy": {}}
@@ -141,13 +143,13 @@ POLICY = {"containerName": "app", "policy": {}}
     ],
 )
 def test_what_cannot_be_used_is_named(found: Json, message: str) -> None:
-    with pytest.raises(InvalidTortoiseError) as refused:
+    with pytest.raises(InvalidSpecError) as refused:
         parse_tortoise(found, USUAL)
     assert str(refused.value).startswith(message)
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(InvalidTortoiseError) as refused:
+    with pytest.raises(InvalidSpecError) as refused:
         parse_tortoise(changed(updateMode="on", maxReplicas=-1, deletionPolicy="?"), USUAL)
     assert len(str(refused.value).split("; ")) == 3
 

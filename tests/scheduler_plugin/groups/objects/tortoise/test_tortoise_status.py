@@ -13,23 +13,32 @@ from hypothesis import strategies as st
 
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, MilliCpu, Resources
-from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, OtherMetric, ResourceTarget
+from scheduler_plugin.groups.core.tortoise.autoscaler import (
+    Autoscaler,
+    ContainerTarget,
+    OtherMetric,
+    ResourceTarget,
+    Scaling,
+)
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.core.tortoise.decide import TortoiseDecision
 from scheduler_plugin.groups.core.tortoise.floor import Peaks
 from scheduler_plugin.groups.core.tortoise.phases import Phase, ResourcePhase, ResourceState, TortoiseMode
-from scheduler_plugin.groups.core.tortoise.replica_range import ReplicaMemory
-from scheduler_plugin.groups.core.tortoise.scaling_policy import Scaling
 from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import ReplicaMemory, TortoiseMemory
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, WorkloadDecision
-from scheduler_plugin.groups.objects.tortoise.managed_hpa import (
+from scheduler_plugin.groups.objects.autoscalers import (
     metrics_missing_since,
     read_autoscaler,
     write_autoscaler,
 )
-from scheduler_plugin.groups.objects.tortoise.slot_entries import read_slots
-from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory, read_peaks, write_peaks, write_status
+from scheduler_plugin.groups.objects.tortoise.tortoise_status import (
+    read_memory,
+    read_peaks,
+    read_slots,
+    write_peaks,
+    write_status,
+)
 from tests.examples import examples
 
 USUAL = Configuration()

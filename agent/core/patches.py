@@ -1,0 +1,93 @@
+"""The VM's object and its patches as state (S4.2). Part of ``advance``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agent.core.actions import PatchVm
+from agent.core.events import PatchFailed
+from agent.core.policy import REFUSED_GROWTH_BACKOFF, VM_API_BACKOFF
+from agent.core.state import State, failed_again
+from agent.core.vm import Vm
+from protocol.units import Instant
+
+
+def adopt(state: State, vm: Vm, now: Instant) -> None:
+    """Adopt a newer view; a stale one changes nothing."""
+    side = state.vm
+    # A read and a watch can overtake each other, so a view may arrive late.
+    if side.seen is not None and not vm.follows(side.seen.version - 1):
+        return
+    if side.seen is not None and not side.seen.actual.within(vm.actual):
+        side.fell_at = now
+    side.seen = vm
+    # A VM that is opted out has no permit until it is opted in again.
+    if not vm.enabled:
+        state.scheduler.forget_permit()
+    # A newer version than the base proves that the patch was applied or can no longer be.
+    if side.unsettled is not None and vm.follows(side.unsettled.base):
+        side.unsettled = None
+    if side.stale_at is not None and vm.follows(side.stale_at):
+        side.stale_at = None
+
+
+def restored(state: State, vm: Vm, now: Instant) -> None:
+    """Restart versions at ``vm`` after the store was restored.
+
+    A patch based on a later version can no longer take effect, and the permit written there is lost to a new scheduler.
+    """
+    state.scheduler.forget_permit()
+    side = state.vm
+    side.unsettled = side.stale_at = None
+    if side.seen is not None:
+        side.seen = replace(side.seen, version=vm.version)
+    adopt(state, vm, now)
+
+
+def sent_patch(state: State, patch: PatchVm, now: Instant) -> None:
+    """Record that ``patch`` was sent."""
+    side = state.vm
+    side.patching = patch
+    if side.seen is not None and not side.seen.use.within(patch.target):
+        # From the order, not from the outcome: the guest may begin to shrink before the answer arrives.
+        side.shrunk_at = now
+
+
+def patched(state: State, vm: Vm, now: Instant) -> None:
+    """Record that the patch took effect, with the object as it is now."""
+    side = state.vm
+    # A patch that took effect ends every wait, even that after a refused growth.
+    side.patching = side.failure = side.retry_at = side.grows_from = None
+    side.refused = 0
+    adopt(state, vm, now)
+
+
+def patch_conflicted(state: State) -> None:
+    """Record that the patch took no effect, because the object had changed."""
+    side = state.vm
+    patch, side.patching = side.patching, None
+    # A conflict with a view older than the newest says nothing about the newest.
+    if patch is not None and _is_newest(side.seen, patch):
+        side.stale_at = patch.base
+
+
+def _is_newest(seen: Vm | None, patch: PatchVm) -> bool:
+    """Return True if ``patch`` is based on the newest view; a view without a version never counts as that."""
+    return seen is not None and not seen.follows(patch.base) and seen.version == patch.base
+
+
+def patch_failed(state: State, event: PatchFailed, now: Instant, jitter: float) -> None:
+    """Record that the patch failed, or that its outcome is unknown."""
+    side = state.vm
+    patch, side.patching = side.patching, None
+    side.failure = failed_again(side.failure, event.fault, event.reason, now)
+    side.retry_at = Instant(now + VM_API_BACKOFF.delay(side.failure.count, jitter))
+    # Only a refused growth bars further ones; a refused shrink is simply tried again.
+    if event.refused and patch is not None and side.seen is not None and not patch.target.within(side.seen.use):
+        side.refused += 1
+        side.grows_from = Instant(now + REFUSED_GROWTH_BACKOFF.delay(side.refused, jitter))
+    if patch is None or event.refused or not _is_newest(side.seen, patch):
+        return
+    # Several patches with unknown outcomes: any of them may be in effect, so the largest counts.
+    earlier = patch.target if side.unsettled is None else side.unsettled.target
+    side.unsettled = replace(patch, target=patch.target.at_least(earlier))

@@ -1,0 +1,81 @@
+"""Samples of the guest as state: the need that follows, and how low the VM may go (S4.3). Part of ``advance``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agent.core.goal import NO_GOAL, goal, is_calm, with_part, without_waiting
+from agent.core.guest import LONGEST, NO_RATES, SHORTEST, GuestSample, ObservedSample, rates
+from agent.core.memory.memory_view import memory_view
+from agent.core.memory.probing import Probing
+from agent.core.memory.rereading import cost
+from agent.core.state import State
+from agent.core.vm import Vm
+from protocol.units import Instant
+
+
+def scraped(state: State, sample: GuestSample, now: Instant) -> None:
+    """Apply a sample of the guest, unless it is too soon after the last one or the same."""
+    guest, vm = state.guest, state.vm.seen
+    guest.failure = None
+    before = guest.seen
+    # Two pages this close give no rates, and would replace a sample that can give some.
+    if before is not None and now - before.last < SHORTEST:
+        return
+    # An exporter that samples by its own clock shows the same page until its next sample.
+    if vm is not None and before is not None and guest.had is not None and sample.repeats(before.sample):
+        # One that shows it for too long has stopped sampling: the page does not describe the present.
+        if now - before.at <= LONGEST:
+            guest.seen = replace(before, again=now)
+            _smooth(state, vm, now)
+        return
+    is_rebooted = guest.is_rebooted(sample)
+    guest.seen, guest.cpus = ObservedSample(sample, now), max(guest.cpus, len(sample.cpus))
+    if vm is None:
+        guest.had, guest.rates, guest.goal = None, NO_RATES, NO_GOAL
+    else:
+        _look(state, vm, before, guest.seen, is_rebooted=is_rebooted)
+
+
+def _look(state: State, vm: Vm, before: ObservedSample | None, observed: ObservedSample, *, is_rebooted: bool) -> None:
+    """Apply a new sample of the guest in ``vm``: what it shows since ``before``."""
+    guest, policy, sample, now = state.guest, state.policy, observed.sample, observed.at
+    # The smaller of before and after: what waited before a growth must not be counted again after it.
+    has = vm.actual.at_most(guest.had or vm.actual)
+    guest.had = vm.actual
+    guest.kills = guest.kills.after(sample, has.mem, now, policy.memory, is_rebooted=is_rebooted)
+    guest.rates = rates(before, observed, min(guest.cpus, has.cpu.whole_cpus))
+    guest.counted = guest.counted.plus(guest.rates)
+    since = now if before is None else before.at
+    if not vm.unfinished_shrink and state.vm.patching is None and is_calm(guest.rates, has, policy):
+        guest.calm_since = since
+    settling = state.is_settling(since)
+    guest.goal = goal(sample, guest.rates, has, policy, settling=settling)
+    # While a guest refills memory that it got back, waiting tasks need no more than that.
+    if guest.probing.is_refilling(now, policy.memory.cache) and not sample.shows_rereading:
+        guest.goal = without_waiting(guest.goal)
+    killed = guest.kills.part(now)
+    if killed is not None:
+        guest.goal = with_part(guest.goal, killed)
+    state.monitor.looked(guest.goal.cpu, now)
+    _smooth(state, vm, now)
+    _probe(state, vm, observed, settling=settling)
+
+
+def _smooth(state: State, vm: Vm, now: Instant) -> None:
+    """Feed the need of the last sample to the smoothing pipelines."""
+    need = state.guest.goal.need
+    in_doubt = state.guest.goal.kept.at_most(state.vm.ordered or vm.use)
+    state.guest.stabilizer.observe(None if need is None else need.at_most(vm.bounds.max), vm.use, now, in_doubt)
+
+
+def _probe(state: State, vm: Vm, observed: ObservedSample, *, settling: bool) -> None:
+    """Feed a sample to the trials with the page cache."""
+    guest, policy = state.guest, state.policy.memory.cache
+    if not policy.enabled:
+        guest.probing = Probing()
+        return
+    # Waiting during a shrink is caused by the shrink, not by a lack of page cache.
+    spent = None if settling or guest.rates.is_partial else cost(guest.rates, policy.trickle)
+    view = memory_view(observed.sample, spent, vm, guest.goal, state.scheduler.compute_unit)
+    guest.probing.observe(view, observed.at, policy)

@@ -1,0 +1,224 @@
+"""What to write for one group now, from all that is known of it (S1.1, S1.11).
+
+Rules that hold here:
+
+- Whatever is wrong becomes a condition of the group, and then nothing is scaled.
+- The same facts give the same result; its writes are absolute values, so repeating them is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from protocol.kubernetes.conditions import condition, condition_of
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, text
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
+from protocol.kubernetes.timestamps import parse_timestamp, timestamp
+from scheduler_plugin.groups.controllers.desired_state import (
+    GroupFacts,
+    GroupPolicy,
+    PolicyDecision,
+    ReconcileResult,
+    ScalableTarget,
+    StopError,
+    companions,
+    hpa_changes,
+    hpa_write,
+    inbox,
+    managed,
+)
+from scheduler_plugin.groups.controllers.group_status import (
+    RESIZABLE,
+    SIZED,
+    conditions,
+    merged_sizes,
+    mirror,
+    resized,
+    shown,
+    whole_status,
+    written_sizes,
+)
+from scheduler_plugin.groups.core.workload import OutOfMemory, Workload, WorkloadDecision
+from scheduler_plugin.groups.core.writes import ForeignObjectError, TooLargeError
+from scheduler_plugin.groups.objects.autoscalers import about, sizing_mode
+from scheduler_plugin.groups.objects.group_status import ABLE
+from scheduler_plugin.groups.objects.intents import intent_of, progress, read_intent, write_intent
+from scheduler_plugin.groups.objects.pods import killed_in, running_pods, with_defaults
+from scheduler_plugin.groups.objects.targets import (
+    InvalidSpecError,
+    InvalidTargetError,
+    TargetFields,
+    achievable,
+    kept_by,
+    workload_of,
+)
+
+
+def reconcile(policy: GroupPolicy, facts: GroupFacts, now: datetime) -> ReconcileResult:
+    """What to write for the group now."""
+    try:
+        return _scalable(policy, facts, _target(facts), now)
+    except StopError as problem:
+        return _stopped(facts, problem, now)
+    except TooLargeError as error:
+        return _stopped(facts, StopError("AutoscalerTooLarge", f"the HPA or VPA is not changed: {error}"), now)
+
+
+def _target(facts: GroupFacts) -> ScalableTarget:
+    desired = facts.desired
+    if desired is None:
+        raise StopError("InvalidSpec", facts.fault)
+    reference = desired.target
+    if facts.target is None:
+        raise StopError("TargetMissing", f"{reference} is not there")
+    if is_leaving(facts.target):
+        raise StopError("TargetLeaving", f"{reference} is being deleted")
+    if facts.rivals:
+        raise StopError("TargetTaken", f"{reference} is the target of {' and '.join(facts.rivals)} too")
+    # A target that scales itself would be a second writer of its replicas.
+    if child(facts.target, "spec", "scaling"):
+        raise StopError("TargetTaken", f"{reference} scales itself (spec.scaling)")
+    if facts.others:
+        raise StopError("ForeignAutoscaler", f"{reference} is {' and '.join(facts.others)} too")
+    kind = reference.target_kind
+    if kind.shape is TargetFields.TEMPLATE and (keeper := kept_by(facts.target)):
+        raise StopError("TargetTaken", f"{reference} is kept by {keeper}, which would undo every scaling")
+    try:
+        template = workload_of(facts.target, kind)
+        writes = companions(facts, desired)
+    except InvalidTargetError as error:
+        raise StopError("TargetUnreadable", str(error)) from None
+    except ForeignObjectError as error:
+        raise StopError("ForeignAutoscaler", str(error)) from None
+    sizes = resized(child(facts.group, "status"), desired, template.containers)
+    return ScalableTarget(desired, facts.target, kind, template, writes, sizes)
+
+
+def _scalable(policy: GroupPolicy, facts: GroupFacts, target: ScalableTarget, now: datetime) -> ReconcileResult:
+    status = child(facts.group, "status")
+    old_status: Json = {**status, **mirror(target)}
+    unfinished = read_intent(status)
+    # Finish a scaling that has begun before deciding anything new.
+    if unfinished is not None and not progress(unfinished, target.template).is_overtaken:
+        return ReconcileResult(old_status, target.upkeep, unfinished, sizes=target.sizes)
+    # Recommendations do not reflect the last scaling yet.
+    if unfinished is None and _rests(status, facts.pause, now):
+        return ReconcileResult(old_status, target.upkeep, inbox=inbox(policy.kind, facts, target), sizes=target.sizes)
+    workload = _workload(facts, target, now)
+    try:
+        decision = policy.decide(facts, workload, now)
+    except InvalidSpecError as error:
+        raise StopError("InvalidSpec", str(error)) from None
+    killed = (f"{kill.container} ran out of memory at {kill.at:%H:%M:%S} UTC" for kill in workload.out_of_memory)
+    explanation = (*killed, *decision.decision.explanation)
+    decision = replace(decision, decision=replace(decision.decision, explanation=explanation))
+    return _decided(policy.kind, facts, target, decision, now)
+
+
+def _workload(facts: GroupFacts, target: ScalableTarget, now: datetime) -> Workload:
+    """The target as a workload with the sizes that were ordered, and its pods as they are."""
+    status = child(facts.group, "status")
+    refused = bool(condition_of(facts.group, RESIZABLE))
+    try:
+        pods = running_pods(target.target, target.kind, facts.pods, target.sizes, refused=refused)
+    except ValueError as error:
+        raise StopError("TargetUnreadable", f"a pod of {target.desired.target}: {error}") from None
+    # With resizing in place, sizes that pods have and the template lacks may be the group's own, so they are not taken
+    # for admission defaults.
+    template = target.template if target.desired.in_place else with_defaults(target.template, facts.pods)
+    workload = WorkloadDecision(containers=target.sizes).applied(_with_kills(template, facts.pods, status, now))
+    return replace(workload, pods=pods)
+
+
+def _with_kills(workload: Workload, pods: Iterable[JsonObject], status: JsonObject, now: datetime) -> Workload:
+    """With the kills of each container for lack of memory that came after sizes were last changed."""
+    # A time in the future comes from another clock: every kill may have come after the last change of sizes.
+    sized = parse_timestamp(status.get(SIZED)) or 0.0
+    sized = sized if sized <= now.timestamp() else 0.0
+    last: dict[str, dict[str, float]] = {}
+    for kill in (kill for pod in pods for kill in killed_in(pod)):
+        if kill.at > sized and workload.container(kill.container) is not None:
+            by_pod = last.setdefault(kill.container, {})
+            by_pod[kill.pod] = max(kill.at, by_pod.get(kill.pod, 0.0))
+    kills = (
+        OutOfMemory(name, times[-1], times)
+        for name, by_pod in sorted(last.items())
+        if (times := tuple(datetime.fromtimestamp(at, UTC) for at in sorted(by_pod.values())))
+    )
+    return replace(workload, out_of_memory=tuple(kills))
+
+
+def _decided(
+    kind: Resource, facts: GroupFacts, target: ScalableTarget, decided: PolicyDecision, now: datetime
+) -> ReconcileResult:
+    """Writes of a decision."""
+    sizes, group, at = target.sizes, facts.group, timestamp(now.timestamp())
+    decision = replace(decided.decision, containers=achievable(target.target, target.kind, decided.decision.containers))
+    # Contested writes are left out only after the decision, so that the policy's memory still learns.
+    decision = _unheld(decision, _held(facts, target))
+    # Sizes in place live in the status; the template stays as it is.
+    if target.desired.in_place and target.kind.shape is TargetFields.TEMPLATE:
+        sizes = merged_sizes(sizes, decision.containers)
+        decision = replace(decision, containers=())
+    hpa = {} if "autoscaler" in facts.held else hpa_changes(facts.hpa, decided.hpa)
+    hpa_write(facts, hpa)  # only for its TooLargeError: nothing must be written then
+    intent = intent_of(decision, target.template, at, hpa)
+    # Sizes come in steps, so a decision may round to no change at all.
+    is_unwritten = decided.decision.changes and intent is None and sizes == target.sizes
+    carried_over = {name: value for name, value in child(group, "status").items() if name in ("lastScaled", SIZED)}
+    if sizes != target.sizes:
+        carried_over[SIZED] = at
+    status: Json = {
+        **carried_over,
+        **(decided.unwritten if is_unwritten and decided.unwritten is not None else decided.status),
+        **mirror(target),
+        **written_sizes(sizes, target.template.containers),
+        **({} if intent is None else {"intent": write_intent(intent)}),
+        "kept": [shown(withheld) for withheld in decision.kept],
+        "explanation": list(decision.explanation),
+    }
+    return ReconcileResult(
+        whole_status(group, status, conditions(group, target.desired, decided, facts.fights), now),
+        (*target.upkeep, *managed(facts, target, decided)),
+        intent,
+        facts.hpa if decided.drops_hpa else None,
+        inbox(kind, facts, target),
+        sizes,
+    )
+
+
+def _held(facts: GroupFacts, scaled: ScalableTarget) -> frozenset[str]:
+    """Writes to leave alone: those that another writer overwrites, and those that compete with an HPA or a VPA which
+    another writer keeps acting on the target.
+    """
+    target, paused = scaled.desired.target, facts.held
+    # An HPA that scales the target itself writes the same replicas; one that asks the group does not.
+    if HORIZONTAL_AUTOSCALERS.kind in paused and facts.hpa is not None:
+        paused |= {"replicas"} if about(facts.hpa, HORIZONTAL_AUTOSCALERS) == target else set()
+    if VERTICAL_AUTOSCALERS.kind in paused and facts.vpa is not None:
+        paused |= {"requests"} if sizing_mode(facts.vpa) else set()
+    return paused
+
+
+def _unheld(decision: WorkloadDecision, held: frozenset[str]) -> WorkloadDecision:
+    """The decision without what another writer keeps overwriting."""
+    containers = () if held & {"requests", "bounds"} else decision.containers
+    return replace(decision, containers=containers, replicas=None if "replicas" in held else decision.replicas)
+
+
+def _rests(status: JsonObject, pause: timedelta, now: datetime) -> bool:
+    """Return True if the last scaling, or resize in place, is less than ``pause`` ago."""
+    times = (parse_timestamp(moment) for moment in (child(status, "lastScaled").get("at"), status.get(SIZED)))
+    # A time in the future comes from another clock and delays nothing.
+    return any(at is not None and 0 <= now.timestamp() - at < pause.total_seconds() for at in times)
+
+
+def _stopped(facts: GroupFacts, problem: StopError, now: datetime) -> ReconcileResult:
+    """Nothing is scaled: memory stays, and an intent is given up."""
+    # What the intent was decided from no longer holds.
+    status = {key: value for key, value in child(facts.group, "status").items() if key != "intent"}
+    able = condition(facts.group, ABLE, "False", problem.reason, problem.message)
+    others = [existing for existing in items(status, "conditions") if text(existing, "type") != ABLE]
+    return ReconcileResult(whole_status(facts.group, status, [able, *others], now), problem=problem)

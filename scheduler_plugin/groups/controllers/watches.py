@@ -1,0 +1,229 @@
+"""The objects around a group: which refer to which, and which groups to reconcile when one changes.
+
+A change only updates the references and puts the names of groups into the queues of their kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, labels_of, name_of, text, uid_of, whole
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
+from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.watches.kinds import FactChange
+from protocol.units import Seconds
+from scheduler_plugin.groups.controllers.cache import Cache, GroupKey, Index, Key, PodIndex, References, key_of
+from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, GroupPolicy
+from scheduler_plugin.groups.core.writes import is_owned_by, original_of
+from scheduler_plugin.groups.objects.autoscalers import REFERENCES, about, sizing_mode
+from scheduler_plugin.groups.objects.pods import selects
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidSpecError, TargetFields, TargetKind, TargetRef
+from scheduler_plugin.groups.objects.vm_use import as_noted
+
+AROUND: Final = (*(kind.resource for kind in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
+"""Every kind that a group may refer to."""
+
+NO_VPAS: Final = (
+    "SizesUnknown",
+    "KindMissing",
+    "the cluster has no VerticalPodAutoscalers, so nothing recommends sizes",
+)
+
+Enqueue = Callable[[str, ObjectName], None]
+"""Queues the group of that kind and name."""
+
+
+class GroupWatches:
+    """The references between the groups of all ``policies`` and the objects of the cluster."""
+
+    def __init__(
+        self, cache: Cache, policies: Iterable[GroupPolicy], enqueue: Enqueue, interval: Callable[[], Seconds]
+    ) -> None:
+        self._interval = interval
+        self._cache = cache
+        self._enqueue = enqueue
+        self._references = References()
+        self._autoscalers: Index[Key, tuple[Resource, ObjectName]] = Index()
+        self._held: Index[GroupKey, tuple[Resource, ObjectName]] = Index()
+        self.pods = PodIndex(cache, self._ran_out_of_memory)
+        for policy in policies:
+            cache.listen(policy.kind, partial(self._group_changed, policy))
+        for kind in AROUND:
+            cache.listen(kind, partial(self._object_changed, kind))
+
+    def facts(self, policy: GroupPolicy, group: JsonObject) -> GroupFacts:
+        """All that is known of one group and of the objects around it."""
+        try:
+            desired = self._possible(policy.desired(group))
+        except InvalidSpecError as error:
+            return GroupFacts(group, fault=str(error))
+        name, kind = name_of(group), desired.target.target_kind
+        beside = {
+            resource: self._beside(resource, name.namespace, companion.name, kind)
+            for resource, companion in desired.beside.items()
+        }
+        target = self._cache.get(kind.resource, ObjectName(name.namespace, desired.target.name))
+        # Only pods that come from a template carry the group's sizes; those of a VM follow the VM.
+        pods = () if target is None or kind.shape is not TargetFields.TEMPLATE else self.pods.of(target)
+        return GroupFacts(
+            group,
+            desired,
+            target=target,
+            hpa=beside.get(HORIZONTAL_AUTOSCALERS),
+            vpa=beside.get(VERTICAL_AUTOSCALERS),
+            rivals=tuple(self._references.scaling(_key(desired.target, name.namespace), (policy.kind.kind, name))),
+            others=tuple(self._other_writers(group, desired)),
+            pods=tuple(pods),
+            pause=timedelta(seconds=self._interval()),
+        )
+
+    def desired(self, policy: GroupPolicy, group: JsonObject) -> DesiredState | None:
+        """Objects that belong to the group; None if it cannot be decoded."""
+        try:
+            return policy.desired(group)
+        except InvalidSpecError:
+            return None
+
+    def holders(self, kind: str) -> list[ObjectName]:
+        """The groups of that kind, deleted ones too, that have changed an HPA or a VPA that they do not own."""
+        # Kept from the records on the objects, so that it includes a group that was deleted while no process ran.
+        return [name for of_kind, name in self._held if of_kind == kind]
+
+    def held_by(self, kind: str, name: ObjectName) -> list[tuple[Resource, JsonObject]]:
+        """The HPAs and VPAs that the group has changed and does not own."""
+        changed = sorted(self._held.at((kind, name)), key=str)
+        pairs = ((resource, self._cache.get(resource, object_name)) for resource, object_name in changed)
+        return [(resource, obj) for resource, obj in pairs if obj is not None and not is_leaving(obj)]
+
+    def _beside(self, resource: Resource, namespace: str, name: str, kind: TargetKind) -> JsonObject | None:
+        """The HPA or the VPA beside a group. What agents say of VMs counts before what its status says."""
+        autoscaler = self._cache.get(resource, ObjectName(namespace, name))
+        # Beside pods the status is the cluster's own and counts as it is.
+        return autoscaler if autoscaler is None or kind.shape is TargetFields.TEMPLATE else as_noted(autoscaler)
+
+    def _possible(self, desired: DesiredState) -> DesiredState:
+        """The desired in this cluster: one without VPAs says so, and all else goes on."""
+        # Without the kind no VPA could ever be written; the condition says so instead of stopping the group.
+        if desired.vpa is None or not self._cache.lacks(VERTICAL_AUTOSCALERS):
+            return desired
+        return replace(desired, vpa=None, remarks=(*desired.remarks, NO_VPAS))
+
+    def replica_writers(self, kind: Resource, name: ObjectName) -> list[str]:
+        """Writers of that object's replicas: groups that scale it, and HPAs."""
+        key = key_of(kind, name)
+        hpas = (hpa for hpa, _ in self._autoscalers_of(HORIZONTAL_AUTOSCALERS, key))
+        return [*self._references.scaling(key), *(f"{HORIZONTAL_AUTOSCALERS.kind} {hpa}" for hpa in hpas)]
+
+    def _other_writers(self, group: JsonObject, desired: DesiredState) -> Iterator[str]:
+        """HPAs and VPAs other than the group's that act on its target.
+
+        A group without an HPA writes sizes only, and one that sizes nothing leaves sizes to others.
+        """
+        key = _key(desired.target, name_of(group).namespace)
+        if desired.hpa is not None:
+            hpas = self._foreign(HORIZONTAL_AUTOSCALERS, key, group, desired.hpa.name)
+            if names := ", ".join(name for name, _ in hpas):
+                yield f"scaled by {HORIZONTAL_AUTOSCALERS.kind} {names}"
+        if desired.sizes:
+            vpas = self._foreign(VERTICAL_AUTOSCALERS, key, group, "" if desired.vpa is None else desired.vpa.name)
+            # A VPA with mode Off only recommends, so it disturbs nobody.
+            modes = [f"{name} (updateMode {mode})" for name, vpa in vpas if (mode := sizing_mode(vpa))]
+            if modes:
+                yield f"sized by {VERTICAL_AUTOSCALERS.kind} {', '.join(modes)}"
+
+    def _foreign(self, kind: Resource, key: Key, group: JsonObject, own: str) -> Iterator[tuple[str, JsonObject]]:
+        """Autoscalers of the object that are not the group's."""
+        for name, autoscaler in self._autoscalers_of(kind, key):
+            # By name as well: the group does not own an HPA or VPA that it adopted.
+            if name != own and not is_owned_by(autoscaler, group):
+                yield name, autoscaler
+
+    def _autoscalers_of(self, kind: Resource, key: Key) -> Iterator[tuple[str, JsonObject]]:
+        """Every HPA, or every VPA, that is about the object and stays."""
+        names = sorted((name for of_kind, name in self._autoscalers.at(key) if of_kind is kind), key=str)
+        for name in names:
+            autoscaler = self._cache.get(kind, name)
+            if autoscaler is not None and not is_leaving(autoscaler) and _target_key(kind, autoscaler) == key:
+                yield name.name, autoscaler
+
+    def _group_changed(self, policy: GroupPolicy, change: FactChange[Json]) -> None:
+        kind, name = policy.kind.kind, change.name
+        if _is_status_only(change):  # most are our own: another look at once would undo the pause after a refusal
+            return
+        before = self._references.target_of((kind, name))
+        if change.after is None or is_leaving(change.after):
+            # References of a group that is being deleted must not block another one that takes over its target.
+            self._references.drop((kind, name))
+        else:
+            created = text(change.after, "metadata", "creationTimestamp")
+            self._references.set((kind, name), created, *self._keys(policy, change.after))
+        self._enqueue(kind, name)
+        # The old target matters too: its other groups may have waited for this one to leave.
+        for key in {before, self._references.target_of((kind, name))} - {None}:
+            self._target_changed(key)
+
+    def _object_changed(self, kind: Resource, change: FactChange[Json]) -> None:
+        self._enqueue_all(key_of(kind, change.name))
+        if kind not in REFERENCES:
+            return
+        autoscaler, sides = (kind, change.name), (change.before, change.after)
+        # The record may have moved to another group, which may be gone.
+        before, after = ([] if obj is None else _holders(change.name, obj) for obj in sides)
+        self._held.move(autoscaler, before, after)
+        for holder in after:
+            self._enqueue(*holder)
+        old, new = ([] if obj is None else [_target_key(kind, obj)] for obj in sides)
+        self._autoscalers.move(autoscaler, old, new)
+        for key in {*old, *new}:
+            self._target_changed(key)
+
+    def _keys(self, policy: GroupPolicy, group: JsonObject) -> tuple[Key | None, list[Key]]:
+        """The group's target, and the HPA and VPA beside it."""
+        desired, namespace = self.desired(policy, group), name_of(group).namespace
+        if desired is None:
+            return None, []
+        beside = [key_of(kind, ObjectName(namespace, companion.name)) for kind, companion in desired.beside.items()]
+        return _key(desired.target, namespace), beside
+
+    def _ran_out_of_memory(self, pod: JsonObject) -> None:
+        for key in self._references.targets_in(name_of(pod).namespace):
+            # The cache drops the owner of a pod, so its workload is found through the selectors of the targets.
+            target = self._cache.get(TARGET_KINDS[key[:2]].resource, key[2])
+            if target is not None and selects(child(target, "spec", "selector"), labels_of(pod)):
+                self._enqueue_all(key)
+
+    def _target_changed(self, key: Key | None) -> None:
+        """Another writer of the object has come or gone."""
+        self._enqueue_all(key)
+        # A group of VMs that scales itself stops while someone else writes its replicas, and goes on after that.
+        if key is not None and key[:2] == (VM_GROUPS.group, VM_GROUPS.kind):
+            self._enqueue(VM_GROUPS.kind, key[2])
+
+    def _enqueue_all(self, key: Key | None) -> None:
+        for kind, name in () if key is None else self._references.groups_at(key):
+            self._enqueue(kind, name)
+
+
+def _holders(name: ObjectName, autoscaler: JsonObject) -> list[GroupKey]:
+    """Kind and name of the group whose record an HPA or a VPA has, if it has one."""
+    original = original_of(autoscaler)
+    return [] if original is None else [(original.kind, ObjectName(name.namespace, original.name))]
+
+
+def _is_status_only(change: FactChange[Json]) -> bool:
+    versions = [(uid_of(obj), whole(obj, "metadata", "generation")) for obj in (change.before, change.after) if obj]
+    # The same UID and generation: only the status or the metadata has changed. The start of a deletion is news,
+    # whatever the generation says.
+    return len(versions) == 2 and versions[0] == versions[1] and not is_leaving(change.after or {})
+
+
+def _target_key(kind: Resource, autoscaler: JsonObject) -> Key:
+    return _key(about(autoscaler, kind), name_of(autoscaler).namespace)
+
+
+def _key(reference: TargetRef, namespace: str) -> Key:
+    return reference.group, reference.kind, ObjectName(namespace, reference.name)

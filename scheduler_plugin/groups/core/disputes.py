@@ -1,0 +1,237 @@
+"""Fights: someone else keeps overwriting what a group has written, and the group keeps writing it again (pure).
+
+- A field that no longer has what was written is a revert, counted once for each write.
+- After ``REVERTS`` reverts the fields are left alone, for longer each time; then one write tries again.
+- This lives in memory only: a successor finds out again after a few writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from protocol.backoff import Backoff
+from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, uid_of
+from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.timestamps import timestamp
+from protocol.messages import ObjectName
+from protocol.units import Instant, Seconds
+from scheduler_plugin.groups.core.writes import Write
+
+REVERTS: Final = 3
+WAITS: Final = Backoff(Seconds(300.0), Seconds(3600.0), spread=0.0)
+STANDS: Final = Seconds(3600.0)
+"""A write that stands for this long ends the fight."""
+
+SETTLES: Final = Seconds(300.0)
+"""How long after a new attempt the fight is still reported."""
+
+REMEMBERED: Final = 10_000
+"""At most this many writes are remembered."""
+
+UNKNOWN: Final = "another writer"
+
+Key = tuple[Resource, ObjectName, str]
+"""An object, and the word for what was written to it (``Write.what``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The last write: the ``fields`` of the object, what the API made of them, and ``at`` what time.
+
+    ``noticed``: since when they differ, None while they stand. ``lost`` are those that differed last, ``manager`` is
+    who has overwritten them, once it is known. ``uid`` is the object's, empty if its answer did not say.
+    """
+
+    fields: Json
+    stored: object
+    at: Instant
+    reverts: int = 0
+    noticed: Instant | None = None
+    lost: Json = field(default_factory=dict)
+    manager: str = ""
+    uid: str = ""
+
+    @property
+    def is_fight(self) -> bool:
+        """True if the write was reverted often enough to be a fight."""
+        return self.reverts >= REVERTS
+
+    @property
+    def until(self) -> Instant:
+        """The time until which the fields are left alone."""
+        if not self.is_fight or self.noticed is None:
+            return self.at
+        # Left alone for longer each time; then one write tries again.
+        return Instant(self.noticed + WAITS.delay(self.reverts - REVERTS + 1, 0.0))
+
+    def is_over(self, now: Instant) -> bool:
+        """Return True if the claim is too old to prove anything."""
+        return now - max(self.at, self.until, self.noticed or self.at) >= STANDS
+
+    def is_of_another(self, found: JsonObject) -> bool:
+        """Return True if the object was made after the one that was written."""
+        return bool(self.uid) and uid_of(found) not in ("", self.uid)
+
+
+@dataclass(slots=True)
+class Disputes:
+    """The last writes to objects that others may write too, and what became of them."""
+
+    _claims: dict[Key, Claim] = field(default_factory=dict)
+
+    def wrote(self, write: Write, after: JsonObject, now: Instant) -> None:
+        """A patch was carried out, and the object is as ``after`` says."""
+        key = (write.resource, write.name, write.what)
+        if write.creates or write.what not in _WORDS:
+            return
+        old = self._claims.pop(key, None)
+        # An expired claim, or one on a deleted object of the same name, has nothing to do with a new fight.
+        old = None if old is None or old.is_over(now) or old.is_of_another(after) else old
+        if len(self._claims) >= REMEMBERED:
+            self._claims.clear()
+        # Nobody fights over the record in the metadata, unless annotations are all that is written.
+        body = {name: value for name, value in write.body.items() if name != "metadata"} or write.body
+        fields = body if old is None else child({"all": _merged(old.fields, body)}, "all")
+        # Compare later with what the API stored: it may normalise or complete the fields.
+        claim = Claim(fields, part_of(after, fields), now, uid=uid_of(after))
+        self._claims[key] = (
+            claim if old is None else replace(claim, reverts=old.reverts, lost=old.lost, manager=old.manager)
+        )
+
+    def look(self, resource: Resource, found: JsonObject, now: Instant) -> None:
+        """Notices what was overwritten in the object."""
+        for key, claim in list(self._of(resource, name_of(found))):
+            present = part_of(found, claim.fields)
+            stands = present == claim.stored
+            if claim.is_over(now) or claim.is_of_another(found):
+                del self._claims[key]
+            # A revert counts once for each write, however often it is seen.
+            elif not stands and claim.noticed is None:
+                self._claims[key] = replace(
+                    claim, reverts=claim.reverts + 1, noticed=now, lost=_lost(claim.fields, claim.stored, present)
+                )
+            elif stands and claim.noticed is not None:
+                # The fields are back although nobody here wrote them.
+                self._claims[key] = replace(claim, at=now, noticed=None)
+
+    def held_until(self, write: Write, now: Instant) -> Instant | None:
+        """The time until which the write has to wait; None if it may go now."""
+        claim = self._claims.get((write.resource, write.name, write.what))
+        return None if claim is None or now >= claim.until else claim.until
+
+    def held(self, resource: Resource, name: ObjectName, now: Instant) -> frozenset[str]:
+        """Parts of the object that are left alone at the moment, by the words of its writes."""
+        return frozenset(key[2] for key, claim in self._of(resource, name) if now < claim.until)
+
+    def unnamed(self, resource: Resource, name: ObjectName) -> bool:
+        """Return True if the manager that overwrites fields of the object is still to be found."""
+        return any(claim.is_fight and not claim.manager for _, claim in self._of(resource, name))
+
+    def name(self, resource: Resource, found: JsonObject) -> None:
+        """Finds out who overwrites fields of the object, from its ``managedFields``."""
+        for key, claim in list(self._of(resource, name_of(found))):
+            if claim.is_fight and not claim.manager:
+                self._claims[key] = replace(claim, manager=manager_of(found, claim.lost) or UNKNOWN)
+
+    def fights(self, resource: Resource, name: ObjectName, now: Instant) -> Iterator[tuple[str, Claim]]:
+        """Parts of the object that are fought over, by the words of its writes."""
+        for key, claim in self._of(resource, name):
+            if claim.is_fight and (claim.noticed is not None or now - claim.at < SETTLES):
+                yield key[2], claim
+
+    def _of(self, resource: Resource, name: ObjectName) -> Iterator[tuple[Key, Claim]]:
+        for what in _WORDS:
+            claim = self._claims.get((resource, name, what))
+            if claim is not None:
+                yield (resource, name, what), claim
+
+
+def told(resource: Resource, name: str, what: str, claim: Claim, at: float) -> str:
+    """The fight over one object's fields for people; ``at`` is when it is tried again, in seconds since 1970."""
+    fields = ", ".join(sorted(child(claim.lost, "spec"))) if what in ("autoscaler", resource.kind) else what
+    subject = f"{fields} of {resource.kind} {name}"
+    again = f"it is left alone until {timestamp(at)}" if claim.noticed is not None else "it was written again just now"
+    who = claim.manager or UNKNOWN
+    return f"{who} has overwritten {subject} {claim.reverts} times: {again}; let only one of the two manage it"
+
+
+_WORDS: Final = (
+    "autoscaler",
+    "requests",
+    "bounds",
+    "replicas",
+    "annotations",
+    "pod",
+    "HorizontalPodAutoscaler",
+    "VerticalPodAutoscaler",
+)
+"""The writes to objects that others may write too."""
+
+
+def part_of(found: object, fields: object) -> object:
+    """The part of ``found`` at the places of ``fields``; entries of lists are found by their names, if they have some.
+
+    >>> part_of({"a": 1, "b": [{"name": "x", "c": 2, "d": 3}, {"name": "y"}]}, {"b": [{"name": "x", "c": 9}]})
+    {'b': [{'name': 'x', 'c': 2}]}
+    """
+    if isinstance(fields, Mapping):
+        mapping = found if isinstance(found, Mapping) else {}
+        return {key: part_of(mapping.get(key), value) for key, value in fields.items()}
+    if isinstance(fields, list) and _are_named(fields):
+        listed = found if isinstance(found, list) else []
+        entries = {entry.get("name"): entry for entry in listed if isinstance(entry, Mapping)}
+        return [part_of(entries.get(entry["name"]), entry) for entry in fields]
+    return found
+
+
+def _lost(fields: JsonObject, stored: object, present: object) -> Json:
+    """Those of ``fields`` that are no longer as they were stored."""
+    old, new = child({"it": stored}, "it"), child({"it": present}, "it")
+    return {
+        key: _lost(value, old.get(key), new.get(key)) if isinstance(value, Mapping) else value
+        for key, value in fields.items()
+        if old.get(key) != new.get(key)
+    }
+
+
+def _are_named(fields: Sequence[object]) -> bool:
+    return bool(fields) and all(isinstance(entry, Mapping) and isinstance(entry.get("name"), str) for entry in fields)
+
+
+def _merged(old: object, new: object) -> object:
+    """The fields of both: entries of lists by their names, if they have some; otherwise those of ``new``."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
+    if isinstance(old, list) and isinstance(new, list) and _are_named(old) and _are_named(new):
+        entries = {entry["name"]: entry for entry in old}
+        return [*{**entries, **{entry["name"]: _merged(entries.get(entry["name"]), entry) for entry in new}}.values()]
+    return new
+
+
+def manager_of(found: JsonObject, fields: Json) -> str:
+    """The manager that wrote one of ``fields`` last, by ``managedFields``, not this program; empty if unknown."""
+    entries = [
+        entry
+        for entry in items(found, "metadata", "managedFields")
+        if text(entry, "manager") != OURSELVES and _owns(entry.get("fieldsV1"), fields)
+    ]
+    return max(((text(entry, "time"), text(entry, "manager")) for entry in entries), default=("", ""))[1]
+
+
+OURSELVES: Final = "autoscale-groups"
+
+
+def _owns(owned: object, fields: object) -> bool:
+    """Return True if ``fieldsV1`` has one of the fields; an empty entry owns a field as a whole."""
+    if not isinstance(owned, Mapping):
+        return False
+    if isinstance(fields, Mapping) and owned:
+        return any(_owns(owned.get(f"f:{key}"), value) for key, value in fields.items())
+    if isinstance(fields, list) and owned and _are_named(fields):
+        # `fieldsV1` names an entry of a list by its merge key: `k:{"name":"app"}`.
+        keys = (f"k:{json.dumps({'name': entry['name']}, separators=(',', ':'))}" for entry in fields)
+        return any(_owns(owned.get(key), entry) for key, entry in zip(keys, fields, strict=True))
+    return True

@@ -1,0 +1,255 @@
+"""HPAs and VPAs: what one recommends, how ours are made, and the HPA that a Tortoise manages (S1.1, S3.1, S3.6).
+
+Our HPA has the group itself as its scale target: the HPA controller writes the desired count into the group's
+``/scale``, where it changes nothing, and the group scales the real target. Our VPA has ``updateMode: "Off"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from fractions import Fraction
+from typing import Final
+
+from protocol.kubernetes import resources as kinds
+from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.objects import Json, JsonObject, child, items, text, whole
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
+from protocol.kubernetes.timestamps import parse_moment
+from scheduler_plugin.groups.core.tortoise.autoscaler import (
+    Autoscaler,
+    ContainerTarget,
+    Metric,
+    OtherMetric,
+    ResourceTarget,
+)
+from scheduler_plugin.groups.core.workload import (
+    RESOURCES,
+    ContainerRecommendation,
+    HorizontalRecommendation,
+    MeasuredUse,
+    Resource,
+    ResourceList,
+    VerticalRecommendation,
+)
+from scheduler_plugin.groups.objects.targets import TargetRef, api_group, read_amounts
+
+
+def horizontal_of(hpa: JsonObject) -> HorizontalRecommendation | None:
+    """The HPA's recommendation; None before its first look, or if it says that it cannot (``ScalingActive`` is
+    False).
+    """
+    status = child(hpa, "status")
+    desired = status.get("desiredReplicas")
+    # False means that the HPA computes nothing, mostly for lack of metrics, so its desired count is stale.
+    is_blind = text(condition_of(hpa, "ScalingActive"), "status") == "False"
+    if not isinstance(desired, int) or is_blind or whole(hpa, "spec", "maxReplicas") < 1:
+        return None
+    limited = condition_of(hpa, "ScalingLimited")
+    utilisations = _utilisations(hpa)
+    return HorizontalRecommendation(
+        desired=desired,
+        min=least_replicas(hpa),
+        max=whole(hpa, "spec", "maxReplicas"),
+        # Other reasons, such as TooFewReplicas, do not ask for more replicas.
+        limited=(text(limited, "status"), text(limited, "reason")) == ("True", "TooManyReplicas"),
+        ratios=tuple((resource, used / target) for resource, used, target in utilisations),
+        cuts=tuple((resource, 1 / target) for resource, _, target in utilisations),
+        uses=tuple(_uses(hpa)),
+    )
+
+
+def _utilisations(hpa: JsonObject) -> list[tuple[Resource, int, int]]:
+    """Utilisation and target, in percent, of each resource that the HPA measures in whole pods, if it has both."""
+    targets = {text(metric, "resource", "name"): metric for metric in items(hpa, "spec", "metrics")}
+    percents = {}
+    for metric in items(hpa, "status", "currentMetrics"):
+        name = text(metric, "resource", "name")
+        target = whole(targets.get(name, {}), "resource", "target", "averageUtilization")
+        # An HPA that measures amounts has no `averageUtilization`.
+        if target > 0 and "averageUtilization" in child(metric, "resource", "current"):
+            percents[name] = whole(metric, "resource", "current", "averageUtilization"), target
+    return [(resource, *percents[resource]) for resource in RESOURCES if resource in percents]
+
+
+def _uses(hpa: JsonObject) -> Iterator[MeasuredUse]:
+    """Mean use over target of what the HPA measures against requests, in whole pods or in one container of each."""
+    spec = {_measured(metric): metric for metric in items(hpa, "spec", "metrics")}
+    for metric in items(hpa, "status", "currentMetrics"):
+        source, container, name = _measured(metric)
+        target = whole(spec.get((source, container, name), {}), source, "target", "averageUtilization")
+        for resource in RESOURCES:
+            if resource == name and target > 0 and (used := _average(metric, source, resource)) is not None:
+                # `target` is in percent, hence the factor of 100.
+                yield MeasuredUse(resource, Fraction(used * 100, target), container)
+
+
+def _measured(metric: JsonObject) -> tuple[str, str, str]:
+    """The field of the metric, the container that it is about (empty: whole pods), and the resource."""
+    source = "containerResource" if "containerResource" in metric else "resource"
+    return source, text(metric, source, "container"), text(metric, source, "name")
+
+
+def _average(metric: JsonObject, source: str, resource: Resource) -> int | None:
+    """``averageValue`` in thousandths of a vCPU or bytes; None if the HPA does not say it of a utilisation."""
+    current = child(metric, source, "current")
+    if "averageUtilization" not in current:
+        return None
+    try:
+        average = read_amounts({resource: current.get("averageValue")}, source)[resource]
+    except ValueError:
+        return None
+    return None if average is None else average.value
+
+
+def least_replicas(hpa: JsonObject) -> int:
+    """``spec.minReplicas``, 1 if it is left out."""
+    minimum = child(hpa, "spec").get("minReplicas")
+    return minimum if isinstance(minimum, int) else 1
+
+
+def why_blind(hpa: JsonObject) -> str:
+    """The HPA's reason for recommending nothing; empty if it gives none."""
+    active = condition_of(hpa, "ScalingActive")
+    return f"{text(active, 'reason')}: {text(active, 'message')}" if text(active, "status") == "False" else ""
+
+
+REFERENCES: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCALERS: "targetRef"}
+"""The field in which each kind refers to its workload."""
+
+
+def about(autoscaler: JsonObject, resource: kinds.Resource) -> TargetRef:
+    """What an HPA scales, or a VPA recommends for."""
+    reference = child(autoscaler, "spec", REFERENCES[resource])
+    return TargetRef(api_group(reference), text(reference, "kind"), text(reference, "name"))
+
+
+def hpa_spec(template: JsonObject, group: JsonObject) -> Json:
+    """The spec of an HPA that recommends for ``group``: what the template says, about the group itself."""
+    reference = {
+        "apiVersion": text(group, "apiVersion"),
+        "kind": text(group, "kind"),
+        "name": text(group, "metadata", "name"),
+    }
+    return {"minReplicas": 1, **template, "scaleTargetRef": reference}
+
+
+DISTRUSTED: Final = ("ConfigUnsupported", "ConfigDeprecated", "LowConfidence")
+"""Each of these conditions, while it is True, makes a recommendation unbelievable."""
+
+
+def is_believable(conditions: Mapping[str, str]) -> bool:
+    """Return True if a recommendation beside these conditions can be used: ``True``, ``False`` or ``Unknown`` by type.
+
+    >>> is_believable({"RecommendationProvided": "True"}), is_believable({"LowConfidence": "True"})
+    (True, False)
+    """
+    distrusted = any(conditions.get(kind) == "True" for kind in DISTRUSTED)
+    # A VPA that reports no such condition is believed.
+    return not distrusted and conditions.get("RecommendationProvided", "True") == "True"
+
+
+def vertical_of(vpa: JsonObject) -> VerticalRecommendation | None:
+    """The VPA's recommendation; None while it has none, or doubts. Raises ``ValueError`` for bad amounts."""
+    if not is_believable(
+        {text(condition, "type"): text(condition, "status") for condition in items(vpa, "status", "conditions")}
+    ):
+        return None
+    listed = items(vpa, "status", "recommendation", "containerRecommendations")
+    containers = tuple(
+        _container(container, f"status.recommendation.containerRecommendations[{i}]")
+        for i, container in enumerate(listed)
+    )
+    return VerticalRecommendation(containers) if containers else None
+
+
+def why_silent(vpa: JsonObject) -> str:
+    """The reason why the VPA has no usable recommendation; empty if it gives none."""
+    doubts = (condition for condition in items(vpa, "status", "conditions") if text(condition, "type") in DISTRUSTED)
+    why = (f"{text(doubt, 'type')}: {text(doubt, 'message')}" for doubt in doubts if text(doubt, "status") == "True")
+    return next(why, "")
+
+
+def _container(found: JsonObject, path: str) -> ContainerRecommendation:
+    rows = ("target", "lowerBound", "upperBound", "uncappedTarget")
+    amounts = (read_amounts(child(found, row), f"{path}.{row}") for row in rows)
+    return ContainerRecommendation(text(found, "containerName"), *(_above_zero(row_amounts) for row_amounts in amounts))
+
+
+def _above_zero(amounts: ResourceList) -> ResourceList:
+    """The amounts above zero."""
+    # A recommender that has seen no use yet recommends zero.
+    return amounts.map(lambda _, amount: amount.value or None)
+
+
+def sizing_mode(vpa: JsonObject) -> str:
+    """The update mode of a VPA that sizes pods; empty if it only recommends (``Off``).
+
+    Every mode but ``Off`` sizes pods, also one that a later VPA adds. Without a mode, VPA sizes them too.
+
+    >>> sizing_mode({"spec": {"updatePolicy": {"updateMode": "InPlace"}}}), sizing_mode({})
+    ('InPlace', 'Auto')
+    """
+    mode = text(vpa, "spec", "updatePolicy", "updateMode") or "Auto"
+    return "" if mode == "Off" else mode
+
+
+def vpa_spec(template: JsonObject, target: JsonObject) -> Json:
+    """The spec of a VPA that recommends sizes for the object that ``target`` refers to, and changes none."""
+    return {
+        **template,
+        "targetRef": dict(target),
+        # Off: the group writes the sizes itself, so the VPA must not.
+        "updatePolicy": {**child(template, "updatePolicy"), "updateMode": "Off"},
+    }
+
+
+def read_autoscaler(hpa: JsonObject) -> Autoscaler:
+    """The numbers and metrics of its spec. What is missing reads as the API server's default."""
+    spec = child(hpa, "spec")
+    # The API server's default for a missing minimum is 1.
+    least = whole(spec, "minReplicas") or 1
+    return Autoscaler(
+        least, max(least, whole(spec, "maxReplicas")), tuple(_metric(metric) for metric in items(spec, "metrics"))
+    )
+
+
+def write_autoscaler(autoscaler: Autoscaler) -> Json:
+    """The fields of an HPA's spec that are managed, whole.
+
+    >>> write_autoscaler(Autoscaler(3, 9, (ContainerTarget("app", "cpu", 70),)))["metrics"][0]["containerResource"]
+    {'name': 'cpu', 'container': 'app', 'target': {'type': 'Utilization', 'averageUtilization': 70}}
+    """
+    metrics = [_written(metric) for metric in autoscaler.metrics]
+    return {"minReplicas": autoscaler.min, "maxReplicas": autoscaler.max, "metrics": metrics}
+
+
+def metrics_missing_since(hpa: JsonObject) -> datetime | None:
+    """Since when the HPA says that it cannot read its metrics; None while it can, or has not said."""
+    active = condition_of(hpa, "ScalingActive")
+    reason = text(active, "reason")
+    # Other reasons, such as ScalingDisabled, do not mean that metrics are missing.
+    is_lacking = reason.startswith("FailedGet") or reason == "InvalidMetricSourceType"
+    return parse_moment(active.get("lastTransitionTime")) if is_lacking and text(active, "status") == "False" else None
+
+
+def _metric(found: Json) -> Metric:
+    container = child(found, "containerResource")
+    if text(found, "type") == "ContainerResource":
+        for resource in RESOURCES:
+            if text(container, "name") == resource:
+                # 0: no utilisation, so the target is an amount and the metric stays as it is.
+                target = whole(container, "target", "averageUtilization")
+                return ContainerTarget(text(container, "container"), resource, target or None, {} if target else found)
+    if text(found, "type") == "Resource":
+        target = whole(found, "resource", "target", "averageUtilization")
+        return ResourceTarget(text(found, "resource", "name"), target or None, found)
+    return OtherMetric(found)
+
+
+def _written(metric: Metric) -> Json:
+    if not isinstance(metric, ContainerTarget) or metric.content:
+        return dict(metric.content)
+    target = {"type": "Utilization", "averageUtilization": metric.utilisation}
+    source = {"name": metric.resource, "container": metric.container, "target": target}
+    return {"type": "ContainerResource", "containerResource": source}

@@ -1,0 +1,90 @@
+"""Complete lists taken into the ledger: at the start, and whenever a watch had to list again.
+
+Nodes go in before VMs before pods: a claim is bounded by its node, and takes its size from its VM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from protocol.units import Instant
+from scheduler_plugin.ledger import believed, binding, migration_reservations
+from scheduler_plugin.ledger.accounts.claims import ClaimState
+from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
+from scheduler_plugin.ledger.events import Listed
+from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.outcomes import Effect, Effects, ReadPod
+from scheduler_plugin.ledger.state import LedgerState
+
+
+def take_in(state: LedgerState, lists: Listed, now: Instant) -> Effects:
+    """Take in complete lists. Returns reads of what is missing but may be younger than its list."""
+    is_first = not state.is_ready
+    _list_nodes(state, lists.nodes)
+    _list_vms(state, believed.at_rebuild(lists.vms, lists.nodes, lists.pods) if is_first else lists.vms, now)
+    doubtful = _list_pods(state, lists.pods)
+    doubtful += migration_reservations.relist(state, lists.migrations, now)
+    if is_first:
+        migration_reservations.fit_left(state)
+        _rebuilt(state, now)
+    state.lapse(now)
+    state.is_ready = True
+    return tuple(doubtful)
+
+
+def _list_nodes(state: LedgerState, nodes: Collection[NodeFacts]) -> None:
+    for node in nodes:
+        see_node(state, node)
+    for name in state.nodes.keys() - {node.name for node in nodes}:
+        state.know_node(name, None)
+
+
+def see_node(state: LedgerState, node: NodeFacts) -> None:
+    """A node as a watch or list shows it."""
+    account = state.nodes.get(node.name)
+    # A node that has claims but was never known has not bounded its VMs so far.
+    is_new = account is not None and account.whole is None
+    state.know_node(node.name, node)
+    if is_new:
+        believed.node_known(state, node.name)
+
+
+def _list_vms(state: LedgerState, vms: Collection[VmFacts], now: Instant) -> None:
+    for vm in vms:
+        # At a rebuild the whole list was judged together already.
+        facts = believed.believed(state, vm) if state.is_ready else vm
+        state.know_vm(facts, now, at_rebuild=not state.is_ready)
+    for name in state.vms.keys() - {vm.name for vm in vms}:
+        state.lose_vm(name)
+
+
+def _list_pods(state: LedgerState, pods: Collection[PodFacts]) -> list[Effect]:
+    """Take in the pods; returns reads of those that are missing but may be younger than the list."""
+    doubtful: list[Effect] = []
+    for pod in pods:
+        binding.see_pod(state, pod, at_rebuild=not state.is_ready)
+    uids = {pod.uid for pod in pods}
+    for claim in [claim for uid, claim in state.claims.items() if uid not in uids]:
+        # It was seen bound before the list was made, and is not on it.
+        if claim.state is ClaimState.BOUND:
+            state.pod_gone(claim.pod.uid)
+        elif claim.state is not ClaimState.INCOMING:
+            doubtful.append(ReadPod(claim.pod.uid, claim.pod.name))
+    state.waiting.listed(uids)
+    return doubtful
+
+
+def _rebuilt(state: LedgerState, now: Instant) -> None:
+    """A first complete list was taken in: a VM without pods in it has no agent either."""
+    for account in list(state.vms.values()):
+        for claim in account.claims:
+            runner = claim.pod.runner
+            if runner is not None and not runner.asked.within(account.reserved):
+                claim.resizes = PodRequests()
+                # The process before may have sent a write that lowers the requests.
+                claim.resizes.send(account.reserved, runner, now)
+        if not account.claims and account.facts is not None:
+            account.agent_gone()
+            state.take_back(account)
+        elif account.is_to_be_taken_back:
+            state.take_back(account)

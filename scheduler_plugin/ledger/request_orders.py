@@ -1,0 +1,264 @@
+"""Requests of pods follow the reservations of their VMs: when to raise them, and when to lower them (B.10).
+
+Rules that hold here:
+
+- Requests are raised before what they are raised for is permitted; meanwhile the node's book holds the room.
+- They are lowered once the reservation has come down, which it does when the guest has really given back.
+- If the settings say so the CPU limit follows requests, in the same write, ``BESIDE_GUEST`` above them: a guest whose
+  image does not keep to its size gets no more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.messages import AgentRequest
+from protocol.units import Instant, MilliCpu, Resources
+from scheduler_plugin.ledger import binding
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
+from scheduler_plugin.ledger.accounts.pod_requests import LIMIT_AGAIN, PodRequests
+from scheduler_plugin.ledger.events import RequestsFollow, ResizeRefused
+from scheduler_plugin.ledger.facts import PodFacts, RunnerRequests
+from scheduler_plugin.ledger.outcomes import ResizePod
+from scheduler_plugin.ledger.permit_rule import bounded, ceiling
+from scheduler_plugin.ledger.state import LedgerState
+
+BESIDE_GUEST: Final = MilliCpu(500)
+"""CPU for QEMU's own threads (devices, the transfer of a move) beside those of the guest's CPUs."""
+
+
+def follow(state: LedgerState, event: RequestsFollow) -> None:
+    """Set whether requests follow reservations."""
+    follows, can = event.follows, event.can
+    state.follows_requests, state.returns_requests = follows and can, not follows
+    state.limits_cpu = event.limits_cpu and follows and can
+
+
+def _writes(state: LedgerState) -> bool:
+    return state.follows_requests or state.returns_requests
+
+
+def requests_astray(state: LedgerState) -> list[str]:
+    """The UIDs of all pods whose requests are not what they should be.
+
+    They should be what the VM has reserved or, if requests do not follow, what the pod was made with.
+    """
+    if not _writes(state):
+        return []
+    is_astray = _is_astray if state.follows_requests else _is_left
+    return [claim.pod.uid for account in state.accounts for claim in account.claims if is_astray(state, claim, account)]
+
+
+def _is_astray(state: LedgerState, claim: Claim, account: VmAccount) -> bool:
+    runner = claim.pod.runner
+    if runner is None or not _is_followed(claim):
+        return False
+    if runner.asked not in (account.reserved, _possible(state, claim, account.reserved)):
+        return True
+    return _lacks_limit(state, claim, runner)
+
+
+def _is_left(state: LedgerState, claim: Claim, account: VmAccount) -> bool:
+    runner = claim.pod.runner
+    is_limited = runner is not None and _is_followed(claim) and _lacks_limit(state, claim, runner)
+    return is_limited or _is_left_raised(claim, account)
+
+
+def _lacks_limit(state: LedgerState, claim: Claim, runner: RunnerRequests) -> bool:
+    limit = _cpu_limit(state, claim, runner, runner.asked)
+    return limit is not None and limit != runner.cpu_limit
+
+
+def _cpu_limit(state: LedgerState, claim: Claim, runner: RunnerRequests, size: Resources) -> MilliCpu | None:
+    """The CPU limit beside requests of ``size``; None if limits are left as they are."""
+    if not state.limits_cpu and runner.cpu_limit is None:
+        return None
+    facts = None if claim.vm is None else claim.vm.facts
+    # Kubernetes lets nobody remove a limit, so one that no longer follows is raised beyond what the VM can use.
+    most = size.cpu if state.limits_cpu or facts is None else max(size.cpu, facts.most.cpu)
+    return most + BESIDE_GUEST
+
+
+def is_short(state: LedgerState, uid: str, request: AgentRequest) -> bool:
+    """Return True if the pod's requests do not hold yet all that the agent asks for, and may come to hold more."""
+    claim = state.claims.get(uid)
+    if claim is None or not state.follows_requests:
+        return False
+    secured, account = claim.secured, claim.vm
+    if secured is None or account is None or not account.has_agent or claim.holds_still:
+        return False
+    return not bounded(account, request.resources).within(account.had.at_least(secured))
+
+
+def raise_requests(state: LedgerState, uid: str, request: AgentRequest, now: Instant) -> ResizePod | None:
+    """The write needed before the agent may get its request; None if none, or not now.
+
+    The node's book holds the room from now on.
+    """
+    if not is_short(state, uid, request):
+        return None
+    claim = state.claims[uid]
+    account, runner, policy = claim.vm, claim.pod.runner, state.nodes[claim.node].policy
+    if account is None or runner is None or policy is None or not _may_grow(account, claim):
+        return None
+    resizes = _resizes(claim)
+    by_room = bounded(account, request.resources).at_most(ceiling(state, account, claim))
+    base = runner.asked
+    if runner.problem:
+        # While a kubelet refuses one resource of a pod it looks at no other, so the refused one goes back to what
+        # it has allocated.
+        base = resizes.refused_by_kubelet(runner, now).of(runner.held, base)
+    wanted = _possible(state, claim, by_room.at_least(account.reserved))
+    # The requests stay raised for a while without a permit: a kubelet may be slow, and the agent asks again.
+    resizes.hold(wanted, now)
+    size = base.at_least(wanted)
+    possible = resizes.possible(base, size, now)
+    if possible.within(runner.asked):
+        # A quota or an admission rule refuses to go as high as the agent asks; it may allow some of it.
+        possible = resizes.raising.halfway(base, size, policy.compute_unit, now)
+    if possible.within(runner.asked) and (runner.problem or size != possible or not resizes.may_land):
+        return None
+    return _order(state, claim, runner, possible, now)
+
+
+def is_unheld(state: LedgerState, uid: str) -> bool:
+    """Return True if the pod's requests are less than its VM has reserved."""
+    claim = state.claims.get(uid)
+    runner = None if claim is None or not state.follows_requests else claim.pod.runner
+    if claim is None or claim.vm is None or runner is None or not _is_followed(claim):
+        return False
+    return not _possible(state, claim, claim.vm.reserved).within(runner.asked)
+
+
+def requests_due(state: LedgerState, uid: str, now: Instant) -> ResizePod | None:
+    """The write that gives the pod its requests (``requests_astray``); None if none, or not now."""
+    claim = state.claims.get(uid)
+    if claim is None or not _writes(state) or not _is_followed(claim):
+        return None
+    account, runner = claim.vm, claim.pod.runner
+    if account is None or account.facts is None or runner is None:
+        return None
+    needed = _possible(state, claim, account.reserved) if state.follows_requests else _first(runner, account)
+    size = _due(claim, runner, needed, account.facts.first_requests, now)
+    resizes = _resizes(claim)
+    if size == runner.asked:
+        # A webhook may drop the limit each time.
+        if now - resizes.limited_at < LIMIT_AGAIN or not _lacks_limit(state, claim, runner):
+            return None
+        resizes.limited_at = now
+    return _order(state, claim, runner, size, now)
+
+
+def requests_of_waiting(state: LedgerState, pod: PodFacts) -> tuple[ResizePod, ...]:
+    """Writes for a pod that waits for a node, each tried if the one before is refused: what its VM needs, then the
+    same without lowering anything. Empty if it requests that already.
+
+    Raises ``NotReadyError`` while its VM is not known.
+    """
+    runner = pod.runner
+    if not state.follows_requests or runner is None or pod.node is not None or pod.uid in state.claims:
+        return ()
+    # Only for its error: requests are not changed for a VM that is not known yet.
+    binding.claim_of(state, pod)
+    account = state.accounts.of(pod) if state.accounts.is_run_by(pod) else None
+    if account is None or account.reserved == runner.asked:
+        return ()
+    # Exactly what the VM needs, so that preemption and cluster autoscalers see its true size. An admission rule
+    # may refuse to lower requests, so the second write only raises.
+    sizes = dict.fromkeys((account.reserved, account.reserved.at_least(runner.asked)))
+    return tuple(ResizePod(pod.uid, pod.name, size, runner.version) for size in sizes if size != runner.asked)
+
+
+def resize_refused(state: LedgerState, event: ResizeRefused, now: Instant) -> None:
+    """The API server certainly did not make a write."""
+    order, claim = event.order, state.claims.get(event.order.uid)
+    if claim is None or claim.resizes is None:
+        return
+    current = order.size if claim.pod.runner is None else claim.pod.runner.asked
+    claim.resizes.refused(order.size, current, event.why, now, is_of_size=event.is_of_size)
+    if event.is_final and claim.state is ClaimState.BOUND:
+        claim.resizes.exempt(event.why, now)
+    state.change(claim)
+
+
+def resize_unanswered(state: LedgerState, order: ResizePod, why: str) -> None:
+    """The outcome of a write is unknown, for the reason ``why``."""
+    claim = state.claims.get(order.uid)
+    if claim is not None and claim.resizes is not None:
+        claim.resizes.no_answer = why
+
+
+def _order(state: LedgerState, claim: Claim, runner: RunnerRequests, size: Resources, now: Instant) -> ResizePod:
+    resizes = _resizes(claim)
+    if not size.within(runner.asked):
+        resizes.goal = size
+    resizes.send(size, runner, now)
+    state.change(claim)
+    # Only a write that lowers something takes a wish back.
+    withdraws = runner.verdict if not runner.asked.within(size) else ""
+    limit = _cpu_limit(state, claim, runner, size)
+    return ResizePod(claim.pod.uid, claim.pod.name, size, runner.version, withdraws, limit)
+
+
+def _possible(state: LedgerState, claim: Claim, size: Resources) -> Resources:
+    """``size`` as far as the pod's node could have it if it were empty; without it, the present request."""
+    facts, runner = state.nodes[claim.node].facts, claim.pod.runner
+    if facts is None or runner is None:
+        return size
+    # A kubelet calls a request above its allocatable infeasible, and never grants it. A request of zero would
+    # change the class of service.
+    room = facts.allocatable.minus_or_zero(claim.pod.around)
+    return size.at_most(Resources(room.cpu or runner.asked.cpu, room.mem or runner.asked.mem))
+
+
+def _is_followed(claim: Claim) -> bool:
+    return claim.state is not ClaimState.INCOMING and claim.secured is not None
+
+
+def _is_left_raised(claim: Claim, account: VmAccount) -> bool:
+    """Return True if the pod requests more because of us than it was made with."""
+    runner = claim.pod.runner
+    return runner is not None and runner.by_us.any and _first(runner, account) != runner.asked and _is_followed(claim)
+
+
+def _first(runner: RunnerRequests, account: VmAccount) -> Resources:
+    """The pod's requests without us; its present ones if unknown."""
+    first = None if account.facts is None else account.facts.first_requests
+    return runner.asked if first is None or not first.any else runner.given_back(first)
+
+
+def _may_grow(account: VmAccount, claim: Claim) -> bool:
+    """Return True if the VM can be read and runs in the claim's pod: only then does its agent get an answer."""
+    facts = account.facts
+    return facts is not None and not facts.unreadable and facts.pod in (None, claim.pod.name)
+
+
+def _resizes(claim: Claim) -> PodRequests:
+    if claim.resizes is None:
+        claim.resizes = PodRequests()
+    return claim.resizes
+
+
+def _due(claim: Claim, runner: RunnerRequests, needed: Resources, first: Resources | None, now: Instant) -> Resources:
+    """The requests that the pod should have now. ``first`` is what it was made with, if that is known."""
+    if runner.problem:
+        return _due_where_refused(claim, runner, needed, now)
+    return _resizes(claim).possible(runner.asked, _kept(claim, runner.asked, needed, now), now, first)
+
+
+def _due_where_refused(claim: Claim, runner: RunnerRequests, needed: Resources, now: Instant) -> Resources:
+    """As ``_due`` while the kubelet refuses the requests, or a part of them."""
+    resizes = _resizes(claim)
+    refused = resizes.refused_by_kubelet(runner, now)
+    rest = resizes.possible(runner.asked, _kept(claim, runner.secured, needed, now), now)
+    others = refused.of(runner.held, rest)
+    if others != runner.held:
+        return others
+    # A refused request holds up other pods on the node, so it is withdrawn as far as no reservation needs it.
+    less = runner.asked if runner.asked.within(needed) else needed.at_least(runner.secured)
+    return resizes.lowering.parts_at(now).of(runner.held, less)
+
+
+def _kept(claim: Claim, there: Resources, needed: Resources, now: Instant) -> Resources:
+    """``needed``, and the part of ``there`` that stays for a while: all of it if the VM moves."""
+    return there.at_least(needed) if claim.is_migrating else _resizes(claim).kept(there, needed, now)

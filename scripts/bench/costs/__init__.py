@@ -1,1 +1,0 @@
-"""Benchmark of the costs of a large fleet."""
