@@ -13,7 +13,7 @@ from typing import Final, Never
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, items, text, version_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES
+from protocol.kubernetes.resources import ENDPOINT_SLICES, MERGE_PATCH, SERVICES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import NEVER
@@ -22,7 +22,6 @@ from scheduler_plugin.term import Term
 
 LOG: Final = logging.getLogger("autoscale.endpoints")
 
-MERGE_PATCH: Final = "application/merge-patch+json"
 TIMEOUT: Final = Seconds(2.0)
 INTERVAL: Final = Seconds(5.0)
 RETRY: Final = Seconds(0.25)

@@ -19,7 +19,7 @@ from protocol.kubernetes.api import ApiCall, ApiRefusedError, RawApi, for_people
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object, read_page
 from protocol.kubernetes.refusals import read_refusal
-from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.resources import MERGE_PATCH, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import Credentials, for_person, login_of
@@ -29,7 +29,6 @@ from protocol.runtime.kubernetes.pool import ConnectionPool
 from protocol.units import Seconds
 
 NAME: Final = "autoscale"
-MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 _TIMEOUT: Final = Seconds(15.0)
 # For the whole answer, which may be large and the line slow.

@@ -13,11 +13,11 @@ from typing import Final
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, child, name_of, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.resources import MERGE_PATCH, STRATEGIC_PATCH, Resource
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from protocol.runtime.kubernetes.lease import MERGE_PATCH, Leadership, NotLeadingError
+from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
 from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Seconds
 from scheduler_plugin.cluster.events import EventRecord, event_body
@@ -30,7 +30,6 @@ PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, Re
 
 TIMEOUT: Final = Seconds(3.0)
 COMPONENT: Final = "autoscale-groups"
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 NO_DRY_RUN: Final = "does not support dry run"
 JSON: Final = "application/json"
 

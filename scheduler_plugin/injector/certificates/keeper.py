@@ -9,9 +9,9 @@ from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, version_of
-from protocol.kubernetes.resources import SECRETS
+from protocol.kubernetes.resources import MERGE_PATCH, SECRETS
 from protocol.runtime.clock import Clock
-from protocol.runtime.kubernetes.lease import MERGE_PATCH, Leadership
+from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
 from scheduler_plugin.injector.certificates.issuing import Issued, Purpose, issue, new_authority
 from scheduler_plugin.injector.certificates.rotation import is_due, needs_authority, signer

@@ -14,15 +14,14 @@ from typing import Final
 from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, items, name_of, text, texts, version_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import CONFIG_MAPS, MUTATING_WEBHOOKS
-from protocol.runtime.kubernetes.lease import MERGE_PATCH, Leadership
+from protocol.kubernetes.resources import CONFIG_MAPS, MERGE_PATCH, MUTATING_WEBHOOKS, STRATEGIC_PATCH
+from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
 from scheduler_plugin.injector.certificates.stored import BUNDLE, decoded
 
 LOG: Final = logging.getLogger("autoscale.injector")
 
 TIMEOUT: Final = Seconds(5.0)
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 PAGE: Final = 200
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.kubernetes.resources import SECRETS
-from protocol.runtime.kubernetes.lease import MERGE_PATCH
+from protocol.kubernetes.resources import MERGE_PATCH, SECRETS
 from protocol.units import Seconds
 from scheduler_plugin.injector.certificates.gathered_bundle import OVERLAP, authorities
 from scheduler_plugin.injector.certificates.issuing import Issued, Purpose, issue, new_authority
