@@ -34,7 +34,7 @@ async def make_password(client: ApiClient, vm: Json) -> None:
         await client.create(SECRETS, name.namespace, made)
     except ApiRefusedError as error:
         # Another command may have created it meanwhile; an existing password always stays.
-        if error.kind is not RefusalKind.CONFLICT:
+        if error.kind is not RefusalKind.ALREADY_EXISTS:
             raise
 
 
