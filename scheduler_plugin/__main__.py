@@ -13,24 +13,24 @@ from typing import Final
 
 import uvloop
 
+from protocol.kubernetes.api import KubernetesApi
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.explaining.explain_access import ExplainAccess
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
+from protocol.runtime.kubernetes.direct_api import DirectApi
+from protocol.runtime.kubernetes.lease import Leadership
+from protocol.runtime.kubernetes.pool import ConnectionPool
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from protocol.runtime.open_files import allow_open_files
+from protocol.runtime.program import credentials, prepare, run, stop_on_signals
 from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.auth.authenticator import CONCURRENCY
-from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.feed import Feed
-from scheduler_plugin.cluster.token_reviews import TokenReviews
-from scheduler_plugin.connections.direct_api import DirectApi
-from scheduler_plugin.connections.pool import ConnectionPool
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
-from scheduler_plugin.lease import Leadership
 from scheduler_plugin.options import agents_tls, extender_tls, lease_terms, parser
-from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.replica import Replica
 from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.service.service import ActiveService
@@ -41,6 +41,7 @@ from scheduler_plugin.web.explain_guard import GuardedExplanations, explain_acce
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.serving import Listener, serve
 
+NAME: Final = "autoscale-scheduler"
 CONNECTIONS: Final = 128
 REVIEW_CONNECTIONS: Final = CONCURRENCY
 """A pool of their own: a flood of tokens must not use up the connections for bindings and permits."""
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     prepare(options.log_level)
     allow_open_files(OPEN_FILES)
-    return run("autoscale-scheduler", _run(options), uvloop.new_event_loop)
+    return run(NAME, _run(options), uvloop.new_event_loop)
 
 
 async def _run(options: argparse.Namespace) -> None:
@@ -78,8 +79,8 @@ async def _run(options: argparse.Namespace) -> None:
         ConnectionPool(creds, REVIEW_CONNECTIONS) as review_pool,
         ConnectionPool(creds, LEADING_CONNECTIONS) as leading_pool,
     ):
-        api, reviews = DirectApi(pool, creds.token), TokenReviews(DirectApi(review_pool, creds.token))
-        leading = DirectApi(leading_pool, creds.token)
+        api, reviews = DirectApi(pool, creds.token, NAME), TokenReviews(DirectApi(review_pool, creds.token, NAME))
+        leading = DirectApi(leading_pool, creds.token, NAME)
         # The hostname alone is not enough: a container that restarts in its pod keeps it, yet is another writer.
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         ports = SchedulerPorts(api, reviews, clock, telemetry, identity)

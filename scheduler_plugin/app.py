@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from protocol.kubernetes.api import KubernetesApi
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from protocol.units import Seconds
 from scheduler_plugin.auth.authenticator import TokenAuthenticator
-from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.feed import Feed
-from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import Ledger

@@ -10,19 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Never
 
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, items, text, version_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES
+from protocol.kubernetes.resources import ENDPOINT_SLICES, MERGE_PATCH, SERVICES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import NEVER
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
-from scheduler_plugin.lease import NEVER
 from scheduler_plugin.term import Term
 
 LOG: Final = logging.getLogger("autoscale.endpoints")
 
-MERGE_PATCH: Final = "application/merge-patch+json"
 TIMEOUT: Final = Seconds(2.0)
 INTERVAL: Final = Seconds(5.0)
 RETRY: Final = Seconds(0.25)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.lease import LeaseTerms
+from protocol.runtime.program import add_explain_token, add_kubeconfig, add_log_level
 from protocol.runtime.tls_files import FollowedTls, server_tls
 from protocol.units import Seconds
-from scheduler_plugin.lease import LeaseTerms
-from scheduler_plugin.program_options import add_explain_token, add_kubeconfig, add_log_level
 from scheduler_plugin.term import SETTLE
 from scheduler_plugin.web.serving import ListenError
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from protocol.kubernetes.access_reviews import account_in
+from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.objects import JsonObject, text
 from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import token_in
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 
 LOG: Final = logging.getLogger("autoscale.tokens")
 TIMEOUT: Final = Seconds(5.0)

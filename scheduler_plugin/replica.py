@@ -10,13 +10,13 @@ import asyncio
 import logging
 from typing import Final, Never
 
+from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
 from scheduler_plugin.app import Parts, SchedulerPorts, acting, context_of
 from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.leader_endpoints import LeaderEndpoints
-from scheduler_plugin.lease import Leadership
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.service.service import LeaderStatus, Service, StandingByError

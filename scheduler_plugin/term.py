@@ -9,10 +9,10 @@ import asyncio
 from contextlib import AbstractContextManager
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import NEVER, Leadership
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
-from scheduler_plugin.lease import NEVER, Leadership
 
 SETTLE: Final = Seconds(10.0)
 """After this time a write whose outcome is unknown has landed or never will."""

@@ -32,9 +32,9 @@ from protocol.kubernetes.pages import (
     read_page,
 )
 from protocol.kubernetes.refusals import Refusal, RefusalKind, read_refusal
+from protocol.kubernetes.resources import MERGE_PATCH
 from protocol.units import Seconds
 
-MERGE_PATCH: Final = "application/merge-patch+json"
 TIMES: Final = WatchTimes.spread(0.0)
 
 _ERRORS: Final[Mapping[RefusalKind, type[PortError]]] = {

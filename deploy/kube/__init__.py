@@ -1,1 +1,1 @@
-"""The Kubernetes API as the local runtime and the command line use it: plain JSON over httpx2."""
+"""The Kubernetes API as the local runtime, the controllers of VMs and the command line use it."""

@@ -1,91 +1,58 @@
-"""A small client of the Kubernetes API: the few calls that the local runtime and the command line need.
+"""The calls on the Kubernetes API that the local runtime, the controllers of VMs and the command line need.
 
 Rules that hold here:
 
 - Every call has a deadline. Nothing is retried here: callers are level-triggered.
-- Two errors leave this module: ``KubeApiError`` (the server said no, and why) and ``ApiUnavailableError`` (no usable
-  answer, 5xx included; the request may or may not have been carried out).
+- Each call raises one of the two kinds of ``ApiError``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import httpx2 as httpx
-import msgspec
 
-from deploy.kube.direct_transport import DirectTransport
-from deploy.kube.port_forward import ForwardRefusedError, NoForwardError, PortForward
-from protocol.kubernetes.cursor import WatchTimes, watch_query
+from deploy.kube.port_forward import PortForward
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, RawApi, for_people, unknown
 from protocol.kubernetes.objects import Json
-from protocol.kubernetes.pages import (
-    LineSplitter,
-    Page,
-    UnreadableAnswerError,
-    WatchEvent,
-    read_event,
-    read_object,
-    read_page,
-)
-from protocol.kubernetes.refusals import Refusal, RefusalKind, read_refusal
-from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object, read_page
+from protocol.kubernetes.refusals import read_refusal
+from protocol.kubernetes.resources import MERGE_PATCH, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.credentials import Credentials, CredentialsError, encoded_headers, for_person, login_of
-from protocol.runtime.keep_alive import probed_transport
+from protocol.runtime.credentials import Credentials, for_person, login_of
+from protocol.runtime.kubernetes.direct_api import DirectApi
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
+from protocol.runtime.kubernetes.pool import ConnectionPool
 from protocol.units import Seconds
-from scheduler_plugin.connections.pool import ConnectionPool
 
-MERGE_PATCH: Final = "application/merge-patch+json"
+NAME: Final = "autoscale"
 _JSON: Final = "application/json"
-# Reading a large list may take a while, but a server that does not even accept the connection is down.
-_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
+_TIMEOUT: Final = Seconds(15.0)
+# For the whole answer, which may be large and the line slow.
+_LIST_TIMEOUT: Final = Seconds(30.0)
 _FORWARD: Final = Seconds(10.0)
 _CONNECTIONS: Final = 64
 _LIMITS: Final = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=32)
-_WATCH_CONNECT: Final = 10.0
-
-
-class KubeApiError(Exception):
-    """The API server refused; ``refusal`` has its answer."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(f"{refusal.message or refusal.reason or refusal.kind.value} ({refusal.status})")
-        self.refusal = refusal
-
-    @property
-    def kind(self) -> RefusalKind:
-        """The kind of refusal."""
-        return self.refusal.kind
-
-
-class ApiUnavailableError(Exception):
-    """No usable answer came from the API server; the request may have been carried out. ``retry_after`` is the wait
-    that it asks for, in seconds.
-    """
-
-    def __init__(self, message: str, retry_after: Seconds | None = None) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class ApiClient:
     """Calls on one API server. Close it when done (``async with``)."""
 
-    def __init__(self, http: httpx.AsyncClient, forward: PortForward | None = None) -> None:
-        self._http = http
+    def __init__(self, api: RawApi, forward: PortForward | None = None) -> None:
+        self.api = api
         self._forward = forward
 
     async def __aenter__(self) -> ApiClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._http.aclose()
+        await self.api.aclose()
 
     async def get(self, kind: Resource, name: ObjectName) -> Json:
-        """One object. Raises ``KubeApiError`` of kind ``NOT_FOUND`` if there is none."""
+        """One object. Raises ``ApiRefusedError`` of kind ``NOT_FOUND`` if there is none."""
         return await self._call("GET", kind.path(name.namespace, name.name))
 
     async def list(
@@ -109,14 +76,15 @@ class ApiClient:
     async def revision(self, kind: Resource) -> str:
         """The version that the store has reached, as a list of the kind would report it."""
         # A list of one object is the cheapest request whose answer carries the store's version.
-        return (await self._page(kind.path(), {"limit": "1"})).version
+        return (await self._page(kind.path(), {"limit": "1"}, _TIMEOUT)).version
 
-    async def _page(self, path: str, query: Mapping[str, str]) -> Page:
-        response = await self._send("GET", path, query=query)
+    async def _page(self, path: str, query: Mapping[str, str], patience: Seconds = _LIST_TIMEOUT) -> Page:
+        call = ApiCall("GET", path, patience, query=query)
+        body, _ = await self._raw(call)
         try:
-            return read_page(response.content)
+            return read_page(body)
         except UnreadableAnswerError as error:
-            raise ApiUnavailableError(f"GET {path}: {error}") from error
+            raise unknown(call, error) from error
 
     async def create(self, kind: Resource, namespace: str, body: Json) -> Json:
         """Creates the object and returns it as stored."""
@@ -151,7 +119,7 @@ class ApiClient:
 
     async def raw_get(self, path: str) -> bytes:
         """Any path of the API server, such as ``/readyz`` or the proxy of a pod."""
-        return (await self._send("GET", path)).content
+        return (await self.raw_answer(path))[0]
 
     async def pod_get(self, pod: ObjectName, port: int, path: str) -> bytes:
         """A pod's response to a GET from its own loopback, by port-forward.
@@ -161,38 +129,14 @@ class ApiClient:
         if self._forward is None:
             # The pod proxy connects from the API server and passes no identity on.
             return await self.raw_get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy{path}")
-        try:
-            status, body = await self._forward.get(pod, port, path, _FORWARD)
-        except ForwardRefusedError as error:
-            raise _error(error.refusal) from None
-        except (NoForwardError, CredentialsError) as error:
-            raise ApiUnavailableError(f"port-forward to {pod}:{port}: {error}") from error
+        status, body = await self._forward.get(pod, port, path, _FORWARD)
         if 200 <= status < 300:
             return body
-        raise _error(read_refusal(status, body))
+        raise for_people(read_refusal(status, body))
 
     async def raw_answer(self, path: str) -> tuple[bytes, Mapping[str, str]]:
         """Any path of the API server: the body and the headers of its answer."""
-        response = await self._send("GET", path)
-        return response.content, response.headers
-
-    async def watch(self, kind: Resource, version: str, times: WatchTimes) -> AsyncIterator[WatchEvent]:
-        """Changes after ``version``, until the server ends the watch. Raises ``KubeApiError`` of kind ``GONE`` if that
-        is too long ago.
-        """
-        # A watch may be silent for its whole span; only a longer silence means that the connection is dead.
-        timeout = httpx.Timeout(_WATCH_CONNECT, read=times.silence)
-        query = watch_query(version, times)
-        lines = LineSplitter()
-        try:
-            async with self._http.stream("GET", kind.path(), params=query, timeout=timeout) as response:
-                if not response.is_success:
-                    raise _refused(response, await response.aread())
-                async for chunk in response.aiter_bytes():
-                    for line in lines.feed(chunk):
-                        yield _event(line)
-        except (httpx.HTTPError, UnreadableAnswerError) as error:
-            raise ApiUnavailableError(f"the watch of {kind.plural} broke: {error!r}") from error
+        return await self._raw(ApiCall("GET", path, _TIMEOUT))
 
     async def _call(
         self,
@@ -202,48 +146,19 @@ class ApiClient:
         content_type: str = _JSON,
         query: Mapping[str, str] | None = None,
     ) -> Json:
-        response = await self._send(method, path, query=query, body=body, content_type=content_type)
+        call = ApiCall(method, path, _TIMEOUT, query or {}, body, content_type)
+        content, _ = await self._raw(call)
         try:
             # A few subresources answer with no body.
-            return read_object(response.content) if response.content else {}
+            return read_object(content) if content else {}
         except UnreadableAnswerError as error:
-            raise ApiUnavailableError(f"{method} {path}: {error}") from error
+            raise unknown(call, error) from error
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Json | None = None,
-        content_type: str = "",
-    ) -> httpx.Response:
-        content = msgspec.json.encode(body) if body is not None else None
-        # The API server answers 415 to a patch without the right type.
-        headers = {"Content-Type": content_type} if content is not None else {}
+    async def _raw(self, call: ApiCall) -> tuple[bytes, Mapping[str, str]]:
         try:
-            response = await self._http.request(method, path, params=query, content=content, headers=headers)
-        except (httpx.HTTPError, CredentialsError) as error:
-            raise ApiUnavailableError(f"{method} {path}: {error!r}") from error
-        if response.is_success:
-            return response
-        raise _refused(response, response.content)
-
-
-def _event(line: bytes) -> WatchEvent:
-    event = read_event(line)
-    if (refusal := event.refusal) is not None:
-        # An expired watch is reported as an event of type ERROR within a response of status 200.
-        raise _error(refusal)
-    return event
-
-
-def _refused(response: httpx.Response, body: bytes) -> KubeApiError | ApiUnavailableError:
-    return _error(read_refusal(response.status_code, body, response.headers.get("retry-after", "")))
-
-
-def _error(refusal: Refusal) -> KubeApiError | ApiUnavailableError:
-    return ApiUnavailableError(str(refusal), refusal.retry_after) if refusal.is_unknown else KubeApiError(refusal)
+            return await self.api.raw(call)
+        except ApiRefusedError as error:
+            raise for_people(error.refusal) from None
 
 
 def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
@@ -257,30 +172,12 @@ def client_from_kubeconfig(path: Path, *, is_busy: bool = False) -> ApiClient:
 
 def client_of(credentials: Credentials, *, is_busy: bool = False) -> ApiClient:
     """A client for one API server; one that ``is_busy`` takes less CPU, and drops the headers of answers."""
-    # Connections of our own take a third of the CPU of httpx's, at the price of the headers.
-    direct = DirectTransport(ConnectionPool(credentials, _CONNECTIONS)) if is_busy else None
-    return ApiClient(
-        httpx.AsyncClient(
-            base_url=credentials.server,
-            auth=BearerAuth(credentials),
-            headers=encoded_headers(credentials),
-            transport=direct or probed_transport(credentials.tls, _LIMITS, credentials.proxy),
-            timeout=_TIMEOUT,
-            trust_env=False,  # ``credentials`` names the proxy already
-        ),
-        PortForward(credentials.server, credentials.tls, credentials.token, credentials.headers, credentials.proxy),
-    )
-
-
-class BearerAuth(httpx.Auth):
-    """Sends the current token with each request."""
-
-    def __init__(self, credentials: Credentials) -> None:
-        self._token = credentials.token
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Adds the token to one request. Raises ``CredentialsError`` if there is none any more."""
-        if (token := self._token()) is not None:
-            # Read for every request: bound tokens expire and are rotated in their file.
-            request.headers["Authorization"] = f"Bearer {token}"
-        yield request
+    token = credentials.token
+    api: RawApi
+    if is_busy:
+        # A thousand pods may report at once, so its calls wait for a connection for as long as it takes.
+        api = DirectApi(ConnectionPool(credentials, _CONNECTIONS), token, NAME, is_patient=True)
+    else:
+        api = HttpApi(http_client(credentials, _LIMITS, NAME), token)
+    forward = PortForward(credentials.server, credentials.tls, token, credentials.headers, credentials.proxy)
+    return ApiClient(api, forward)

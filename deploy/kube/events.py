@@ -8,7 +8,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
 from protocol.kubernetes.resources import EVENTS
 from protocol.kubernetes.timestamps import timestamp
@@ -34,11 +35,11 @@ class EventRecorder:
 
     async def record(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
         """Writes that ``reason`` (one CamelCase word) happened to the object ``about``."""
-        with suppress(ApiUnavailableError):
+        with suppress(ApiUnknownError):
             await self.record_or_raise(about, reason, message, kind)
 
     async def record_or_raise(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
-        """The same. Raises ``ApiUnavailableError`` if it may not have been written; what is refused is dropped."""
+        """The same. Raises ``ApiUnknownError`` if it may not have been written; what is refused is dropped."""
         uid = uid_of(about)
         previous, written, count = self._last.get(uid, (("", ""), "", 0))
         try:
@@ -49,10 +50,10 @@ class EventRecorder:
             else:
                 written = await self._write(about, reason, message, kind)
                 self._remember(uid, ((reason, message), written, 1))
-        except KubeApiError:
+        except ApiRefusedError:
             # The event may have expired on the server; the next repetition writes a new one.
             self._last.pop(uid, None)
-        except ApiUnavailableError:
+        except ApiUnknownError:
             # The write may have happened or not, so the count is unknown.
             self._last.pop(uid, None)
             raise

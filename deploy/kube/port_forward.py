@@ -17,8 +17,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
-from protocol.kubernetes.refusals import Refusal, read_refusal
+from protocol.kubernetes.api import ApiUnknownError, for_people
+from protocol.kubernetes.refusals import read_refusal
 from protocol.messages import ObjectName
+from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.http_connection import FRAMES
 from protocol.units import Seconds
 
@@ -26,18 +28,6 @@ _PROTOCOL: Final = Subprotocol("v4.channel.k8s.io")
 _CONNECTION: Final = 0
 LONGEST: Final = 64 * 1024 * 1024
 """Bytes of an answer."""
-
-
-class NoForwardError(Exception):
-    """Nothing came back; the message says why."""
-
-
-class ForwardRefusedError(Exception):
-    """The API server refuses to forward; ``refusal`` says why."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +41,11 @@ class PortForward:
     proxy: str = ""
 
     async def get(self, pod: ObjectName, port: int, path: str, deadline: Seconds) -> tuple[int, bytes]:
-        """Status and body of a GET. Raises ``ForwardRefusedError``, ``NoForwardError`` and ``CredentialsError``."""
-        token = self.token()
+        """Status and body of a GET. Raises ``ApiError``: refused if the API server does not forward it."""
         # http:// becomes ws://, and https:// becomes wss://.
         url = f"ws{self.server.removeprefix('http')}/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/portforward"
         try:
+            token = self.token()
             async with (
                 asyncio.timeout(deadline),
                 connect(
@@ -74,9 +64,9 @@ class PortForward:
                 return await _got(connection, path)
         except InvalidStatus as error:
             response = error.response
-            raise ForwardRefusedError(read_refusal(response.status_code, bytes(response.body or b""))) from None
-        except (OSError, TimeoutError, WebSocketException, httptools.HttpParserError) as error:
-            raise NoForwardError(str(error) or "no answer in time") from None
+            raise for_people(read_refusal(response.status_code, bytes(response.body or b""))) from None
+        except (OSError, TimeoutError, WebSocketException, httptools.HttpParserError, CredentialsError) as error:
+            raise ApiUnknownError(f"port-forward to {pod}:{port}: {str(error) or 'no answer in time'}") from error
 
 
 async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
@@ -96,7 +86,7 @@ async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
             # The first message of each channel only repeats the port, in two bytes.
             content = content[2:]
         if channel != _CONNECTION and content:
-            raise NoForwardError(content.decode(errors="replace"))
+            raise ConnectionError(content.decode(errors="replace"))
         if content:
             parser.feed_data(content)
         if answer.is_whole:
@@ -104,7 +94,7 @@ async def _got(connection: ClientConnection, path: str) -> tuple[int, bytes]:
     # A body without a length is complete when the connection ends.
     if answer.is_whole or answer.ends_with_connection:
         return parser.get_status_code(), b"".join(answer.pieces)
-    raise NoForwardError("the pod ended the connection")
+    raise ConnectionError("the pod ended the connection")
 
 
 class _PodResponse:
@@ -131,7 +121,7 @@ class _PodResponse:
         """A piece of the body."""
         self._size += len(body)
         if self._size > LONGEST:
-            raise NoForwardError(f"the answer has more than {LONGEST} bytes")
+            raise ConnectionError(f"the answer has more than {LONGEST} bytes")
         self.pieces.append(body)
 
     def on_message_complete(self) -> None:

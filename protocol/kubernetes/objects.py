@@ -199,3 +199,25 @@ def is_over(pod: JsonObject) -> bool:
     True
     """
     return pod_phase(pod) in {"Succeeded", "Failed"}
+
+
+def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
+    """Return True if a label selector (``matchLabels``, ``matchExpressions``) selects; one that is empty selects
+    nothing here.
+
+    >>> selects({"matchLabels": {"app": "web"}}, {"app": "web", "tier": "1"}), selects({}, {"app": "web"})
+    (True, False)
+    """
+    equal, expressions = texts(selector, "matchLabels"), items(selector, "matchExpressions")
+    if not equal and not expressions:
+        return False
+    return equal.items() <= labels.items() and all(_holds(expression, labels) for expression in expressions)
+
+
+def _holds(requirement: JsonObject, labels: Mapping[str, str]) -> bool:
+    key, operator, values = text(requirement, "key"), text(requirement, "operator"), requirement.get("values")
+    if operator in {"Exists", "DoesNotExist"}:
+        return (key in labels) is (operator == "Exists")
+    is_among = labels.get(key) in (values if isinstance(values, list) else ())
+    # `NotIn` also holds for a pod without the label, as in the API.
+    return is_among if operator == "In" else operator == "NotIn" and not is_among

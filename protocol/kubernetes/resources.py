@@ -1,4 +1,4 @@
-"""Kinds of objects, and the paths of their API."""
+"""Kinds of objects, the paths of their API, and the content types of patches."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from protocol.names import (
     VM_PLURAL,
     VM_VERSION,
 )
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 
 
 def escaped(part: str) -> str:

@@ -10,12 +10,12 @@ from typing import Final, Never
 
 import msgspec
 
+from protocol.kubernetes.access_reviews import CallerIdentity, identity_in
+from protocol.kubernetes.api import ApiError, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scheduler_plugin.auth.identity import CallerIdentity, identity_in
 from scheduler_plugin.auth.token_shape import bearer_token, plausible_until
-from scheduler_plugin.cluster.api import ApiError, ApiUnknownError
 
 ACCEPTED_FOR: Final = Seconds(60.0)
 REFUSED_FOR: Final = Seconds(5.0)

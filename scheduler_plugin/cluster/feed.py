@@ -10,22 +10,22 @@ import asyncio
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
+from protocol.kubernetes.api import KubernetesApi
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT_WRITER
 from protocol.permits import decode_writer
 from protocol.ranking.config import DEAREST
 from protocol.ranking.prices import Needs, is_estimated, node_price
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.watches.informer import FactInformer
+from protocol.runtime.kubernetes.watches.kinds import FactChange, WatchReport
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.cluster.migrations import MIGRATIONS, ClusterMigration
 from scheduler_plugin.cluster.pods.addresses import PodAddresses
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode
 from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.cluster.volumes import CLAIMS, NAMESPACES, VOLUMES
-from scheduler_plugin.cluster.watches.informer import FactInformer
-from scheduler_plugin.cluster.watches.kinds import FactChange, WatchReport
 from scheduler_plugin.constraints.model import Labels, NodeTerm
 from scheduler_plugin.constraints.surroundings import ConstraintContext
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts

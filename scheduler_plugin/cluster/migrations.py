@@ -21,8 +21,8 @@ from protocol.names import (
     VM_GROUP,
     VM_VERSION,
 )
+from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import Bytes, Seconds
-from scheduler_plugin.cluster.watches.kinds import Kind
 from scheduler_plugin.ledger.facts import MigrationFacts, MigrationPhase
 
 

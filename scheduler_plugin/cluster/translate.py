@@ -18,6 +18,7 @@ from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_PLURAL, VM_VERSION
 from protocol.ranking.price_keys import price_keys
 from protocol.ranking.prices import is_accelerator
+from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
@@ -27,7 +28,6 @@ from scheduler_plugin.cluster.pods.shapes import Amounts
 from scheduler_plugin.cluster.pods.texts import watched_pod
 from scheduler_plugin.cluster.scheduling_fields import node_traits
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_at_most
-from scheduler_plugin.cluster.watches.kinds import Kind
 from scheduler_plugin.constraints.model import PLAIN_NODE, NodeTraits
 from scheduler_plugin.ledger import NodeFacts, NodePolicy
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.kubernetes.objects import JsonObject, child, text, texts
+from protocol.runtime.kubernetes.watches.kinds import Kind
 from scheduler_plugin.cluster.scheduling_fields import volume_terms
-from scheduler_plugin.cluster.watches.kinds import Kind
 from scheduler_plugin.constraints.model import Labels, NodeTerm
 
 

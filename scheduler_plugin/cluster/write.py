@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from protocol.kubernetes.api import ApiCall, KubernetesApi, Writing
 from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.resources import MERGE_PATCH, STRATEGIC_PATCH
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER, ANNOTATION_ROOM_FREED, RUNNER_CONTAINER
 from protocol.permits import encode_permit, encode_writer
 from protocol.units import Seconds
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.api import ApiCall, KubernetesApi, Writing
 from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.cluster.migrations import MigrationOrder, migration_body, migration_path, migrations_path
 from scheduler_plugin.cluster.translate import pod_path, vm_path
 from scheduler_plugin.ledger import PersistPermit, ResizePod
 
-MERGE_PATCH: Final = "application/merge-patch+json"
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 WRITE_TIMEOUT: Final = Seconds(3.0)
 """Longer than a healthy API ever needs, shorter than kube-scheduler and agents wait (5 s)."""
 

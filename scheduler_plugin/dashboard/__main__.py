@@ -12,9 +12,10 @@ from typing import Final
 import httpx2 as httpx
 
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
+from protocol.runtime.program import credentials, prepare, run, stop_on_signals
 from protocol.runtime.tls_files import server_tls
 from protocol.units import Seconds
-from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.dashboard.options import parsed
 from scheduler_plugin.dashboard.reviews import ApiJudge
@@ -26,7 +27,6 @@ from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 from scheduler_plugin.history.recorder import Recorder
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.own_tokens import tokens_of
-from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.probes import probes_app
 from scheduler_plugin.web.serving import Listener, serve

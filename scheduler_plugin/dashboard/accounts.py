@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.objects import Json, items, name_of, uid_of
 from protocol.kubernetes.resources import EVENTS, VIRTUAL_MACHINES, escaped
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.dashboard.core.past import past
 from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 from scheduler_plugin.dashboard.cost_reports import CostReports

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp
 
+from protocol.kubernetes.api import KubernetesApi
 from protocol.runtime.clock import Clock
-from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.cost_reports import CostReports
 from scheduler_plugin.dashboard.doorman import SignIn

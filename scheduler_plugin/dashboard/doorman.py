@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
 
+from protocol.kubernetes.api import ApiError
 from protocol.runtime.clock import Clock
-from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.dashboard.core.sessions import Session, Sessions
 from scheduler_plugin.dashboard.core.sight import ALL
 from scheduler_plugin.dashboard.fleet import Fleet

@@ -9,14 +9,14 @@ from typing import Final
 
 import msgspec
 
+from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.watches.informer import FactInformer
+from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.watches.informer import FactInformer
-from scheduler_plugin.cluster.watches.kinds import FactChange, Kind
 from scheduler_plugin.dashboard.core.frames import GROUP, MOVE, NODE, STANDING, VM
 from scheduler_plugin.dashboard.core.journal import Journal
 from scheduler_plugin.dashboard.core.rows import (

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from protocol.runtime.program import add_explain_token, add_kubeconfig, add_log_level
 from protocol.runtime.url_hosts import server_url
 from protocol.units import Bytes, QuantityError
-from scheduler_plugin.program_options import add_explain_token, add_kubeconfig, add_log_level
 
 DESCRIPTION: Final = (
     "The page: a fleet as it is now, live in a browser. People sign in with a token of the cluster and see the VMs of "

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
 from protocol.kubernetes.access_reviews import is_allowed, may_list_vms, token_review, user_in
+from protocol.kubernetes.api import ApiCall, KubernetesApi
 from protocol.kubernetes.objects import JsonObject, text
 from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, KubernetesApi
 from scheduler_plugin.dashboard.core.sight import ALL, NOTHING, VisibilityFilter
 
 TIMEOUT: Final = Seconds(5.0)

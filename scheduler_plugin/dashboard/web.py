@@ -25,9 +25,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp
 
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.core.frames import LONGEST_ID
 from scheduler_plugin.dashboard.core.sessions import LASTS, Session

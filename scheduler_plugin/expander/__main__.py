@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.followed_file import FileRefusedError
 from protocol.runtime.json_log import log_as_json
+from protocol.runtime.program import stop_on_signals
 from scheduler_plugin.expander.app import serving
 
 _EPILOG: Final = """\
@@ -48,9 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _until_signalled(config: Path | None) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = stop_on_signals()
     async with serving(config, SystemClock(), os.environ):
         await stop.wait()
 

@@ -21,15 +21,18 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.credentials import from_pod
 from protocol.runtime.explaining.probe_server import Route, listening
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.serving.http_requests import HttpResponse
 from protocol.runtime.tls_metrics import watch_tls
 from scheduler_plugin.expander.choice import judge
-from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
+from scheduler_plugin.expander.cluster_size import ClusterSize
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.service import CHANNEL_OPTIONS, MOST_AT_ONCE, Expander, credentials, followed
 from scheduler_plugin.expander.settings import ExpanderSettings, host_and_port, parse_settings
 from scheduler_plugin.expander.telemetry import LOG, PriceExpanderTelemetry
 
+NAME: Final = "autoscale-expander"
+CONNECTIONS: Final = httpx.Limits(max_connections=1, max_keepalive_connections=1)
 STOP_GRACE: Final = 1.0
 """Seconds for answers in flight when stopping."""
 
@@ -77,18 +80,15 @@ async def serving(path: Path | None, clock: Clock, environment: Mapping[str, str
                     task.cancel()
 
 
-def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) -> NodeApi | None:
+def _api(environment: Mapping[str, str], clock: Clock, stack: AsyncExitStack) -> HttpApi | None:
     """Connection to the API of the cluster that we run in; None outside of one. Raises ``CredentialsError``."""
     # The kubelet sets it in every pod.
     if not environment.get("KUBERNETES_SERVICE_HOST"):
         return None
     credentials_of_pod = from_pod(environment, clock)
-    # trust_env would send the call through any HTTP_PROXY of the pod.
-    client = httpx.AsyncClient(
-        base_url=credentials_of_pod.server, verify=credentials_of_pod.tls, timeout=10, trust_env=False
-    )
-    stack.push_async_callback(client.aclose)
-    return NodeApi(client, credentials_of_pod.token)
+    api = HttpApi(http_client(credentials_of_pod, CONNECTIONS, NAME), credentials_of_pod.token)
+    stack.push_async_callback(api.aclose)
+    return api
 
 
 async def _serve(

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Final
 
-import httpx2 as httpx
 import msgspec
 
+from protocol.kubernetes.api import ApiCall, ApiError, RawApi
 from protocol.kubernetes.resources import NODES
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
 
 INTERVAL: Final = Seconds(60.0)
 RETRY: Final = Seconds(10.0)
+TIMEOUT: Final = Seconds(10.0)
 
 _log = logging.getLogger(__name__)
 
@@ -32,18 +31,10 @@ class _NodeList(msgspec.Struct):
 _DECODER: Final = msgspec.json.Decoder(_NodeList)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeApi:
-    """The API of the cluster, and the bearer token for it."""
-
-    client: httpx.AsyncClient
-    token: Callable[[], str | None]
-
-
 class ClusterSize:
     """The number of nodes: ``fixed`` by the settings, or as last counted."""
 
-    def __init__(self, fixed: int | None, api: NodeApi | None) -> None:
+    def __init__(self, fixed: int | None, api: RawApi | None) -> None:
         """``api`` is that of the cluster that we run in; None outside of one, where nothing can be counted."""
         self.fixed = fixed
         self._counted: int | None = None
@@ -61,7 +52,7 @@ class ClusterSize:
         while True:
             try:
                 self._counted = await self._count(self._api)
-            except (httpx.HTTPError, OSError, ValueError, RecursionError) as error:
+            except (ApiError, ValueError, RecursionError) as error:
                 # The last count stays; if there is none, no node size is preferred.
                 details = {"nodes": self._counted, "reason": repr(error)}
                 _log.warning("cannot count the cluster's nodes, keeping what was counted last", extra=details)
@@ -69,11 +60,8 @@ class ClusterSize:
             else:
                 await clock.sleep(INTERVAL)
 
-    async def _count(self, api: NodeApi) -> int:
-        # Asked for at each call: projected tokens change on disk.
-        headers = {"Authorization": f"Bearer {api.token()}"}
-        answer = await api.client.get(f"{NODES.path()}?limit=1", headers=headers)
-        answer.raise_for_status()
-        page = _DECODER.decode(answer.content)
+    async def _count(self, api: RawApi) -> int:
+        body, _ = await api.raw(ApiCall("GET", NODES.path(), TIMEOUT, query={"limit": "1"}))
+        page = _DECODER.decode(body)
         # One node and the count of the rest: cheap, however large the cluster. Without a rest there is no count.
         return len(page.items) + (page.metadata.remaining_item_count or 0)

@@ -15,14 +15,14 @@ import httpx2 as httpx
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.explaining.explain_access import ExplainAccess
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
-from scheduler_plugin.cluster.http_api import HttpApi, http_client
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
+from protocol.runtime.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.groups.app import GroupsProgram, assemble
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.options import parser
 from scheduler_plugin.groups.settings import GroupsSettings, parse_settings
 from scheduler_plugin.groups.web import groups_app
 from scheduler_plugin.own_tokens import tokens_of
-from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.web.explain_guard import GuardedExplanations, explain_access
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.serving import Listener, serve

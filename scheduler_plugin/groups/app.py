@@ -6,11 +6,12 @@ import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 
+from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.resources import HVPAS, PODS, TORTOISES, VM_GROUPS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.controller import GroupsContext, QueuedController, Writer
 from scheduler_plugin.groups.controllers.desired_state import GroupPolicy
@@ -23,7 +24,6 @@ from scheduler_plugin.groups.controllers.watches import AROUND, GroupWatches
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.settings import GroupsSettings
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
-from scheduler_plugin.lease import Leadership
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from scheduler_plugin.program_options import add_explain_token, add_kubeconfig, add_log_level
+from protocol.runtime.program import add_explain_token, add_kubeconfig, add_log_level
 
 DESCRIPTION: Final = (
     "Decides how many replicas a workload has and how large each is (Hvpa, Tortoise), and makes the VMs of a "

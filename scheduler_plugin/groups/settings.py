@@ -12,11 +12,11 @@ import msgspec
 from protocol.field_errors import field_message
 from protocol.messages import ObjectName
 from protocol.runtime.followed_file import SettingsError
+from protocol.runtime.kubernetes.lease import LeaseTerms
 from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.objects.tortoise.global_configuration import ConfigurationError, read_configuration
-from scheduler_plugin.lease import LeaseTerms
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 

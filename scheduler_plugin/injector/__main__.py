@@ -15,14 +15,13 @@ import httpx2 as httpx
 
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
+from protocol.runtime.program import add_kubeconfig, add_log_level, credentials, prepare, run, stop_on_signals
 from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
-from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.injector.app import InjectorProgram, assemble
 from scheduler_plugin.injector.settings import parse_settings
 from scheduler_plugin.injector.web import webhook_app
-from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
-from scheduler_plugin.program_options import add_kubeconfig, add_log_level
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.probes import probes_app
 from scheduler_plugin.web.serving import Listener, serve

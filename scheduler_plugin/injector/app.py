@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.resources import VERSION_PATH
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
 from protocol.runtime.tls_files import FollowedTls, server_tls
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.injector.admission.injection import no_native_sidecars
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.certificates.gathered_bundle import GatheredBundle
@@ -22,7 +23,6 @@ from scheduler_plugin.injector.certificates.rotation import longest_pause
 from scheduler_plugin.injector.certificates.stored import BUNDLE, CERTIFICATE, KEY, OwnCertificate
 from scheduler_plugin.injector.settings import InjectorSettings
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
-from scheduler_plugin.lease import Leadership, NotLeadingError
 
 OWN: Final = "injector"
 NO_CERTIFICATE: Final = "the webhook has no certificate yet"

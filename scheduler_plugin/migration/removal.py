@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Never
 
+from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.workers.for_each import for_each

@@ -8,12 +8,13 @@ from typing import Final
 import msgspec
 
 from protocol.codec import MalformedRequestError, WireRequest
+from protocol.kubernetes.access_reviews import CallerIdentity
+from protocol.kubernetes.api import ApiError
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Bytes, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
-from scheduler_plugin.auth.identity import CallerIdentity, identity_of, may_speak_for
-from scheduler_plugin.cluster.api import ApiError
+from scheduler_plugin.auth.identity import identity_of, may_speak_for
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import (
     LedgerError,

@@ -10,10 +10,10 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Protocol
 
+from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from scheduler_plugin.auth.authenticator import TokenAuthenticator
-from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.feed import node_facts
 from scheduler_plugin.cluster.pods.texts import AskedPod
 from scheduler_plugin.cluster.translate import ClusterNode

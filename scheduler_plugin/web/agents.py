@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from protocol.codec import MalformedRequestError, WireRequest, decode_request, encode_response
+from protocol.kubernetes.access_reviews import CallerIdentity
 from protocol.units import Instant, Seconds
 from protocol.wire.wire_batches import (
     MOST_REQUESTS,
@@ -29,7 +30,6 @@ from protocol.wire.wire_batches import (
     is_granted,
     refused_entry,
 )
-from scheduler_plugin.auth.identity import CallerIdentity
 from scheduler_plugin.service.permits import AT_ONCE, CallerRefusedError, Granted
 from scheduler_plugin.service.service import Service
 from scheduler_plugin.telemetry import LOG

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import (
@@ -21,7 +22,6 @@ from protocol.runtime.explaining.explain_access import (
     TokenInFile,
 )
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.web.http.bounded_protocol import authenticate
 
 OPEN: Final = frozenset({"/metrics", "/healthz", "/readyz", "/openapi.json"})

@@ -19,6 +19,7 @@ from typing import Any, Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from protocol.runtime.program import StartError
 from protocol.runtime.serving.prompt_server import PromptServer
 from protocol.runtime.serving.tcp_listener import WAITING
 from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
@@ -35,7 +36,7 @@ GRACE: Final = 1
 """Seconds that open requests get at the end."""
 
 
-class ListenError(Exception):
+class ListenError(StartError):
     """An address cannot be listened on; the message says which and why."""
 
 

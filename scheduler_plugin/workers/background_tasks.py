@@ -6,11 +6,11 @@ import asyncio
 from typing import Final, Never
 
 from protocol.backoff import Backoff, Retries
+from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.refusals import RefusalKind, heeded
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiError, ApiRefusedError
 from scheduler_plugin.cluster.recent_writes import RecentWrites
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PodFacts, ReadPod, RoomFreed

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final, Never
 
+from protocol.kubernetes.api import ApiError, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.api import ApiError, ApiRefusedError, ApiUnknownError
 from scheduler_plugin.cluster.events import EventRecord, about_vm
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.order_queues import OrderQueue

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Final, Never
 
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError
 from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import text
 from protocol.kubernetes.pages import UnreadableAnswerError, WatchEvent, read_event
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError
-from scheduler_plugin.lease import Leadership
 
 LOG: Final = logging.getLogger("autoscale.lease")
 

@@ -10,12 +10,12 @@ import asyncio
 from typing import Final, NamedTuple, Never
 from weakref import WeakValueDictionary
 
+from protocol.kubernetes.api import ApiError, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import number, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.api import ApiError, ApiRefusedError, ApiUnknownError
 from scheduler_plugin.cluster.virtual_machines import vm_facts, with_permit
 from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.objects import JsonObject, is_over, items, name_of
 from protocol.kubernetes.resources import PODS
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 
 LOG: Final = logging.getLogger("autoscale.predecessor")
 

@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import Final, Never
 from weakref import WeakValueDictionary
 
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import items, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import LedgerError, PodFacts, ResizePod
 from scheduler_plugin.ledger.events import RaiseWanted, RequestsFollow, ResizeDue, ResizeRefused, ResizeUnanswered

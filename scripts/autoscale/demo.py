@@ -12,13 +12,13 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.local.cluster.control import NoAnswerError
 from deploy.local.cluster.lock import AlreadyRunsError
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
+from protocol.kubernetes.api import ApiError
 from protocol.runtime.clock import SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.clusters import ClusterFlags
@@ -145,7 +145,7 @@ async def _demo(options: _Options) -> int:
         observations.load_problem = str(failure)
         if isinstance(failure, StepFailedError):
             show_failure(console, failure)
-    except* (SiteError, PgbenchError, NoAnswerError, KubeApiError, ApiUnavailableError) as errors:
+    except* (SiteError, PgbenchError, NoAnswerError, ApiError) as errors:
         observations.load_problem = str(_innermost(errors))
     outcome = report(observations, Seconds(clock.now() - began))
     await write_outcome(outcome, options.report_file)

@@ -11,8 +11,8 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from protocol.durations import DurationError
+from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
@@ -41,7 +41,7 @@ from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from scripts.autoscale.vms import VmNamespace, vm_name
 
 _EVERY: Final = 1.0
-_NO_ANSWER: Final = (KubeApiError, ApiUnavailableError, SiteError)
+_NO_ANSWER: Final = (ApiError, SiteError)
 _NOT_NOW: Final = "It cannot be asked now"
 
 
@@ -149,7 +149,7 @@ async def _told(site: Site, given: str, namespace: str) -> Told:
         return list(group_story(account, site.silence.get(GROUPS, ""))), account
     try:
         vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given, namespace))
-    except KubeApiError as error:
+    except ApiRefusedError as error:
         # Only a missing VM may be a group; a refusal of the API is shown as it is.
         group = await find_group(site, vm_name(given, namespace)) if error.kind is RefusalKind.NOT_FOUND else None
         if group is None:

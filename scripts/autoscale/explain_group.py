@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from deploy.kube.client import KubeApiError
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, child, items, text, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
@@ -45,7 +45,7 @@ async def find_group(site: Site, name: ObjectName) -> tuple[Resource, ObjectName
     for kind in dict.fromkeys(KINDS.values()):
         try:
             await site.client.get(kind, name)
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             # Not found also means that the kind is not installed.
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise SiteError(str(error)) from error

@@ -13,8 +13,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from protocol.durations import parse_duration
+from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.objects import Json, flag, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, MIGRATIONS, VIRTUAL_MACHINES
@@ -131,7 +132,7 @@ async def ask_to_cancel(
                 print_lines(console, [f"the migration is being cancelled, and is {phase or 'not begun'} still"])
                 return OPEN
             await clock.sleep(_EVENTS)
-    except KubeApiError as error:
+    except ApiRefusedError as error:
         # The object is gone, so the controller has ended it.
         if error.kind is not RefusalKind.NOT_FOUND:
             raise
@@ -232,7 +233,7 @@ class _Waits:
         try:
             selector = f"involvedObject.uid={uid}"
             listed = (await self._client.list(EVENTS, self._vm.namespace, field_selector=selector)).objects
-        except (KubeApiError, ApiUnavailableError):
+        except ApiError:
             # Events are a comfort: without the right to read them the migration goes on.
             return []
         return [text(event, "message") for event in listed if text(event, "reason") == "MigrationWaits"]

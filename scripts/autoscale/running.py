@@ -12,10 +12,10 @@ from typing import Final
 
 import typer
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.local.cluster.control import NoAnswerError
 from deploy.local.cluster.folder import clusters_root
 from deploy.local.cluster.spec import SpecError
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.proxies import ProxyError
 from protocol.runtime.credentials import CredentialsError
 from scripts.autoscale.demonstration.pgbench import PgbenchError
@@ -28,7 +28,7 @@ CRASHED: Final = 70
 """The exit status of a command that failed for no reason that it knows (``EX_SOFTWARE``). Nothing else ends with it."""
 
 _SAID: Final = (
-    *(CredentialsError, KubeApiError, ApiUnavailableError, NoAnswerError, SiteError, SpecError, PgbenchError),
+    *(CredentialsError, ApiError, NoAnswerError, SiteError, SpecError, PgbenchError),
     ProxyError,
 )
 """Errors that are printed without a traceback."""

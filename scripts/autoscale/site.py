@@ -15,10 +15,11 @@ from typing import Final, Protocol
 import httpx2 as httpx
 import msgspec
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.folder import ClusterFolder
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, labels_of, name_of, pod_phase, text
 from protocol.kubernetes.resources import LEASES, PODS
 from protocol.messages import ObjectName
@@ -150,7 +151,7 @@ class RemoteSite:
         port, lease = EXPLAINS[program]
         try:
             pods = (await self.client.list(PODS, label_selector=f"{NAME_LABEL}={program}")).objects
-        except (KubeApiError, ApiUnavailableError) as error:
+        except ApiError as error:
             self.silence[program] = str(error)
             return None
         running = [name_of(replica) for replica in pods if pod_phase(replica) == "Running"]
@@ -168,7 +169,7 @@ class RemoteSite:
     async def _holder(self, pods: Sequence[ObjectName], lease: str) -> str:
         try:
             lease_object = await self.client.get(LEASES, ObjectName(pods[0].namespace, lease))
-        except (KubeApiError, ApiUnavailableError):
+        except ApiError:
             # Without the right to read Leases, any replica will do.
             return ""
         return text(lease_object, "spec", "holderIdentity")
@@ -177,7 +178,7 @@ class RemoteSite:
         try:
             # By port-forward, for which programs explain without a token.
             return _decoded(await self.client.pod_get(pod, port, path))
-        except (KubeApiError, ApiUnavailableError) as error:
+        except ApiError as error:
             self.silence[program] = f"pod {pod}: {error}"
             return None
 

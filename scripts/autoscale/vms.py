@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from deploy.kube.client import KubeApiError, client_from_kubeconfig
+from deploy.kube.client import client_from_kubeconfig
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -45,7 +46,7 @@ async def vm_host(kubeconfig: Path, vm: ObjectName) -> str:
     async with client_from_kubeconfig(kubeconfig) as client:
         try:
             virtual_machine = await client.get(VIRTUAL_MACHINES, vm)
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             raise LookupError(str(error)) from error
     # The overlay address goes first, since it stays when the VM moves.
     host = text(virtual_machine, "status", "extraNetIP") or text(virtual_machine, "status", "podIP")

@@ -168,8 +168,8 @@ class Starter:
         return reaction
 
     def _see(self, change: ObjectChange) -> None:
-        if change.new is not None and change.name == VM:
-            vm, one_cpu = parse_virtual_machine(change.new), MilliCpu(1000)
+        if change.after is not None and change.name == VM:
+            vm, one_cpu = parse_virtual_machine(change.after), MilliCpu(1000)
             if (vm.use, vm.actual) != self._sizes:
                 self._sizes, self._resized = (vm.use, vm.actual), self.clock.now()
             # Only the first change after the start counts.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from deploy.local.apiserver.apimachinery.selectors import label_matcher
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.resources import VERSION_PATH
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.injector.settings import parse_settings
 from scheduler_plugin.injector.web import MUTATE
 from tests.deploy.manifests import container, documents, one

@@ -8,11 +8,12 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from deploy.neonvm.objects.runner_policy import NAME
 from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetworkDependencies
 from deploy.neonvm.overlay.node_plan import OverlayNode
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, text, texts
 from protocol.kubernetes.resources import NETWORK_POLICIES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -24,6 +25,7 @@ from protocol.names import (
     LABEL_ALWAYS_MIGRATE,
     LABEL_ENABLED,
 )
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.deploy.manifests import documents
 from tests.deploy.policies.admission import is_judged, refusal, write_by
 from tests.deploy.test_rights import Right, granted, right
@@ -123,12 +125,14 @@ async def test_the_network_program_may_do_what_it_does() -> None:
         return ObjectName("default", "db-x")
 
     transport = httpx.MockTransport(answer)
-    async with ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)) as client:
+    async with ApiClient(
+        HttpApi(httpx.AsyncClient(base_url="http://api", transport=transport), lambda: None)
+    ) as client:
         caches = {kind: Informer(client, kind, FakeClock()) for kind in WATCHED}
         for each in caches.values():
             await each.refresh()
-            with pytest.raises(KubeApiError):
-                await each._list_and_watch()
+            with pytest.raises(ApiRefusedError):
+                await each._facts._watch(client.api, FakeClock())
         deps = NodeNetworkDependencies(client, caches, FakeClock(), holder)
         network = NodeNetwork(OverlayNode("n1", "10.0.0.1", 1500), deps)
         ours, theirs = socket.socketpair()

@@ -20,20 +20,21 @@ from agent.adapters.neonvm import NeonVm
 from agent.adapters.node_pods import NodePods
 from agent.adapters.token import NoToken
 from agent.ports import PortError
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
 from protocol.kubernetes.refusals import classify
 from protocol.messages import ObjectName
 from protocol.names import MIGRATION_PLURAL, VM_GROUP
+from protocol.runtime.kubernetes.http_api import HttpApi
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
+from protocol.runtime.kubernetes.watches.informer import FactInformer
+from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin import cluster
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError
-from scheduler_plugin.cluster.token_reviews import TokenReviews
-from scheduler_plugin.cluster.watches.informer import FactInformer
-from scheduler_plugin.cluster.watches.kinds import Kind
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
+from scheduler_plugin.expander.cluster_size import ClusterSize
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.term import Term
 from tests.agent.adapters.answering import client
@@ -229,7 +230,7 @@ async def test_the_expander_may_do_what_it_does() -> None:
     transport = httpx.MockTransport(answer)
     async with httpx.AsyncClient(base_url="http://api", transport=transport) as http:
         with pytest.raises(StopWaitingError):
-            await ClusterSize(None, NodeApi(http, lambda: "token")).follow(ImpatientClock())
+            await ClusterSize(None, HttpApi(http, lambda: "token")).follow(ImpatientClock())
     assert used == granted("ClusterRole", "autoscaling-expander")
 
 

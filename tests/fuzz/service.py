@@ -21,9 +21,9 @@ import httpx2 as httpx
 
 from protocol.kubernetes.pages import UnreadableAnswerError, read_event
 from protocol.names import ANNOTATION_PERMIT
+from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine
-from scheduler_plugin.cluster.watches.informer import FactInformer
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.events import ResizeDue, ResizeRefused
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST

@@ -27,6 +27,7 @@ from protocol.codec import MalformedMessageError, decode_request, decode_respons
 from protocol.durations import DurationError, parse_duration
 from protocol.floors import decode_floor
 from protocol.guest.monitor_messages import MalformedMonitorMessageError, read_from_monitor, read_greeting
+from protocol.kubernetes.access_reviews import identity_in
 from protocol.kubernetes.exec_credentials import ExecCredentialError, read_exec_credential
 from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig
 from protocol.kubernetes.objects import Json
@@ -40,7 +41,6 @@ from protocol.units import Bytes, MilliCpu, QuantityError, parse_quantity
 from protocol.versions import ProtocolVersion
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from protocol.wire.wire_batches import BatchAnswer, MalformedBatchError, decode_answers, decode_batch
-from scheduler_plugin.auth.identity import identity_in
 from scheduler_plugin.auth.token_shape import plausible_until
 from scheduler_plugin.cluster.migrations import read_migration
 from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod

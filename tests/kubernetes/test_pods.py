@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from deploy.kube.client import KubeApiError, client_from_kubeconfig
+from deploy.kube.client import client_from_kubeconfig
 from deploy.local.kubernetes.programs.images import APPLETS, ProgramImage, write_image
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.messages import ObjectName
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes, busybox_pod, eventually
 
@@ -186,5 +187,5 @@ def test_pod_is_asked_at_its_own_loopback(servers: RealKubernetes) -> None:
 
     assert [asyncio.run(asked(pod)).strip() for pod in ("one", "two")] == [b"one", b"two"]
     assert "127.0.0.1" in servers.kubectl("logs", "two").splitlines()[-1]
-    with pytest.raises(KubeApiError, match='pods "none" not found'):
+    with pytest.raises(ApiRefusedError, match='pods "none" not found'):
         asyncio.run(asked("none"))

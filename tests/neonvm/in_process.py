@@ -15,6 +15,7 @@ from deploy.local.apiserver.registry.watching import Watch, WatchOptions
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build
 from protocol.kubernetes.objects import Json
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.nesting import DEEP
 from tests.plain_http import DirectClient
 
@@ -67,7 +68,7 @@ class InProcess(httpx.AsyncBaseTransport):
 
     def client(self) -> ApiClient:
         headers = {"Authorization": "Bearer secret"}
-        return ApiClient(DirectClient(self, "http://api", headers))
+        return ApiClient(HttpApi(DirectClient(self, "http://api", headers), lambda: None))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self.is_away:

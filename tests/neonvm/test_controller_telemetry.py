@@ -7,7 +7,6 @@ from typing import Any
 from deploy.kube.informer import Informer
 from deploy.neonvm.service.telemetry import VmControllerTelemetry
 from protocol.kubernetes.objects import Json
-from protocol.kubernetes.pages import WatchEvent
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from tests.fake_clock import FakeClock
 
@@ -25,7 +24,7 @@ class Fleet:
         """The watch says that a VM went through these phases."""
         for phase in phases:
             vm: Json = {"metadata": {"name": name, "namespace": "db"}, "status": {"phase": phase}}
-            self._vms._take(WatchEvent("MODIFIED", vm))
+            self._vms._facts.learn(vm)
 
     def ended(self, phase: str) -> float | None:
         return self.registry.get_sample_value("autoscale_neonvm_guests_ended_total", {"phase": phase})

@@ -11,9 +11,9 @@ from random import Random
 from typing import Final
 from weakref import WeakSet
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import Collection, FakeCluster, Obj, refused
 

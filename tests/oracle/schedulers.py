@@ -7,10 +7,10 @@ from functools import cache
 from random import Random
 from typing import Final
 
+from protocol.runtime.kubernetes.lease import Leadership
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from scheduler_plugin.app import SchedulerPorts, assemble
-from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
-from scheduler_plugin.lease import Leadership
 from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.replica import Replica
 from scheduler_plugin.service.service import Service, StandingByError

@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, read_page
 from protocol.kubernetes.refusals import classify
 from protocol.names import SCHEDULER_NAME
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, ApiUnknownError
 from tests.scheduler_plugin.objects import label_of
 
 Obj = dict[str, Any]

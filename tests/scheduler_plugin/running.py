@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx2 as httpx
 
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from protocol.units import Seconds
 from scheduler_plugin.app import Parts, SchedulerPorts, assemble
-from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.ledger.invariants import violations
 from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.telemetry import Telemetry

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError
 from scheduler_plugin.workers.for_each import for_each
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject
 from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER
-from scheduler_plugin.cluster.api import ApiCall
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.granted import POD, granted, settled, with_permit

@@ -9,9 +9,9 @@ import httpx2 as httpx
 import msgspec
 import pytest
 
+from protocol.kubernetes.api import ApiCall, ApiUnknownError
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.runtime.explaining.explain_access import AUDIENCE
-from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError
 from scheduler_plugin.dashboard.sources.http_sources import HttpSources, NodeAgentAddresses
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.own_tokens import LASTS, TRIED_AGAIN_AFTER, USED_FOR, no_tokens, tokens_of

@@ -18,10 +18,10 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from protocol.kubernetes.api import ApiCall
 from protocol.names import ANNOTATION_PERMIT, ANNOTATION_PERMIT_WRITER
 from protocol.permits import decode_permit
 from protocol.units import ZERO, Resources
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.ledger import ClaimState, Ledger
 from scheduler_plugin.ledger.invariants import VmTruth, violations
 from scheduler_plugin.settings.document import SchedulerSettings

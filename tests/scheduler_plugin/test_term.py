@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.lease import Leadership, LeaseTerms
 from scheduler_plugin.term import OutOfTermError, Term
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import EmbeddedCluster

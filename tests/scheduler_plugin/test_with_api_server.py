@@ -13,15 +13,15 @@ import httpx2 as httpx
 import pytest
 import yaml
 
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import from_kubeconfig
+from protocol.runtime.kubernetes.http_api import HttpApi
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.app import SchedulerPorts, assemble
-from scheduler_plugin.cluster.api import ApiRefusedError
-from scheduler_plugin.cluster.http_api import HttpApi
 from scheduler_plugin.cluster.migrations import MigrationOrder, read_migration
-from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry

@@ -21,6 +21,7 @@ from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
+from protocol.runtime.kubernetes.http_api import HttpApi
 from scheduler_plugin.history.core.chronicle import Batch
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, DecisionRecord, NodeRecord, Size, VmRecord
 from scheduler_plugin.history.core.spans import held
@@ -255,7 +256,7 @@ class TwoNodes:
         objects = [{"metadata": {"name": name, "labels": given}} for name, given in labels.items()]
         page = {"metadata": {"resourceVersion": "1"}, "items": objects}
         transport = httpx.MockTransport(lambda _: httpx.Response(200, json=page))
-        self.client = ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport))
+        self.client = ApiClient(HttpApi(httpx.AsyncClient(base_url="http://api", transport=transport), lambda: None))
 
     async def of_scheduler(self, path: str) -> Json:
         return {"nodes": [{**node(pod()), "open": True}, {**node(name="n2"), "open": False}]}

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 import yaml
 
-from deploy.kube.client import ApiUnavailableError
+from protocol.kubernetes.api import ApiUnknownError
 from scripts.autoscale.explain import Told, told_again
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.terminal.printing import Output, show
@@ -45,7 +45,7 @@ async def test_each_account_is_a_document_of_its_own(capsys: pytest.CaptureFixtu
 
 
 async def test_what_cannot_be_asked_is_said_once_and_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
-    away, gone = ApiUnavailableError("refused"), SiteError("no such VM")
+    away, gone = ApiUnknownError("refused"), SiteError("no such VM")
     await watched(Output.TEXT, away, away, (["vm 1"], {}), away, gone, gone, (["vm 2"], {}))
     said = capsys.readouterr()
     assert said.out.split() == ["vm", "0", "vm", "1", "vm", "2"]

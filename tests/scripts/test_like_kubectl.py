@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from deploy.kube.client import ApiUnavailableError
+from protocol.kubernetes.api import ApiUnknownError
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from tests.scheduler_plugin.certificates import files
 
@@ -159,7 +159,7 @@ async def test_kubectl_sends_the_same(
     kubectl(*whom)
     expected = taken(api, proxy)
     async with find_cluster(flags).client() as client:
-        with suppress(ApiUnavailableError):
+        with suppress(ApiUnknownError):
             await client.raw_get(PROBE)
     assert taken(api, proxy) == expected
 

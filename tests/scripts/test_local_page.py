@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from deploy.kube.client import ApiClient
+from protocol.runtime.kubernetes.http_api import HttpApi
 from scripts.autoscale.clusters import ClusterFlags
 from scripts.autoscale.history.recording import recording, warnings_on
 from scripts.autoscale.page import local_page
@@ -106,7 +107,7 @@ class Broken:
     def __init__(self) -> None:
         empty = httpx.Response(200, json={"metadata": {"resourceVersion": "1"}, "items": []})
         transport = httpx.MockTransport(lambda _: empty)
-        self.client = ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport))
+        self.client = ApiClient(HttpApi(httpx.AsyncClient(base_url="http://api", transport=transport), lambda: None))
 
     async def of_scheduler(self, path: str) -> None:
         raise ZeroDivisionError(path)

@@ -12,7 +12,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from deploy.kube.client import KubeApiError
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of, uid_of
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, MIGRATIONS
 from protocol.messages import ObjectName
@@ -191,7 +191,7 @@ async def test_a_migration_without_a_controller_ends_the_command(person: Person)
 async def test_one_who_may_not_list_migrations_is_told(person: Person) -> None:
     person.api.failing, person.api.fault = "GET /apis/vm.neon.tech/v1/virtualmachinemigrations", 403
     await person.orders()
-    with pytest.raises(KubeApiError, match="403"):
+    with pytest.raises(ApiRefusedError, match="403"):
         await person.looks
 
 

@@ -17,6 +17,7 @@ from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.http_api import HttpApi
 from scripts.autoscale import main as program
 from scripts.autoscale.demonstration.moves import ObservedMove
 from scripts.autoscale.migrate import as_fields
@@ -73,7 +74,9 @@ def test_vms_are_completed_as_one_may_type_them(namespace: str, begun: str, foun
 async def test_names_come_from_the_cluster() -> None:
     made = {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"namespace": "shop", "name": "db"}}]}
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json=made))
-    async with ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)) as client:
+    async with ApiClient(
+        HttpApi(httpx.AsyncClient(base_url="http://api", transport=transport), lambda: None)
+    ) as client:
         assert await listed(client, VIRTUAL_MACHINES) == [VM]
 
 

@@ -10,6 +10,7 @@ import pytest
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json
 from protocol.names import LABEL_ENABLED
+from protocol.runtime.kubernetes.http_api import HttpApi
 from scheduler_plugin.dashboard.story import Silence, story
 from scripts.autoscale import site as site_module
 from scripts.autoscale.site import AGENT, SCHEDULER, RemoteSite, SiteError
@@ -39,7 +40,10 @@ def answers(pods: list[Json], holder: str | None, *silent: str) -> RemoteSite:
         return httpx.Response(404, json={"reason": "NotFound"})
 
     return RemoteSite(
-        cluster_at(), ApiClient(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)))
+        cluster_at(),
+        ApiClient(
+            HttpApi(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)), lambda: None)
+        ),
     )
 
 
@@ -65,7 +69,9 @@ async def test_the_replica_that_leads_is_asked(site: RemoteSite, said: Json | No
 @pytest.mark.parametrize("body", [b'{"a":' * 100_000 + b"1" + b"}" * 100_000, b'{"because": "\xff"}', b"<html>"])
 async def test_an_answer_that_is_no_json_is_none(body: bytes) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=body))
-    site = RemoteSite(cluster_at(), ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)))
+    site = RemoteSite(
+        cluster_at(), ApiClient(HttpApi(httpx.AsyncClient(base_url="http://api", transport=transport), lambda: None))
+    )
     assert await site.of_agent(pod("a-1"), "/explain") is None
 
 
@@ -99,7 +105,9 @@ async def test_reason_of_a_silent_program_is_kept() -> None:
     sentence = "error trying to reach service: dial tcp 10.0.1.2:9101: i/o timeout"
     refused = httpx.Response(503, json={"kind": "Status", "message": sentence})
     transport = httpx.MockTransport(lambda _: refused)
-    site = RemoteSite(cluster_at(), ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)))
+    site = RemoteSite(
+        cluster_at(), ApiClient(HttpApi(httpx.AsyncClient(base_url="http://api", transport=transport), lambda: None))
+    )
     assert (await site.of_agent(pod("a-1"), "/explain"), await site.of_scheduler("/nodes")) == (None, None)
     assert sentence in site.silence[AGENT]
     assert site.silence[AGENT].startswith("pod scaling/a-1: ")

@@ -6,6 +6,7 @@ import httpx2 as httpx
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, name_of
+from protocol.runtime.kubernetes.http_api import HttpApi
 from scripts.autoscale.demonstration.statements import statement, statements
 from scripts.autoscale.site import Site
 
@@ -59,7 +60,9 @@ class Asked:
 
     def __init__(self, status: int = 200) -> None:
         self._status, self._has_begun = status, False
-        self.client = ApiClient(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(self._answer)))
+        self.client = ApiClient(
+            HttpApi(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(self._answer)), lambda: None)
+        )
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         found = [VM] if request.url.path.endswith("/virtualmachines") else [POD, AGENT]

@@ -71,7 +71,7 @@ class RunningVm:
         self._stir = asyncio.Event()
 
     def look(self, change: ObjectChange) -> None:
-        if change.new is not None and text(change.new, "status", "phase") == "Failed":
+        if change.after is not None and text(change.after, "status", "phase") == "Failed":
             self.failed.setdefault(change.name.name, time.monotonic())
         self._stir.set()
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import yaml
 
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.conditions import holds
 
 try:
@@ -16,7 +17,7 @@ try:
 except ImportError:  # PyYAML built without libyaml: slower, but the same otherwise
     from yaml import SafeLoader as _Loader  # type: ignore[assignment]
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.local.kubelet.node_object import NodeSpec, node_labels, node_object
 from protocol.kubernetes.objects import Json, name_of, node_of, text
 from protocol.kubernetes.refusals import RefusalKind
@@ -97,7 +98,7 @@ async def ensure(client: ApiClient, kind: Resource, namespace: str, body: Json) 
     """Creates the object if there is none of that name."""
     try:
         await client.create(kind, namespace, body)
-    except KubeApiError as error:
+    except ApiRefusedError as error:
         if error.kind is not RefusalKind.ALREADY_EXISTS:
             raise
 
@@ -136,7 +137,7 @@ async def _ensure_in_time(client: ApiClient, vm: Json, clock: Clock) -> None:
         try:
             return await ensure(client, VIRTUAL_MACHINES, "default", vm)
         # A refusal by the server is final and not retried; silence may only mean that the machine is busy.
-        except ApiUnavailableError:
+        except ApiUnknownError:
             if clock.now() >= deadline:
                 raise
         await clock.sleep(_RETRY)

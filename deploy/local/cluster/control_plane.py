@@ -12,7 +12,7 @@ from typing import Final
 
 import httpx2 as httpx
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError, client_from_kubeconfig
+from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.settings import guarded_settings, scheduler_settings
@@ -22,6 +22,7 @@ from deploy.local.private_file import secret_file, write_private
 from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork
 from deploy.neonvm.network.sockets import free_port
+from protocol.kubernetes.api import ApiError
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from protocol.yaml_text import YamlError
@@ -150,7 +151,7 @@ class StartupProbes:
         async def answers() -> bool:
             try:
                 await client.raw_get("/readyz")
-            except (KubeApiError, ApiUnavailableError):
+            except ApiError:
                 return False
             return True
 

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from deploy.kube.client import ApiUnavailableError
 from deploy.local.cluster.content import ensure
 from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
 from deploy.local.kubelet.agents import AGENT_PORT, EXPLAIN_TOKEN, AgentFiles, AgentRun, per_node
@@ -18,6 +17,7 @@ from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent, pod_fol
 from deploy.local.kubelet.tokens import ensure_account
 from deploy.local.process import ProcessSupervisor
 from deploy.neonvm.ports import NetworkError
+from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.timestamps import timestamp
@@ -73,7 +73,7 @@ class NodeAgents:
         """The agent's pod and place."""
         while True:
             # A busy machine may keep the API server from answering in time.
-            with suppress(ApiUnavailableError):
+            with suppress(ApiUnknownError):
                 return await self._placed(node)
             await self._deps.clock.sleep(_PAUSE)
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError, client_from_kubeconfig
+from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster.content import CRD_FOLDERS, ensure
 from deploy.local.cluster.control import (
     START_KUBELET,
@@ -53,6 +53,7 @@ from deploy.local.process import LocalProgram, ProcessSupervisor, end, start
 from deploy.neonvm.network.namespaces import NamespaceNetwork
 from deploy.neonvm.overlay.endpoints import client_claim
 from deploy.neonvm.ports import NetworkError
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.resources import DEPLOYMENTS, IP_ADDRESSES, NODES, Resource
 from protocol.runtime.clock import SystemClock
 from protocol.units import Instant, Seconds
@@ -275,7 +276,7 @@ class RealCluster:
             try:
                 unmet = await waiting()
             # Expected while the API server starts; if it persists, it is the reason to report.
-            except (KubeApiError, ApiUnavailableError) as error:
+            except ApiError as error:
                 unmet = str(error)
             if not unmet:
                 return

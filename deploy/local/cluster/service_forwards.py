@@ -8,8 +8,9 @@ from __future__ import annotations
 import socket
 from functools import partial
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.neonvm.network.forwarder import Dial, Forwarder
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.endpoint_slices import ready_addresses
 from protocol.kubernetes.resources import ENDPOINT_SLICES
 from protocol.messages import ObjectName
@@ -50,7 +51,7 @@ class ServiceForwards:
         selector = f"kubernetes.io/service-name={service.name}"
         try:
             slices = await self._client.list(ENDPOINT_SLICES, service.namespace, selector)
-        except (KubeApiError, ApiUnavailableError) as error:
+        except ApiError as error:
             # Callers expect an `OSError` when a dial fails.
             raise ConnectionError(str(error)) from error
         return [place for endpoint_slice in slices.objects for place in ready_addresses(endpoint_slice)]

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.reporting import write_status
@@ -22,13 +21,14 @@ from deploy.neonvm.ports import (
     TransferLimits,
 )
 from deploy.neonvm.runner.resizer import Resizer
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.virtual_machine import InvalidObjectError
 from protocol.vm_arguments import ArgumentsError
 
@@ -105,7 +105,7 @@ class Kubelet(GuestHost):
         # Two groups: the workers start tasks in `lives`, which must therefore outlive them.
         async with asyncio.TaskGroup() as lives, asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
-                worker = self._queue.serve(lambda name: self._sync(name, lives), (KubeApiError, ApiUnavailableError))
+                worker = self._queue.serve(lambda name: self._sync(name, lives))
                 workers.create_task(worker)
 
     async def _sync(self, name: ObjectName, lives: asyncio.TaskGroup) -> None:
@@ -181,12 +181,12 @@ class Kubelet(GuestHost):
         try:
             # Grace 0 with the uid confirms the deletion of this very pod, as a kubelet does.
             await self._deps.client.delete(PODS, name_of(pod), uid_of(pod), grace=0)
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
 
     def _pod_changed(self, change: ObjectChange) -> None:
-        old, new = change.old, change.new
+        old, new = change.before, change.after
         if old is not None and (new is None or uid_of(new) != uid_of(old) or is_over(new)):
             # The cache has caught up with the end, or the pod is gone.
             self._ended.pop(uid_of(old), None)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from deploy.local.kubelet.node_object import lifecycle_taints, ready_condition, ready_status, with_condition
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, items, name_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NODES
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Instant, Seconds
 
 # The default of kube-controller-manager's --node-monitor-grace-period for many releases.
@@ -46,10 +47,10 @@ class NodeLifecycle:
     async def run(self) -> None:
         """Works until cancelled."""
         await self._nodes.synced.wait()
-        await self._queue.serve(self.reconcile, (KubeApiError, ApiUnavailableError))
+        await self._queue.serve(self.reconcile)
 
     async def reconcile(self, name: ObjectName) -> None:
-        """Brings one node's condition and taints up to date. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
+        """Brings one node's condition and taints up to date. Raises ``ApiError``."""
         node = self._nodes.get(name)
         if node is None:
             return
@@ -81,6 +82,6 @@ class NodeLifecycle:
         body = {"metadata": {"resourceVersion": version_of(node)}, **change}
         try:
             await self._client.merge_patch(NODES, name, body, subresource)
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise

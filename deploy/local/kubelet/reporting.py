@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from protocol.backoff import Backoff, Retries
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
@@ -19,12 +20,12 @@ _log = logging.getLogger(__name__)
 
 
 async def write_status(client: ApiClient, pod: Json, status: Json) -> None:
-    """Writes a status once. Raises ``ApiUnavailableError``, or ``KubeApiError`` if refused for a pod that exists."""
+    """Writes a status once. Raises ``ApiUnknownError``, or ``ApiRefusedError`` if refused for a pod that exists."""
     # If a new pod has the name meanwhile, its uid differs, and the API server refuses the status with a conflict.
     body: Json = {"metadata": {"uid": uid_of(pod)}, "status": status}
     try:
         await client.merge_patch(PODS, name_of(pod), body, "status")
-    except KubeApiError as error:
+    except ApiRefusedError as error:
         if error.kind is RefusalKind.NOT_FOUND:
             return
         # A conflict may mean that another pod has the name now; then nobody needs this status any more.
@@ -38,12 +39,12 @@ async def keep_writing_status(client: ApiClient, pod: Json, status: Json, clock:
     while True:
         try:
             await write_status(client, pod, status)
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             # Logged once: retries mostly fail for the same reason.
             if not retries.failures:
                 fields = {"pod": str(name_of(pod)), "reason": str(error)}
                 _log.warning("the API refuses a pod's status, which is written again", extra=fields)
-        except ApiUnavailableError:
+        except ApiUnknownError:
             # An API server that is restarting is expected to come back.
             pass
         else:
@@ -54,7 +55,7 @@ async def keep_writing_status(client: ApiClient, pod: Json, status: Json, clock:
 async def _is_there(client: ApiClient, pod: Json) -> bool:
     try:
         return uid_of(await client.get(PODS, name_of(pod))) == uid_of(pod)
-    except KubeApiError as error:
+    except ApiRefusedError as error:
         if error.kind is RefusalKind.NOT_FOUND:
             return False
         raise

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.local.kubelet.agents import EXPLAIN_TOKEN, AgentFiles, AgentRun, run_agent, sidecar
 from deploy.local.kubelet.pod_status import failed_status, moved_status, running_status
 from deploy.local.kubelet.reporting import keep_writing_status
@@ -42,6 +42,7 @@ from deploy.neonvm.ports import (
 )
 from deploy.neonvm.runner.pod_guest import guest_of_vm
 from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
 from protocol.kubernetes.resources import SECRETS
 from protocol.kubernetes.timestamps import timestamp
@@ -216,7 +217,7 @@ class Sandbox:
         """The password in the VM's Secret; empty if it cannot be read now."""
         try:
             return usable(password_in(await self._deps.client.get(SECRETS, self._secret)))
-        except (KubeApiError, ApiUnavailableError, ValueError):
+        except (ApiError, ValueError):
             return ""
 
     def _keep(self, supervisor: ProcessSupervisor) -> None:
@@ -257,7 +258,7 @@ async def attend_agent(run: AgentRun, deps: NodeDependencies, started: Callable[
     while True:
         try:
             await run_agent(run, deps.client, deps.clock, supervisor)
-        except (KubeApiError, ApiUnavailableError, OSError):
+        except (ApiError, OSError):
             await deps.clock.sleep(Seconds(1.0))
 
 

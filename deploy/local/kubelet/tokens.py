@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.local.private_file import write_private
+from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SERVICE_ACCOUNTS
@@ -37,7 +38,7 @@ class Projection:
 
 
 async def project(client: ApiClient, projection: Projection) -> None:
-    """Writes a fresh token. Raises ``KubeApiError``, ``ApiUnavailableError`` or ``OSError``."""
+    """Writes a fresh token. Raises ``ApiError`` or ``OSError``."""
     pod = projection.pod
     reference: Json = {"apiVersion": "v1", "kind": "Pod", "name": name_of(pod).name, "uid": uid_of(pod)}
     # The binding makes the token invalid as soon as this very pod is deleted.
@@ -59,7 +60,7 @@ async def keep_projected(client: ApiClient, projection: Projection, clock: Clock
         try:
             await project(client, projection)
             delay = _RENEW
-        except (KubeApiError, ApiUnavailableError, OSError):
+        except (ApiError, OSError):
             delay = _RETRY
 
 
@@ -68,7 +69,7 @@ async def ensure_account(client: ApiClient, account: ObjectName) -> None:
     body: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account.name}}
     try:
         await client.create(SERVICE_ACCOUNTS, account.namespace, body)
-    except KubeApiError as error:
+    except ApiRefusedError as error:
         # Usually it exists already, or another pod's projection creates it at the same time.
         if error.kind is not RefusalKind.ALREADY_EXISTS:
             raise

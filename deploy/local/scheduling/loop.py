@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.events import WARNING, EventRecorder
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.reporting import write_status
@@ -17,6 +17,7 @@ from deploy.local.scheduling.choice import POD_SCHEDULED, no_node_message, unsch
 from deploy.local.scheduling.extender import Extender, ExtenderError
 from deploy.local.scheduling.pod_rules import AFFINITY, PodRules, placed, refusal
 from deploy.local.scheduling.queue import AttemptFailure, SchedulingQueue
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import (
     Json,
     annotations_of,
@@ -176,35 +177,35 @@ class SchedulingLoop:
         # A merge patch replaces a list as a whole, so the other conditions are sent along.
         others = [other for other in items(pod, "status", "conditions") if text(other, "type") != POD_SCHEDULED]
         # A failed write is harmless: the condition is only advice, and the next attempt writes it again.
-        with suppress(KubeApiError, ApiUnavailableError):
+        with suppress(ApiError):
             await write_status(self._client, pod, {"conditions": [*others, condition]})
 
     def _pod_changed(self, change: ObjectChange) -> None:
         self._follow_placement(change)
-        if change.new is not None and _wants_node(change.new):
+        if change.after is not None and _wants_node(change.after):
             self._queue.add(change.name)
         else:
             self._queue.forget(change.name)
             # A pod that ends or goes frees room on its node, so waiting pods may fit now.
-            if change.old is not None and node_of(change.old) and (change.new is None or is_over(change.new)):
+            if change.before is not None and node_of(change.before) and (change.after is None or is_over(change.after)):
                 self._queue.wake()
         self._stir.set()
 
     def _follow_placement(self, change: ObjectChange) -> None:
         self._placed.pop(change.name, None)
-        if change.new is None or is_over(change.new):
+        if change.after is None or is_over(change.after):
             self._assumed.pop(change.name, None)
-        elif node_of(change.new):
+        elif node_of(change.after):
             self._assumed.pop(change.name, None)
-            self._placed[change.name] = placed(change.new)
+            self._placed[change.name] = placed(change.after)
             # A placement may satisfy required pod affinity; to all other waiting pods it is no help.
-            if self._attracted and (change.old is None or not node_of(change.old)):
+            if self._attracted and (change.before is None or not node_of(change.before)):
                 self._attracted = False
                 self._queue.wake()
 
     def _node_changed(self, change: ObjectChange) -> None:
         # A deleted node makes no room, and a heartbeat changes nothing that scheduling depends on.
-        if change.new is not None and (change.old is None or _facts(change.old) != _facts(change.new)):
+        if change.after is not None and (change.before is None or _facts(change.before) != _facts(change.after)):
             self._queue.wake()
             self._stir.set()
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.events import WARNING
 from deploy.neonvm.controller.plan import UnderWay, VmObservation, VmPlan, plan
 from deploy.neonvm.dependencies import ControllerDependencies
@@ -22,6 +21,7 @@ from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, 
 from deploy.neonvm.ports import GuestError, GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
 from protocol.backoff import Backoff
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.conditions import stamped
 from protocol.kubernetes.objects import (
     Json,
@@ -41,7 +41,7 @@ from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_USAGE, LABEL_VM_NAME
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
 
@@ -88,23 +88,21 @@ class NeonVmController:
         await self._deps.migrations.synced.wait()
         async with asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
-                workers.create_task(
-                    self._queue.serve(self._reconcile_or_say_why_not, (KubeApiError, ApiUnavailableError))
-                )
+                workers.create_task(self._queue.serve(self._reconcile_or_say_why_not))
 
     async def _reconcile_or_say_why_not(self, name: ObjectName) -> None:
         try:
             await self.reconcile(name)
-        except ApiUnavailableError:
+        except ApiUnknownError:
             raise
         except Exception as error:
             vm = self._deps.vms.get(name)
-            if vm is not None and not (isinstance(error, KubeApiError) and error.kind in _PASSING):
+            if vm is not None and not (isinstance(error, ApiRefusedError) and error.kind in _PASSING):
                 await self._deps.events.record(vm, "FailedReconcile", str(error) or repr(error), WARNING)
             raise
 
     async def reconcile(self, name: ObjectName) -> None:
-        """Looks at one VM and does what is to be done now. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
+        """Looks at one VM and does what is to be done now. Raises ``ApiError``."""
         vm = self._deps.vms.get(name)
         if vm is None:
             return
@@ -147,7 +145,7 @@ class NeonVmController:
         except GuestError as error:
             await self._deps.events.record(vm, "NoAddress", str(error), WARNING)
             # Raised as an unavailable API, so that the queue retries: an address may become free.
-            raise ApiUnavailableError(str(error)) from error
+            raise ApiUnknownError(str(error)) from error
 
     def _pod_of(self, vm: Json) -> Json | None:
         name = text(vm, "status", "podName")
@@ -270,7 +268,7 @@ class NeonVmController:
             return
         try:
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is not RefusalKind.ALREADY_EXISTS:
                 raise
 

@@ -14,8 +14,7 @@ from deploy.neonvm.devices.plugin import Plugin, all_devices, present
 from deploy.neonvm.devices.registration import DeviceOffer, Registration
 from deploy.neonvm.devices.telemetry import DeviceTelemetry
 from protocol.runtime.clock import SystemClock
-from scheduler_plugin.program import prepare, run, stop_on_signals
-from scheduler_plugin.program_options import add_log_level
+from protocol.runtime.program import add_log_level, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.probes import probes_app
 from scheduler_plugin.web.serving import Listener, serve

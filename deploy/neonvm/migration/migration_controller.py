@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_executor import MigrationExecutor, bandwidth_of
 from deploy.neonvm.migration.migration_facts import MoveFacts, pod_on
@@ -20,12 +19,13 @@ from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.phases import RUNNING, has_remains, is_under_way
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import PodRole
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, is_leaving, labels_of, name_of, pod_phase, text, uid_of, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Instant, QuantityError, Seconds
 from protocol.virtual_machine import InvalidObjectError
 
@@ -72,10 +72,10 @@ class MigrationController:
             await cache.synced.wait()
         async with self.transfers, asyncio.TaskGroup() as workers:
             for _ in range(_WORKERS):
-                workers.create_task(self._queue.serve(self.reconcile, (KubeApiError, ApiUnavailableError)))
+                workers.create_task(self._queue.serve(self.reconcile))
 
     async def reconcile(self, vm: ObjectName) -> None:
-        """Looks at every migration of one VM. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
+        """Looks at every migration of one VM. Raises ``ApiError``."""
         snapshot = _Known(self._deps.vms.get(vm), self._of.of(vm))
         if any(not text(migration, "status", "phase") for migration in snapshot.migrations):
             # A migration is admitted on fresh objects; for one under way a stale cache only costs time.
@@ -110,7 +110,7 @@ class MigrationController:
         matching.sort(key=lambda migration: (order.get(uid_of(migration), len(order)), name_of(migration).name))
         try:
             return _Known(await client.get(VIRTUAL_MACHINES, vm), matching)
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
             return _Known(None, matching)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from deploy.kube.client import KubeApiError
 from deploy.kube.events import NORMAL, WARNING
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_facts import WAITS, MigrationPlan, MoveFacts
@@ -14,6 +13,7 @@ from deploy.neonvm.objects.owners import is_owned_by, owner_reference
 from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
 from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers
 from deploy.neonvm.ports import TransferInfo, TransferLimits
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.conditions import stamped
 from protocol.kubernetes.objects import Json, child, items, name_of, node_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -41,7 +41,7 @@ class MigrationExecutor:
         self._requeue = requeue
 
     async def carry_out(self, todo: MigrationPlan, facts: MoveFacts, remaining: Seconds) -> None:
-        """Does what is planned, in the order of the plan. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
+        """Does what is planned, in the order of the plan. Raises ``ApiError``."""
         migration, target = facts.migration, facts.target
         # The order is part of the plan: what must not be lost is written before what depends on it.
         if todo.add_finalizer:
@@ -104,7 +104,7 @@ class MigrationExecutor:
         try:
             # The name is in the status already, so a second attempt finds the first one's pod.
             await self._deps.client.create(PODS, name_of(vm).namespace, pod)
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is not RefusalKind.ALREADY_EXISTS:
                 raise
 
@@ -121,7 +121,7 @@ class MigrationExecutor:
         try:
             # With the uid: another pod may have got the name.
             await self._deps.client.delete(PODS, name_of(target), uid_of(target))
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
 

@@ -30,13 +30,13 @@ class ByVm:
 
     def _changed(self, change: ObjectChange) -> None:
         # A relabelled object concerns two VMs: the one it has left and the one it belongs to.
-        for version in (change.old, change.new):
+        for version in (change.before, change.after):
             if version is not None and (vm := self._vm_of(version)):
                 self._note(ObjectName(change.name.namespace, vm), change)
 
     def _note(self, vm: ObjectName, change: ObjectChange) -> None:
         names = self._names.setdefault(vm, set())
-        if change.new is not None and self._vm_of(change.new) == vm.name:
+        if change.after is not None and self._vm_of(change.after) == vm.name:
             names.add(change.name)
         else:
             names.discard(change.name)

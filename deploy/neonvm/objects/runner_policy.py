@@ -11,10 +11,9 @@ from enum import Enum
 from typing import Final
 
 from deploy.neonvm.addressing import MIGRATION_PORT, MONITOR_PORT, QMP_PORT, RUNNER_PORT
-from protocol.kubernetes.objects import Json, JsonObject, child, labels_of, name_of
+from protocol.kubernetes.objects import Json, JsonObject, child, labels_of, name_of, selects
 from protocol.kubernetes.resources import NETWORK_POLICIES, Resource
 from protocol.names import LABEL_VM_NAME
-from scheduler_plugin.groups.objects.pods import selects
 
 NAME: Final = "neonvm-runners"
 CONTROLLER: Final = "neonvm-controller"

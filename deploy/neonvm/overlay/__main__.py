@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx2 as httpx
 
-from deploy.kube.client import ApiClient, BearerAuth
+from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from deploy.neonvm.devices.plugin import Plugin
 from deploy.neonvm.devices.registration import DeviceOffer, Registration
@@ -24,22 +24,21 @@ from deploy.neonvm.overlay.tap_places import COUNT, PlaceHolders, grants
 from deploy.neonvm.overlay.taps import TapSockets
 from deploy.neonvm.overlay.telemetry import OverlayTelemetry
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.keep_alive import probed_transport
-from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
-from scheduler_plugin.program_options import add_kubeconfig, add_log_level
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
+from protocol.runtime.program import add_kubeconfig, add_log_level, credentials, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.probes import probes_app
 from scheduler_plugin.web.serving import Listener, serve
 
+NAME: Final = "neonvm-network"
 DESCRIPTION: Final = "One node's part of the flat network of VMs."
 CONNECTIONS: Final = httpx.Limits(max_connections=16, max_keepalive_connections=8)
 LIMITS: Final = Limits(connections=64, per_peer=16)
-_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 
 
 def parser() -> argparse.ArgumentParser:
     """All flags, with their defaults."""
-    flags = argparse.ArgumentParser(prog="neonvm-network", description=DESCRIPTION)
+    flags = argparse.ArgumentParser(prog=NAME, description=DESCRIPTION)
     flags.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="this node (default: $NODE_NAME)")
     flags.add_argument("--address", default=os.environ.get("NODE_IP", ""), help="its address (default: $NODE_IP)")
     for flag, folder, what in (
@@ -65,21 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until SIGTERM or SIGINT; 0 then, 2 if it cannot start."""
     options = parser().parse_args(arguments)
     prepare(options.log_level)
-    return run("neonvm-network", _run(options))
+    return run(NAME, _run(options))
 
 
 async def _run(options: argparse.Namespace) -> None:
     clock, stop = SystemClock(), stop_on_signals()
     login = credentials(options.kubeconfig, clock)
-    http = httpx.AsyncClient(
-        base_url=login.server,
-        auth=BearerAuth(login),
-        transport=probed_transport(login.tls, CONNECTIONS),
-        timeout=_TIMEOUT,
-        # The API server is reached directly, whatever proxies the environment names.
-        trust_env=False,
-    )
-    async with ApiClient(http) as client:
+    async with ApiClient(HttpApi(http_client(login, CONNECTIONS, NAME), login.token)) as client:
         # `part_of` drops most of each object: every node holds the whole cluster's.
         caches = {kind: Informer(client, kind, clock, part_of) for kind in WATCHED}
         place = await place_of(options.node, options.address)
@@ -95,7 +86,7 @@ async def _run(options: argparse.Namespace) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(informer.run()) for informer in caches.values()]
             background += [tasks.create_task(network.run()), tasks.create_task(_offer(network, sockets, registration))]
-            probes = probes_app("neonvm-network", DESCRIPTION, lambda: _ready(network, registration), telemetry.page)
+            probes = probes_app(NAME, DESCRIPTION, lambda: _ready(network, registration), telemetry.page)
             await serve([Listener("probes", probes, options.listen, limits=LIMITS)], stop)
             # They run until cancelled, so the task group would never end by itself.
             for task in background:

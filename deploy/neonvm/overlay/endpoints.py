@@ -13,7 +13,7 @@ from typing import Final
 
 from deploy.neonvm.objects.phases import is_under_way
 from deploy.neonvm.remote.address_choice import LABEL_CLAIM, owner_of
-from protocol.kubernetes.objects import Json, child, items, labels_of, name_of, text, uid_of
+from protocol.kubernetes.objects import Json, JsonObject, child, items, labels_of, name_of, text, uid_of
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, NODES, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
@@ -118,7 +118,7 @@ def rightful_address(pod: Json, objects: FlatObjects) -> str:
     return address if has_claim and owners & rightful_owners else ""
 
 
-def part_of(found: Json) -> Json:
+def part_of(found: JsonObject) -> Json:
     """The part of an object that is kept: a node program holds those of the whole cluster."""
     # Informers need metadata and labels; nothing else of an object is looked at here.
     labels = {key: value for key, value in labels_of(found).items() if key in {LABEL_CLAIM, LABEL_CLIENT}}

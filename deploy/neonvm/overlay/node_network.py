@@ -15,7 +15,7 @@ from typing import Final, Never
 
 import msgspec
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from deploy.neonvm.network.commands import run
 from deploy.neonvm.overlay.endpoints import Endpoint, FlatObjects, endpoints, rightful_address
@@ -33,6 +33,7 @@ from deploy.neonvm.overlay.node_plan import (
 from deploy.neonvm.overlay.taps import hand_over, open_tap
 from deploy.neonvm.ports import NetworkError
 from deploy.neonvm.runner.flat_tap import TapOffer
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
@@ -194,12 +195,12 @@ class NodeNetwork:
         """Raises ``NetworkError``."""
         try:
             return await self._deps.client.get(PODS, name)
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is RefusalKind.NOT_FOUND:
                 # The pod is gone; a kubelet may still report its place for a while.
                 return None
             raise NetworkError(str(error)) from error
-        except ApiUnavailableError as error:
+        except ApiUnknownError as error:
             raise NetworkError(str(error)) from error
 
     async def serve(self, place: str, connection: socket.socket) -> None:

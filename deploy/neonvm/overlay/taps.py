@@ -112,9 +112,21 @@ class TapSockets:
         self._listening[folder.name] = task
 
     async def _accept(self, place: str, listener: socket.socket) -> Never:
-        loop = asyncio.get_running_loop()
+        loop, is_failing = asyncio.get_running_loop(), False
         while True:
-            connection, _ = await loop.sock_accept(listener)
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                # Too many files are open, for example: the pod keeps calling, so it is served later. Logged once in a
+                # row.
+                if not is_failing:
+                    LOG.warning(
+                        "a pod's call for its tap cannot be accepted", extra={"place": place, "reason": str(error)}
+                    )
+                is_failing = True
+                await asyncio.sleep(_PAUSE)
+                continue
+            is_failing = False
             with connection, suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_SECONDS):
                     await self._serve(place, connection)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, Never
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.neonvm.objects.pod_form import is_on_flat_network
 from deploy.neonvm.ports import GuestError
@@ -21,6 +21,7 @@ from deploy.neonvm.remote.address_choice import (
     owner_of,
     used_addresses,
 )
+from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import IP_ADDRESSES, VIRTUAL_MACHINES
@@ -46,7 +47,7 @@ class AddressClaims:
     async def take(self, vm: Json) -> str:
         """The VM's address, the same for all its life; empty if it is not on the flat network.
 
-        Raises ``KubeApiError``, ``ApiUnavailableError``, and ``GuestError`` if all are taken.
+        Raises ``ApiError``, and ``GuestError`` if all are taken.
         """
         if not is_on_flat_network(vm):
             return ""
@@ -59,12 +60,12 @@ class AddressClaims:
         return self._by_vm.get(uid, {})
 
     def _changed(self, change: ObjectChange) -> None:
-        if change.old is not None and (uid := owner_of(change.old)[1]):
+        if change.before is not None and (uid := owner_of(change.before)[1]):
             self._by_vm.get(uid, {}).pop(change.name, None)
             if not self._of(uid):
                 self._by_vm.pop(uid, None)
-        if change.new is not None and (uid := owner_of(change.new)[1]):
-            self._by_vm.setdefault(uid, {})[change.name] = change.new
+        if change.after is not None and (uid := owner_of(change.after)[1]):
+            self._by_vm.setdefault(uid, {})[change.name] = change.after
 
     async def _claimed(self, vm: Json) -> str:
         claimed = {name.name for name in self._claims.objects} | set(self._made.values())
@@ -72,7 +73,7 @@ class AddressClaims:
         for address in free_addresses(vm, self._within, claimed, used):
             try:
                 await self._client.create(IP_ADDRESSES, "", claim(vm, address))
-            except KubeApiError as error:
+            except ApiRefusedError as error:
                 # Another controller, or a request of ours that was not answered, has taken it.
                 if error.kind is not RefusalKind.ALREADY_EXISTS:
                     raise
@@ -86,14 +87,14 @@ class AddressClaims:
         """Return True if the claim is this VM's: one whose creation was not answered."""
         try:
             existing = await self._client.get(IP_ADDRESSES, ObjectName("", address))
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is RefusalKind.NOT_FOUND:
                 return False
             raise
         return owner_of(existing)[1] == uid_of(vm)
 
     async def release(self, vm: ObjectName, uid: str) -> None:
-        """Gives back all that the VM has. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
+        """Gives back all that the VM has. Raises ``ApiError``."""
         await self._claims.synced.wait()
         # Only if the claim names this very VM: a label is written by whoever may write the object.
         addresses = {name.name for name, own_claim in self._of(uid).items() if owner_of(own_claim)[0] == vm}
@@ -110,7 +111,7 @@ class AddressClaims:
             if owner_of(existing)[1] == uid:
                 # With the uid: the address may have passed to another VM since it was read.
                 await self._client.delete(IP_ADDRESSES, name, uid_of(existing))
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
 
@@ -119,12 +120,12 @@ class AddressClaims:
         await self._claims.synced.wait()
         await self._vms.synced.wait()
         while True:
-            with suppress(KubeApiError, ApiUnavailableError):  # tried again with the next sweep
+            with suppress(ApiError):  # tried again with the next sweep
                 await self.sweep()
             await clock.sleep(_SWEEP)
 
     async def sweep(self) -> None:
-        """Gives back what VMs have left that are gone. Raises ``KubeApiError`` and ``ApiUnavailableError``."""
+        """Gives back what VMs have left that are gone. Raises ``ApiError``."""
         for address_claim in list(self._claims.objects.values()):
             vm, uid = owner_of(address_claim)
             # The cache may lag, so the API itself is asked before anything is given back.
@@ -138,7 +139,7 @@ class AddressClaims:
     async def _is_gone(self, vm: ObjectName, uid: str) -> bool:
         try:
             return uid_of(await self._client.get(VIRTUAL_MACHINES, vm)) != uid
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is RefusalKind.NOT_FOUND:
                 return True
             raise

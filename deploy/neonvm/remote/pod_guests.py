@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.neonvm.access.connections import AskRunner, RunnerPlace
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
@@ -43,7 +42,7 @@ from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, 
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.runtime.clock import Clock
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import MilliCpu, Resources, Seconds
 
 _WORKERS: Final = 4
@@ -200,7 +199,7 @@ class PodGuests:
         await self._deps.pods.synced.wait()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_WORKERS):
-                looks = self._queue.serve(lambda name: self._sync(name, tasks), (KubeApiError, ApiUnavailableError))
+                looks = self._queue.serve(lambda name: self._sync(name, tasks))
                 tasks.create_task(looks)
 
     async def _sync(self, name: ObjectName, tasks: asyncio.TaskGroup) -> None:
@@ -269,10 +268,14 @@ class PodGuests:
         return followed if followed is not None and followed.uid == uid else None
 
     def _pod_changed(self, change: ObjectChange) -> None:
-        if any(version is not None and LABEL_VM_NAME in labels_of(version) for version in (change.old, change.new)):
+        if any(
+            version is not None and LABEL_VM_NAME in labels_of(version) for version in (change.before, change.after)
+        ):
             self._queue.add(change.name)
             # Our own patches of the pod are no reason to ask its guest.
-            if (followed := self._followed.get(change.name)) is not None and _signs(change.old) != _signs(change.new):
+            if (followed := self._followed.get(change.name)) is not None and _signs(change.before) != _signs(
+                change.after
+            ):
                 followed.resizer.look_again()
 
 

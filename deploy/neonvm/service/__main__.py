@@ -13,7 +13,7 @@ from typing import Final
 import httpx2 as httpx
 import yaml
 
-from deploy.kube.client import ApiClient, BearerAuth
+from deploy.kube.client import ApiClient
 from deploy.neonvm.access.connections import RunnerConnections
 from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.remote.address_choice import AddressRange
@@ -27,9 +27,9 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.keep_alive import probed_transport
-from scheduler_plugin.cluster.http_api import HttpApi, http_client
-from scheduler_plugin.lease import Leadership, LeaseTerms
-from scheduler_plugin.program import credentials, prepare, run, stop_on_signals
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
+from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms
+from protocol.runtime.program import credentials, prepare, run, stop_on_signals
 from scheduler_plugin.web.limits import Limits
 from scheduler_plugin.web.probes import probes_app, standing
 from scheduler_plugin.web.serving import Listener, serve
@@ -37,7 +37,6 @@ from scheduler_plugin.web.serving import Listener, serve
 NAME: Final = "neonvm-controller"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)
 LIMITS: Final = Limits(connections=256, per_peer=64)
-_API_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 LOST: Final = 3
 """The exit status of a leader that lost its Lease; it is started again and stands by."""
 
@@ -71,11 +70,9 @@ async def _run(options: argparse.Namespace) -> None:
         fenced = httpx.AsyncClient(
             base_url=login.server,
             headers={"User-Agent": NAME},
-            auth=BearerAuth(login),
-            timeout=_API_TIMEOUT,
             transport=FencedTransport(inner, lambda: leadership.remaining),
         )
-        async with ApiClient(fenced) as client:
+        async with ApiClient(HttpApi(fenced, login.token)) as client:
             form, addresses = _form(options), AddressRange.parse(options.addresses)
             service = ControllerService(
                 ServiceDependencies(

@@ -28,7 +28,7 @@ from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from scheduler_plugin.lease import Leadership
+from protocol.runtime.kubernetes.lease import Leadership
 
 _KINDS: Final = (PODS, VIRTUAL_MACHINES, MIGRATIONS, IP_ADDRESSES)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from deploy.neonvm.objects.pod_form import POD_SECURITY
 from protocol.kubernetes.objects import Json
-from scheduler_plugin.program_options import add_kubeconfig, add_log_level
+from protocol.runtime.program import add_kubeconfig, add_log_level
 
 DESCRIPTION: Final = "Runs VirtualMachines in pods, resizes them, and moves them between nodes. One replica acts."
 

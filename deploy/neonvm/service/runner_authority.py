@@ -13,12 +13,13 @@ from typing import Final
 from deploy.neonvm.access.callers import AGENT, CONTROLLER
 from deploy.neonvm.access.connections import Showing
 from deploy.neonvm.access.keys import client_context
+from protocol.kubernetes.access_reviews import identity_in
+from protocol.kubernetes.api import ApiError, KubernetesApi
 from protocol.names import RUNNER_AUDIENCE
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from protocol.units import Seconds
-from scheduler_plugin.auth.identity import identity_in
-from scheduler_plugin.cluster.api import ApiError, KubernetesApi
-from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.injector.certificates.issuing import Purpose
 from scheduler_plugin.injector.certificates.keeper import (
     CertificateKeeper,
@@ -27,7 +28,6 @@ from scheduler_plugin.injector.certificates.keeper import (
     WantedCertificate,
 )
 from scheduler_plugin.injector.certificates.stored import certificate_in, content, read_secret
-from scheduler_plugin.lease import Leadership, NotLeadingError
 
 LOG: Final = logging.getLogger("neonvm.authority")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from deploy.neonvm.objects.runner_policy import (
     NAME,
@@ -21,6 +21,7 @@ from deploy.neonvm.objects.runner_policy import (
     policy_todo,
     restoring_patch,
 )
+from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.objects import Json, labels_of, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NETWORK_POLICIES, Resource
@@ -55,7 +56,7 @@ class RunnerPolicies:
             try:
                 await self._turn()
                 self._succeeded("")
-            except (KubeApiError, ApiUnavailableError) as error:
+            except ApiError as error:
                 self._failed("", error)
             await self.clock.sleep(PAUSE)
 
@@ -91,7 +92,7 @@ class RunnerPolicies:
             async for page in self.client.pages(kind, PAGE):
                 namespaces |= {name.namespace for name in map(name_of, page.objects)}
                 namespaces |= {unreadable.name.namespace for unreadable in page.unreadable}
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             # Most clusters have none of these kinds: their API is not installed.
             if error.kind is not RefusalKind.NOT_FOUND:
                 raise
@@ -108,7 +109,7 @@ class RunnerPolicies:
             else:
                 await self.client.delete(NETWORK_POLICIES, name)
             self._succeeded(namespace)
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             self._failed(namespace, error)
 
     def _succeeded(self, namespace: str) -> None:

@@ -48,9 +48,9 @@ class VmControllerTelemetry:
     def _changed(self, change: ObjectChange) -> None:
         """Counts a guest that has just ended."""
         # A VM that is seen for the first time may have ended long ago.
-        if change.old is None or change.new is None or not self._leads():
+        if change.before is None or change.after is None or not self._leads():
             return
-        before, after = _phase(change.old), _phase(change.new)
+        before, after = _phase(change.before), _phase(change.after)
         if after in ENDED and before not in ENDED:
             self._ended.labels(after.lower()).inc()
 

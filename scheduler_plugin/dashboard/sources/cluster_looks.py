@@ -6,12 +6,12 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from protocol.kubernetes.api import KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, child
 from protocol.kubernetes.resources import MIGRATIONS, NODES, VIRTUAL_MACHINES, Resource
 from protocol.runtime.clock import Clock
-from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.watches.informer import FactInformer
-from scheduler_plugin.cluster.watches.kinds import Kind, WatchReport
+from protocol.runtime.kubernetes.watches.informer import FactInformer
+from protocol.runtime.kubernetes.watches.kinds import Kind, WatchReport
 from scheduler_plugin.dashboard.sources.http_sources import Sources
 from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes
 from scheduler_plugin.history.core.samples import SECOND

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import httpx2 as httpx
 import msgspec
 
+from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, items, name_of, text
 from protocol.kubernetes.resources import PODS, escaped
 from protocol.messages import ObjectName
@@ -20,7 +21,6 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.explaining.explain_access import AUDIENCE, audience_of_agents
 from protocol.runtime.url_hosts import url_host
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 
 PATIENCE: Final = 5.0

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from protocol.kubernetes.objects import Json, JsonObject, child, labels_of, name_of, texts
+from protocol.kubernetes.api import KubernetesApi
+from protocol.kubernetes.objects import Json, JsonObject, child, labels_of, name_of, selects, texts
 from protocol.kubernetes.resources import PODS, REPLICA_SETS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from scheduler_plugin.cluster.api import KubernetesApi
-from scheduler_plugin.cluster.watches.informer import FactInformer
-from scheduler_plugin.cluster.watches.kinds import FactChange, Kind, WatchReport
-from scheduler_plugin.groups.objects.pods import kept_pod, killed_in, selects
+from protocol.runtime.kubernetes.watches.informer import FactInformer
+from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind, WatchReport
+from scheduler_plugin.groups.objects.pods import kept_pod, killed_in
 from scheduler_plugin.groups.objects.targets import kept_by
 
 Listener = Callable[[FactChange[Json]], None]

@@ -10,27 +10,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, child, name_of, uid_of, version_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.resources import MERGE_PATCH, STRATEGIC_PATCH, Resource
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.core.writes import Write, difference
 from scheduler_plugin.groups.telemetry import GroupsTelemetry
-from scheduler_plugin.lease import MERGE_PATCH, Leadership, NotLeadingError
 
 PASSING: Final = frozenset({RefusalKind.CONFLICT, RefusalKind.ALREADY_EXISTS, RefusalKind.NOT_FOUND})
 """Refusals that only say that the cache was behind."""
 
 TIMEOUT: Final = Seconds(3.0)
 COMPONENT: Final = "autoscale-groups"
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 NO_DRY_RUN: Final = "does not support dry run"
 JSON: Final = "application/json"
 

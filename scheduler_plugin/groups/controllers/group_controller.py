@@ -13,10 +13,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
 from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.desired_state import (
     GroupFacts,

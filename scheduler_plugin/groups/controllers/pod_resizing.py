@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.backoff import Backoff, Retries
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import JsonObject, is_leaving, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.controller import PASSING, Writer
 from scheduler_plugin.groups.core.disputes import Disputes

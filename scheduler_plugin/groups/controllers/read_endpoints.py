@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, Resource
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, KubernetesApi
 from scheduler_plugin.groups.controllers.controller import TIMEOUT, Writer
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
 from scheduler_plugin.groups.core.writes import Write

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import (
     Json,
@@ -27,10 +28,9 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_DRAINING
+from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiRefusedError
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
-from scheduler_plugin.cluster.watches.kinds import FactChange
 from scheduler_plugin.groups.controllers.cache import Index
 from scheduler_plugin.groups.controllers.controller import PASSING, GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.member_agents import SETTLED, SOON, MemberAgents, MemberLooks

@@ -8,13 +8,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Never
 
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.conditions import stamped
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, name_of, uid_of, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.names import ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
+from protocol.runtime.kubernetes.lease import NotLeadingError
 from protocol.units import Bytes
-from scheduler_plugin.cluster.api import ApiError
 from scheduler_plugin.groups.controllers.controller import GroupsContext
 from scheduler_plugin.groups.controllers.desired_state import GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
@@ -41,7 +42,6 @@ from scheduler_plugin.groups.objects.vm_use import (
     vms_of,
     vpa_status,
 )
-from scheduler_plugin.lease import NotLeadingError
 
 LOG: Final = logging.getLogger("autoscale.groups")
 

@@ -11,16 +11,26 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, labels_of, name_of, text, uid_of, whole
+from protocol.kubernetes.objects import (
+    Json,
+    JsonObject,
+    child,
+    is_leaving,
+    labels_of,
+    name_of,
+    selects,
+    text,
+    uid_of,
+    whole,
+)
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, VM_GROUPS, Resource
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
-from scheduler_plugin.cluster.watches.kinds import FactChange
 from scheduler_plugin.groups.controllers.cache import Cache, GroupKey, Index, Key, PodIndex, References, key_of
 from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, GroupPolicy
 from scheduler_plugin.groups.core.writes import is_owned_by, original_of
 from scheduler_plugin.groups.objects.autoscalers import REFERENCES, about, sizing_mode
-from scheduler_plugin.groups.objects.pods import selects
 from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidSpecError, TargetFields, TargetKind, TargetRef
 from scheduler_plugin.groups.objects.vm_use import as_noted
 

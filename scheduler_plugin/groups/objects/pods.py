@@ -4,7 +4,7 @@ request of it, and how all of a target differ from what was ordered (pure).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -19,7 +19,6 @@ from protocol.kubernetes.objects import (
     items,
     name_of,
     text,
-    texts,
     version_of,
     whole,
 )
@@ -76,28 +75,6 @@ def _is_kept(condition: JsonObject) -> bool:
 
 def _only(found: JsonObject, names: tuple[str, ...]) -> Json:
     return {name: found[name] for name in names if name in found}
-
-
-def selects(selector: JsonObject, labels: Mapping[str, str]) -> bool:
-    """Return True if a label selector (``matchLabels``, ``matchExpressions``) selects; one that is empty selects
-    nothing here.
-
-    >>> selects({"matchLabels": {"app": "web"}}, {"app": "web", "tier": "1"}), selects({}, {"app": "web"})
-    (True, False)
-    """
-    equal, expressions = texts(selector, "matchLabels"), items(selector, "matchExpressions")
-    if not equal and not expressions:
-        return False
-    return equal.items() <= labels.items() and all(_holds(expression, labels) for expression in expressions)
-
-
-def _holds(requirement: JsonObject, labels: Mapping[str, str]) -> bool:
-    key, operator, values = text(requirement, "key"), text(requirement, "operator"), requirement.get("values")
-    if operator in {"Exists", "DoesNotExist"}:
-        return (key in labels) is (operator == "Exists")
-    is_among = labels.get(key) in (values if isinstance(values, list) else ())
-    # `NotIn` also holds for a pod without the label, as in the API.
-    return is_among if operator == "In" else operator == "NotIn" and not is_among
 
 
 def running_containers(pods: Iterable[JsonObject]) -> tuple[SizedContainer, ...]:

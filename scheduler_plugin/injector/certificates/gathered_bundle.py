@@ -10,9 +10,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from protocol.kubernetes.api import KubernetesApi
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import KubernetesApi
 from scheduler_plugin.injector.certificates.stored import BUNDLE, content, read_secret
 
 OVERLAP: Final = Seconds(600.0)

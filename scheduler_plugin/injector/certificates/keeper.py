@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, version_of
-from protocol.kubernetes.resources import SECRETS
+from protocol.kubernetes.resources import MERGE_PATCH, SECRETS
 from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, KubernetesApi
 from scheduler_plugin.injector.certificates.issuing import Issued, Purpose, issue, new_authority
 from scheduler_plugin.injector.certificates.rotation import is_due, needs_authority, signer
 from scheduler_plugin.injector.certificates.stored import (
@@ -25,7 +26,6 @@ from scheduler_plugin.injector.certificates.stored import (
     encoded,
     read_secret,
 )
-from scheduler_plugin.lease import MERGE_PATCH, Leadership
 
 LOG: Final = logging.getLogger("autoscale.injector")
 

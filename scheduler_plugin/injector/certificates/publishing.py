@@ -11,18 +11,17 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, items, name_of, text, texts, version_of
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import CONFIG_MAPS, MUTATING_WEBHOOKS
+from protocol.kubernetes.resources import CONFIG_MAPS, MERGE_PATCH, MUTATING_WEBHOOKS, STRATEGIC_PATCH
+from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from scheduler_plugin.injector.certificates.stored import BUNDLE, decoded
-from scheduler_plugin.lease import MERGE_PATCH, Leadership
 
 LOG: Final = logging.getLogger("autoscale.injector")
 
 TIMEOUT: Final = Seconds(5.0)
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 PAGE: Final = 200
 
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, texts
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SECRETS
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, KubernetesApi
 from scheduler_plugin.injector.certificates.issuing import Issued, Pair, UnusablePairError, read_pair
 
 CERTIFICATE: Final = "tls.crt"

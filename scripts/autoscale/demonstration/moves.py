@@ -81,7 +81,7 @@ class MoveWatch:
         await self._informer.run()
 
     async def begin(self) -> None:
-        """Reads all migrations. Raises ``KubeApiError`` and ``ApiUnavailableError``; ``run`` retries instead."""
+        """Reads all migrations. Raises ``ApiError``; ``run`` retries instead."""
         await self._informer.refresh()
 
     async def synced(self) -> None:
@@ -99,12 +99,12 @@ class MoveWatch:
 
     def _changed(self, change: ObjectChange) -> None:
         # A deletion has no new object; its last state is the old one.
-        migration = change.new or change.old
+        migration = change.after or change.before
         if migration is None:
             return
         uid = text(migration, "metadata", "uid")
         before = self._moves.get(uid)
-        after = seen(before, migration, self._clock.now(), is_gone=change.new is None)
+        after = seen(before, migration, self._clock.now(), is_gone=change.after is None)
         self._moves[uid] = after
         # Progress changes every second; only phases are worth a line.
         if before is None or before.phase != after.phase:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, child, name_of, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from scheduler_plugin.dashboard.core.said import troubles_in
@@ -30,7 +30,7 @@ async def statements(site: Site) -> list[str]:
     """One line for each VM of the cluster; none if its API does not answer."""
     try:
         vms, pods = (await site.client.list(VIRTUAL_MACHINES)).objects, (await site.client.list(PODS)).objects
-    except (KubeApiError, ApiUnavailableError):
+    except ApiError:
         # Without the API there is no list of VMs to ask.
         return []
     index = SitePods.of(pods)

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from deploy.kube.client import ApiClient, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.neonvm.objects.vm_spec import password_secret
 from deploy.neonvm.password import password_in
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SECRETS, VIRTUAL_MACHINES
@@ -21,7 +22,7 @@ _POSTGRES: Final = 5432
 
 
 async def make_password(client: ApiClient, vm: Json) -> None:
-    """Creates the Secret of ``vm`` with a random password, unless there is one. Raises ``KubeApiError``."""
+    """Creates the Secret of ``vm`` with a random password, unless there is one. Raises ``ApiRefusedError``."""
     name = password_secret(vm)
     made: Json = {
         "apiVersion": "v1",
@@ -31,17 +32,17 @@ async def make_password(client: ApiClient, vm: Json) -> None:
     }
     try:
         await client.create(SECRETS, name.namespace, made)
-    except KubeApiError as error:
+    except ApiRefusedError as error:
         # Another command may have created it meanwhile; an existing password always stays.
-        if error.kind is not RefusalKind.CONFLICT:
+        if error.kind is not RefusalKind.ALREADY_EXISTS:
             raise
 
 
 async def password_of(client: ApiClient, vm: Json) -> str:
-    """The password of the VM's database; empty if its owner has set none. Raises ``KubeApiError``."""
+    """The password of the VM's database; empty if its owner has set none. Raises ``ApiRefusedError``."""
     try:
         return password_in(await client.get(SECRETS, password_secret(vm)))
-    except KubeApiError as error:
+    except ApiRefusedError as error:
         if error.kind is not RefusalKind.NOT_FOUND:
             raise
         return ""

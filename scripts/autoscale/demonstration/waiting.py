@@ -60,7 +60,7 @@ async def fail_with_first(informer: Informer, failure: Callable[[Json], str]) ->
 
     def look(change: ObjectChange) -> None:
         # Several may fail at once: the first is the cause, and a future takes one result.
-        if change.new is not None and (story := failure(change.new)) and not failed.done():
+        if change.after is not None and (story := failure(change.after)) and not failed.done():
             failed.set_result(story)
 
     informer.listen(look)

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer, ObjectChange
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, text
 from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
@@ -82,7 +82,7 @@ class Watcher:
         if change.name != self.vm:
             return
         # A deleted VM has no state; fields of the old object would look alive.
-        self.found = change.new or {}
+        self.found = change.after or {}
         size = _size(self.found)
         if size is not None:
             self.on_size(size)
@@ -110,7 +110,7 @@ class Watcher:
     async def _explanation(self) -> Json | None:
         try:
             listed = await self.site.client.list(PODS)
-        except (KubeApiError, ApiUnavailableError):
+        except ApiError:
             return None
         return await explanation(self.site, self.found, SitePods.of(listed.objects))
 

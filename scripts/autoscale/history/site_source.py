@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -69,7 +69,7 @@ class SiteSource:
         """See ``Source``."""
         try:
             agent_explanation = await explanation(self._site, dict(vm), self._pods)
-        except (KubeApiError, ApiUnavailableError):
+        except ApiError:
             agent_explanation = None
         # A silent agent is reported as well: the page shows it as one.
         self._hears(name_of(vm), agent_explanation)

@@ -15,8 +15,8 @@ import httpx2 as httpx
 from rich.console import Console
 
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.units import Seconds
-from scheduler_plugin.cluster.http_api import HttpApi, http_client
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.web.serving import Listener, serve

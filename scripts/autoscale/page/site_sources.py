@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, JsonObject, name_of
 from protocol.kubernetes.resources import PODS
 from scripts.autoscale.site import NAME_LABEL, Site, SitePods, explanation
@@ -28,6 +28,6 @@ class SiteSources:
             # Agents beside VMs are in the VM's namespace, those of nodes in the installation's.
             own = await self._site.client.list(PODS, name_of(vm).namespace)
             agents = await self._site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
-        except (KubeApiError, ApiUnavailableError):
+        except ApiError:
             return None
         return await explanation(self._site, dict(vm), SitePods.of((*own.objects, *agents.objects)))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from scheduler_plugin.program import stop_on_signals
+from protocol.runtime.program import stop_on_signals
 from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import history_path

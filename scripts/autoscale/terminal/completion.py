@@ -10,7 +10,8 @@ from typing import Annotated, Final
 import typer
 from typer.completion import get_completion_script  # type: ignore[attr-defined]  # documented, and not in __all__
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import NODES, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
@@ -27,7 +28,7 @@ from scripts.autoscale.clusters import (
 PATIENCE: Final = 1.5
 """Seconds that a person waits at most after the tab key."""
 _OPTIONS: Final = {"--context": "context", "--kubeconfig": "kubeconfig", "--namespace": "namespace", "-n": "namespace"}
-_SILENT: Final = (KubeApiError, ApiUnavailableError, CredentialsError, TimeoutError, OSError, ValueError)
+_SILENT: Final = (ApiError, CredentialsError, TimeoutError, OSError, ValueError)
 _SHELLS: Final = ("bash", "zsh", "fish")
 
 

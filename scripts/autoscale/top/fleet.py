@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.kube.informer import Informer
+from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
@@ -72,7 +72,7 @@ class FleetReader:
         await self._pods.refresh()
         try:
             await self._migrations.refresh()
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is not RefusalKind.NOT_FOUND:  # a cluster may not know migrations
                 raise
         return await self._look(list(self._named()))
@@ -112,7 +112,7 @@ class FleetReader:
         try:
             # A watch may hang without an error, so the API is asked for something small at each look.
             await self._site.client.revision(VIRTUAL_MACHINES)
-        except (KubeApiError, ApiUnavailableError) as error:
+        except ApiError as error:
             return f"The API server does not answer: {printable(str(error))}"
         return ""
 
@@ -176,7 +176,7 @@ class FleetReader:
         """Explanation of the VM's size, as ``autoscale explain`` prints it, or why it is unknown."""
         try:
             explained = await gathered(self._site, await self._site.client.get(VIRTUAL_MACHINES, _object_name(vm)))
-        except (KubeApiError, ApiUnavailableError) as error:
+        except ApiError as error:
             return [printable(str(error))]
         return [printable(sentence) for sentence in story_of(explained)]
 
@@ -196,7 +196,7 @@ class FleetReader:
             return f"{vm} is migrating already."
         try:
             made = await self._site.client.create(MIGRATIONS, name.namespace, migration_of(name))
-        except (KubeApiError, ApiUnavailableError) as error:
+        except ApiError as error:
             return f"{vm} is not migrated: {printable(str(error))}"
         return f"{vm} is to migrate: {name_of(made)}"
 

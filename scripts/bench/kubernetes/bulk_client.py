@@ -11,7 +11,7 @@ from typing import Final
 
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
 from protocol.kubernetes.objects import Json
-from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.resources import MERGE_PATCH, NODES, PODS, VIRTUAL_MACHINES
 from protocol.names import TOKEN_AUDIENCE
 from protocol.runtime.trust import trusting
 from scripts.bench.kubernetes.made_objects import NAMESPACE, node, node_name, pod, virtual_machine, vm_name
@@ -21,7 +21,6 @@ from scripts.bench.load_client import Connection, ask_all
 _CONNECTIONS: Final = 16
 # The API server then answers with metadata alone, which the client parses far sooner.
 _METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)

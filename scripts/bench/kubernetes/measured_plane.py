@@ -17,7 +17,7 @@ from typing import Final
 import httpx2 as httpx
 import yaml
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError, client_from_kubeconfig
+from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster.content import apply_crds
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
 from deploy.local.kubernetes.plan import arguments
@@ -27,6 +27,7 @@ from deploy.local.kubernetes.programs.ensure import Programs
 from deploy.local.kubernetes.programs.versions import ETCD
 from deploy.local.private_file import write_private
 from deploy.local.process import LocalProgram, end, start
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, child, text
 from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
@@ -137,7 +138,7 @@ async def until(holds: Callable[[], Awaitable[bool]], clock: Clock, log: Path, p
             if await holds():
                 return
         # Not ready looks like that: connections are refused, or the API server answers 5xx.
-        except (httpx.HTTPError, KubeApiError, ApiUnavailableError):
+        except (httpx.HTTPError, ApiError):
             pass
         if clock.now() >= deadline:
             raise BenchError(f"{log.stem} did not become ready within {patience:g} s: {_end_of(log)}")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from protocol.kubernetes.objects import Json
-from protocol.kubernetes.resources import VIRTUAL_MACHINES
-from scripts.bench.kubernetes.bulk_client import MERGE_PATCH, BulkClient
+from protocol.kubernetes.resources import MERGE_PATCH, VIRTUAL_MACHINES
+from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.made_objects import NAMESPACE, SIZES, vm_name
 from scripts.bench.kubernetes.measured_plane import AGENTS_PORT, Plane
 from scripts.bench.kubernetes.speed_figures import Latency, PermitLatencies

@@ -5,15 +5,13 @@ import json
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
-from protocol.kubernetes.cursor import WatchTimes
-from protocol.kubernetes.objects import Json
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
-from protocol.units import Seconds
+from protocol.runtime.kubernetes.http_api import HttpApi
 
-TIMES = WatchTimes(240, Seconds(270.0))
 POD = ObjectName("default", "a")
 
 
@@ -25,7 +23,9 @@ def client(answer: httpx.Response | Exception, sent: list[httpx.Request] | None 
             raise answer
         return answer
 
-    return ApiClient(httpx.AsyncClient(transport=httpx.MockTransport(handle), base_url="http://api"))
+    return ApiClient(
+        HttpApi(httpx.AsyncClient(transport=httpx.MockTransport(handle), base_url="http://api"), lambda: None)
+    )
 
 
 async def test_every_call_goes_where_kubernetes_expects_it() -> None:
@@ -51,39 +51,22 @@ async def test_every_call_goes_where_kubernetes_expects_it() -> None:
 
 
 async def test_a_refusal_carries_the_servers_reason() -> None:
-    with pytest.raises(KubeApiError, match=r"no such pod \(404\)") as refused:
+    with pytest.raises(ApiRefusedError, match=r"no such pod \(404\)") as refused:
         await client(httpx.Response(404, json={"reason": "NotFound", "message": "no such pod"})).get(PODS, POD)
     assert (refused.value.kind, refused.value.refusal.reason) == (RefusalKind.NOT_FOUND, "NotFound")
 
 
 async def test_non_json_refusal_is_shown_verbatim() -> None:
-    with pytest.raises(KubeApiError, match=r"proxy says no \(403\)"):
+    with pytest.raises(ApiRefusedError, match=r"proxy says no \(403\)"):
         await client(httpx.Response(403, text="proxy says no")).get(PODS, POD)
 
 
 async def test_a_server_in_trouble_gave_no_usable_answer() -> None:
-    with pytest.raises(ApiUnavailableError, match="502: bad gateway"):
+    with pytest.raises(ApiUnknownError, match="502: bad gateway"):
         await client(httpx.Response(502, text="bad gateway")).get(PODS, POD)
 
 
 @pytest.mark.parametrize("answer", [httpx.ConnectError("refused"), httpx.Response(200, text="nonsense")])
 async def test_silence_and_nonsense_are_no_answer(answer: httpx.Response | Exception) -> None:
-    with pytest.raises(ApiUnavailableError):
+    with pytest.raises(ApiUnknownError):
         await client(answer).get(PODS, POD)
-
-
-def lines(*events: Json) -> httpx.Response:
-    return httpx.Response(200, content=b"".join(json.dumps(each).encode() + b"\n" for each in events))
-
-
-async def test_a_watch_yields_every_event() -> None:
-    pod: Json = {"metadata": {"name": "a", "resourceVersion": "7"}}
-    got = [each async for each in client(lines({"type": "ADDED", "object": pod})).watch(PODS, "5", TIMES)]
-    assert [(each.type, each.object) for each in got] == [("ADDED", pod)]
-
-
-async def test_expired_watch_is_410() -> None:
-    gone: Json = {"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}
-    with pytest.raises(KubeApiError) as expired:
-        _ = [each async for each in client(lines(gone)).watch(PODS, "5", TIMES)]
-    assert expired.value.kind is RefusalKind.GONE

@@ -5,9 +5,11 @@ from __future__ import annotations
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, ApiUnavailableError
+from deploy.kube.client import ApiClient
 from deploy.kube.events import REMEMBERED, EventRecorder
+from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import Json
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.fake_clock import FakeClock
 
 WRITTEN, COUNTED = "POST /api/v1/namespaces/default/events", "PATCH /api/v1/namespaces/default/events/e"
@@ -23,7 +25,9 @@ class FakeApi:
     def __init__(self) -> None:
         self.answer = httpx.codes.OK
         self.sent: list[str] = []
-        client = ApiClient(httpx.AsyncClient(transport=httpx.MockTransport(self._handle), base_url="http://api"))
+        client = ApiClient(
+            HttpApi(httpx.AsyncClient(transport=httpx.MockTransport(self._handle), base_url="http://api"), lambda: None)
+        )
         self.events = EventRecorder(client, "test", FakeClock())
 
     def _handle(self, request: httpx.Request) -> httpx.Response:
@@ -45,7 +49,7 @@ async def test_an_event_that_is_repeated_is_only_counted() -> None:
 async def test_failed_event_is_written_again(status: int) -> None:
     api = FakeApi()
     api.answer = httpx.codes(status)
-    with pytest.raises(ApiUnavailableError, match=str(status)):
+    with pytest.raises(ApiUnknownError, match=str(status)):
         await api.record()
     await api.events.record(pod("u"), "Ended", "it ended")
     api.answer = httpx.codes.OK

@@ -6,13 +6,15 @@ import json
 import stat
 from pathlib import Path
 
-import httpx2 as httpx
 import pytest
 import yaml
 
 from deploy.kube.client import client_from_kubeconfig
 from deploy.local.apiserver.server import write_kubeconfig
+from protocol.kubernetes.api import ApiCall
 from protocol.runtime.credentials import CredentialsError
+from protocol.runtime.kubernetes.http_api import HttpApi
+from protocol.units import Seconds
 
 
 def write(tmp_path: Path, user: dict[str, object], server: str = "http://127.0.0.1:1") -> Path:
@@ -28,10 +30,9 @@ def write(tmp_path: Path, user: dict[str, object], server: str = "http://127.0.0
 
 
 def sent_token(file: Path) -> str | None:
-    auth = client_from_kubeconfig(file)._http.auth
-    assert auth is not None
-    request = next(auth.auth_flow(httpx.Request("GET", "http://127.0.0.1:1")))
-    token: str | None = request.headers.get("authorization")
+    api = client_from_kubeconfig(file).api
+    assert isinstance(api, HttpApi)
+    token: str | None = api._request(ApiCall("GET", "/", Seconds(1.0))).headers.get("authorization")
     return token
 
 

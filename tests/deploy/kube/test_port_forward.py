@@ -13,10 +13,12 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.port_forward import PortForward
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.agent.adapters.answering import unreachable
 
 POD = ObjectName("kube-system", "scheduler-0")
@@ -53,7 +55,7 @@ async def client(server: Server, token: Callable[[], str | None] = lambda: "t") 
     protocols = [Subprotocol("v4.channel.k8s.io")]
     async with serve(server.forward, "127.0.0.1", 0, subprotocols=protocols, process_request=server.before) as served:
         port = next(iter(served.sockets)).getsockname()[1]
-        yield ApiClient(unreachable(), PortForward(f"http://127.0.0.1:{port}", True, token))
+        yield ApiClient(HttpApi(unreachable(), lambda: None), PortForward(f"http://127.0.0.1:{port}", True, token))
 
 
 async def test_pod_is_asked_through_the_forward() -> None:
@@ -104,7 +106,7 @@ async def test_forward_goes_through_the_proxy_in_the_users_name() -> None:
         assert direct._forward is not None
         url = f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
         forward = replace(direct._forward, headers=[("Impersonate-User", "eve")], proxy=url)
-        assert await ApiClient(unreachable(), forward).pod_get(POD, 10297, "/nodes") == b"{}"
+        assert await ApiClient(HttpApi(unreachable(), lambda: None), forward).pod_get(POD, 10297, "/nodes") == b"{}"
     assert tunnel.asked == [f"CONNECT {forward.server.removeprefix('http://')} HTTP/1.1"]
     assert server.users == ["eve"]
 
@@ -118,14 +120,14 @@ async def test_person_without_a_token_comes_by_certificate() -> None:
 
 async def test_missing_right_is_told() -> None:
     async with client(Server(refuses=403)) as api:
-        with pytest.raises(KubeApiError, match="cannot create pods/portforward") as error:
+        with pytest.raises(ApiRefusedError, match="cannot create pods/portforward") as error:
             await api.pod_get(POD, 10297, "/nodes")
     assert error.value.kind is RefusalKind.FORBIDDEN
 
 
 async def test_refusal_of_the_pod_is_told() -> None:
     async with client(Server([b"\0HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"])) as api:
-        with pytest.raises(KubeApiError) as error:
+        with pytest.raises(ApiRefusedError) as error:
             await api.pod_get(POD, 9101, "/explain/a/b")
     assert error.value.kind is RefusalKind.NOT_FOUND
 
@@ -143,11 +145,11 @@ async def test_refusal_of_the_pod_is_told() -> None:
 )
 async def test_what_does_not_come_back_is_unavailable(says: list[bytes], why: str) -> None:
     async with client(Server(says)) as api:
-        with pytest.raises(ApiUnavailableError, match=why):
+        with pytest.raises(ApiUnknownError, match=why):
             await asyncio.wait_for(api.pod_get(POD, 9101, "/explain"), 5)
 
 
 async def test_server_that_is_away_is_unavailable() -> None:
-    api = ApiClient(unreachable(), PortForward("http://127.0.0.1:1", True, lambda: None))
-    with pytest.raises(ApiUnavailableError):
+    api = ApiClient(HttpApi(unreachable(), lambda: None), PortForward("http://127.0.0.1:1", True, lambda: None))
+    with pytest.raises(ApiUnknownError):
         await api.pod_get(POD, 9101, "/explain")

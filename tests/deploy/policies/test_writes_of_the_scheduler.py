@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from deploy.local.apiserver.patch.merge import merge_patch
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import ENDPOINT_SLICES, MIGRATIONS, NODES
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.write import ClusterWriter
 from scheduler_plugin.leader_endpoints import slice_of

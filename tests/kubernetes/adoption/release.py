@@ -16,11 +16,11 @@ from deploy.images.building.image_build import build, native_platform
 from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
-from deploy.kube.client import ApiUnavailableError, KubeApiError
 from deploy.local.kubernetes.machine.image_loading import load_image
 from deploy.local.kubernetes.machine.installation import built_parts
 from deploy.local.kubernetes.plan.cluster_plan import CONTAINERD_SOCKET, PROGRAMS
 from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE
+from protocol.kubernetes.api import ApiError
 from scripts.manifests.__main__ import ROOT, helm
 from scripts.manifests.rendering import CHART
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes
@@ -152,7 +152,7 @@ def _explained(cluster: RealKubernetes) -> str:
 def _account(cluster: RealKubernetes, pod: str) -> str:
     try:
         return str(cluster.explained(pod, 9101, "/explain/default/postgres14-disk-test"))
-    except (KubeApiError, ApiUnavailableError) as error:
+    except ApiError as error:
         return str(error)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from deploy.neonvm.access.callers import AGENT, CONTROLLER
 from deploy.neonvm.access.connections import ImpostorError, RunnerConnections
+from protocol.kubernetes.access_reviews import identity_in
 from protocol.names import RUNNER_AUDIENCE
-from scheduler_plugin.auth.identity import identity_in
 from tests.kubernetes.attacks import doors
 from tests.kubernetes.attacks.doors import Door
 from tests.kubernetes.attacks.world import Obj

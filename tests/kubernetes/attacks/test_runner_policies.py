@@ -10,13 +10,15 @@ from functools import partial
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.informer import Informer
 from deploy.neonvm.objects.runner_policy import NAME
 from deploy.neonvm.service.runner_policies import PAUSE, RunnerPolicies
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.resources import NETWORK_POLICIES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.deploy.manifests import documents
 from tests.fake_clock import FakeClock
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
@@ -58,7 +60,10 @@ async def clients(plane: BareControlPlane) -> AsyncIterator[tuple[ApiClient, Api
 
         admin = over(plane.pki.admin_token)
         token = await Fleet(admin).token("kube-system", "neonvm-controller", "", None)
-        async with ApiClient(admin) as of_admin, ApiClient(over(token)) as own:
+        async with (
+            ApiClient(HttpApi(admin, lambda: None)) as of_admin,
+            ApiClient(HttpApi(over(token), lambda: None)) as own,
+        ):
             await until(partial(_may_list, own), "its rights are in force", 30.0)
             yield of_admin, own
 
@@ -66,7 +71,7 @@ async def clients(plane: BareControlPlane) -> AsyncIterator[tuple[ApiClient, Api
 async def _may_list(client: ApiClient) -> bool:
     try:
         await client.list(NETWORK_POLICIES)
-    except KubeApiError:
+    except ApiRefusedError:
         return False
     return True
 
@@ -76,7 +81,7 @@ async def test_policy_is_kept_and_stands_back(plane: BareControlPlane, caplog: p
     async with clients(plane) as (admin, own):
         clock = FakeClock()
         vms, pods = (Informer(own, kind, clock) for kind in (VIRTUAL_MACHINES, PODS))
-        vms._store(ObjectName(SPACE, "db"), virtual_machine(namespace=SPACE))
+        vms._facts.learn(virtual_machine(namespace=SPACE), reread=True)
         vms.synced.set()
         pods.synced.set()
         running = asyncio.create_task(RunnerPolicies(own, vms, pods, clock, "kube-system").run())

@@ -10,6 +10,7 @@ import pytest
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import MUTATING_WEBHOOKS
+from protocol.runtime.kubernetes.http_api import HttpApi
 from scripts.autoscale.check.gathering.trials import NO_AGENT, injection
 from scripts.autoscale.check.looks import SiteObservations
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
@@ -57,6 +58,6 @@ async def test_api_server_that_reaches_no_webhook_is_noticed(plane: BareControlP
         assert left.status_code in {200, 404}
         plane.apply([WEBHOOK, *ACCOUNTS])
         facts = replace(good(), namespace="kube-system", webhooks=SiteObservations([WEBHOOK]))
-        found = await injection(ApiClient(http), facts)
+        found = await injection(ApiClient(HttpApi(http, lambda: None)), facts)
         (await http.delete(MUTATING_WEBHOOKS.path(name="autoscaling-injector"))).raise_for_status()
     assert found == SiteObservations(NO_AGENT)

@@ -62,7 +62,7 @@ async def seen(
             if name == vm and now is not None and not found.done() and holds(now):
                 found.set_result(now)
 
-        informer.listen(lambda change: look(change.name, change.new))
+        informer.listen(lambda change: look(change.name, change.after))
         watching = asyncio.ensure_future(informer.run())
         try:
             async with asyncio.timeout(PATIENCE):

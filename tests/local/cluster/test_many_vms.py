@@ -8,9 +8,9 @@ import pytest
 
 from agent.config import read_policy
 from agent.core.policy import Policy
-from deploy.kube.client import ApiUnavailableError
 from deploy.local.cluster import content, guests, settings, spec
 from deploy.local.cluster.settings import agents_policy
+from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.units import Seconds
 from tests.fake_clock import SleepingClock
@@ -39,7 +39,7 @@ class _Server:
     async def create(self, kind: object, namespace: str, body: Json) -> Json:
         if self.silent:
             self.silent -= 1
-            raise ApiUnavailableError("busy")
+            raise ApiUnknownError("busy")
         self.made.append(name_of(body).name)
         return body
 

@@ -8,9 +8,11 @@ import json
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.local.kubelet.reporting import keep_writing_status, write_status
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.fake_clock import FakeClock
 
 POD: Json = {"metadata": {"name": "a", "namespace": "d", "uid": "first"}}
@@ -23,7 +25,9 @@ class FakeApi:
     def __init__(self, *answers: int, there: str = "first") -> None:
         self.answers, self.there = list(answers), there
         self.written: list[Json] = []
-        self.client = ApiClient(httpx.AsyncClient(transport=httpx.MockTransport(self._answer), base_url="http://api"))
+        self.client = ApiClient(
+            HttpApi(httpx.AsyncClient(transport=httpx.MockTransport(self._answer), base_url="http://api"), lambda: None)
+        )
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
@@ -48,7 +52,7 @@ async def test_gone_pod_gets_no_status(answer: int, there: str) -> None:
 
 @pytest.mark.parametrize("answer", [409, 422, 403])
 async def test_refused_status_of_existing_pod_is_reported(answer: int) -> None:
-    with pytest.raises(KubeApiError):
+    with pytest.raises(ApiRefusedError):
         await write_status(FakeApi(answer).client, POD, STATUS)
 
 

@@ -29,10 +29,10 @@ from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import TOKEN_AUDIENCE
+from protocol.runtime.kubernetes.http_api import HttpApi
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from protocol.units import Bytes, Seconds
 from scheduler_plugin.app import Parts, SchedulerPorts, assemble
-from scheduler_plugin.cluster.http_api import HttpApi
-from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from deploy.kube.client import KubeApiError
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, labels_of, name_of, text
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -72,7 +72,7 @@ async def target_node_fills_up(world: World) -> None:
 
 async def it_is_cancelled(world: World) -> None:
     for each in await world.migrations():
-        with suppress(KubeApiError):
+        with suppress(ApiRefusedError):
             await world.client.delete(MIGRATIONS, name_of(each))
 
 
@@ -80,7 +80,7 @@ async def it_is_torn_away(world: World) -> None:
     """A person removes its finalizer as well."""
     await it_is_cancelled(world)
     for each in await world.migrations():
-        with suppress(KubeApiError):
+        with suppress(ApiRefusedError):
             await world.client.merge_patch(MIGRATIONS, name_of(each), {"metadata": {"finalizers": []}})
 
 
@@ -91,7 +91,7 @@ async def the_target_pod_is_torn_away(world: World) -> None:
 
 
 async def the_source_pod_is_torn_away(world: World) -> None:
-    with suppress(KubeApiError):
+    with suppress(ApiRefusedError):
         await world.client.delete(PODS, world.source, grace=0)
 
 
@@ -169,7 +169,7 @@ async def come_to_an_end(world: World) -> None:
         await world.passes(30, step=2)
         world.api.come_back()
         await world.passes(6)
-    with suppress(KubeApiError):
+    with suppress(ApiRefusedError):
         await world.cordon("n2", unschedulable=False)
     await world.finish()
     await world.vacate(OTHER)

@@ -20,13 +20,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from deploy.kube.client import ApiUnavailableError
 from deploy.local.apiserver.apimachinery.environment import Environment as ApiEnvironment
 from deploy.local.cluster.content import register_node
 from deploy.local.cluster.runtime import Runtime
 from deploy.local.kubelet.node_object import NodeSpec
 from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.neonvm.ports import GuestPhase
+from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import (
     Json,
     annotations_of,
@@ -150,7 +150,7 @@ class World:
     async def settle(self) -> None:
         await self._idle()
         if not self.api.is_away:
-            with suppress(ApiUnavailableError):  # it has just gone away
+            with suppress(ApiUnknownError):  # it has just gone away
                 await self.agents.follow(await self._attended())
             await self._idle()
         self.check()

@@ -15,6 +15,7 @@ from deploy.local.scheduling.extender import Extender
 from deploy.local.scheduling.loop import Randomness, SchedulerInformers, SchedulingLoop
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import NODES, PODS
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.fake_clock import FakeClock, settle
 
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
@@ -105,7 +106,7 @@ async def running(cluster: FakeCluster) -> AsyncIterator[RunningLoop]:
     transport = httpx.MockTransport(cluster.api)
     extending = httpx.MockTransport(cluster.extend)
     async with (
-        ApiClient(httpx.AsyncClient(transport=transport, base_url="http://api")) as client,
+        ApiClient(HttpApi(httpx.AsyncClient(transport=transport, base_url="http://api"), lambda: None)) as client,
         httpx.AsyncClient(transport=extending, base_url="http://extender") as http,
     ):
         pods, nodes = Informer(client, PODS, cluster.clock), Informer(client, NODES, cluster.clock)

@@ -11,13 +11,13 @@ import pytest
 
 from deploy.neonvm.access.keys import RunnerKey
 from deploy.neonvm.service.runner_authority import AUTHORITIES, OF_AGENTS, OWN, RunnerAuthority
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import Json, text
 from protocol.kubernetes.resources import SECRETS
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.http_api import HttpApi
+from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.cluster.http_api import HttpApi
-from scheduler_plugin.lease import Leadership, LeaseTerms
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from deploy.kube.client import ApiClient, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
 from deploy.local.apiserver.apimachinery.environment import system_environment
@@ -18,12 +18,14 @@ from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, GuestState, PodRole, TransferInfo, TransferLimits
 from deploy.neonvm.runner.resizer import Resizer
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, annotations_of, child, items, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_USAGE
+from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Bytes, MilliCpu, Resources
 from tests.fake_clock import FakeClock
 from tests.neonvm.runner.test_resizer import ObedientGuest
@@ -157,7 +159,7 @@ async def site() -> AsyncIterator[Site]:
     server = build(None, admin_tokens("secret"), system_environment(), ApiServerSettings())
     fence = Fence(server.app)
     http = httpx.AsyncClient(transport=fence, base_url="http://api", headers={"Authorization": "Bearer secret"})
-    async with ApiClient(http) as client:
+    async with ApiClient(HttpApi(http, lambda: None)) as client:
         for name in ("virtualmachines.yaml", "virtualmachinemigrations.yaml"):
             await client.create(CUSTOM_RESOURCE_DEFINITIONS, "", definition(name))
         made = virtual_machine()
@@ -180,7 +182,7 @@ async def test_a_stale_look_never_names_a_second_pod(site: Site) -> None:
     await site.turn(1)
     await site._vms.refresh()
     await site._controller.reconcile(DB)
-    with pytest.raises(KubeApiError) as stale:
+    with pytest.raises(ApiRefusedError) as stale:
         await site._controller.reconcile(DB)
     assert stale.value.kind is RefusalKind.CONFLICT
     assert text(await site.vm(), "status", "podName") == "db-a"
@@ -239,7 +241,7 @@ async def test_refused_pod_annotation_blocks_nothing_else(site: Site) -> None:
     await site.turn(2)
     site.fence.refuses = True
     await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"cpus": {"use": 3}}}})
-    with pytest.raises(KubeApiError, match="no"):
+    with pytest.raises(ApiRefusedError, match="no"):
         await site.turn(1)
     assert text(await site.vm(), "status", "phase") == "Scaling"
     await site.client.delete(VIRTUAL_MACHINES, DB)
@@ -294,12 +296,12 @@ async def test_deleted_vm_removes_pod_and_releases_all(site: Site) -> None:
     assert await site.pods() == []
     await site._pods.refresh()
     await site._controller.reconcile(DB)
-    with pytest.raises(KubeApiError) as gone:
+    with pytest.raises(ApiRefusedError) as gone:
         await site.vm()
     assert (gone.value.kind, site.host.released) == (RefusalKind.NOT_FOUND, ["default/db"])
 
 
 async def test_api_rejects_use_outside_bounds(site: Site) -> None:
-    with pytest.raises(KubeApiError) as refused:
+    with pytest.raises(ApiRefusedError) as refused:
         await site.client.merge_patch(VIRTUAL_MACHINES, DB, {"spec": {"guest": {"memorySlots": {"use": 99}}}})
     assert refused.value.kind is RefusalKind.INVALID

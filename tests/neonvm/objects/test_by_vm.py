@@ -18,8 +18,10 @@ class WatchedInformer(Informer):
     """A cache that a test fills."""
 
     def become(self, name: str, new: Json | None) -> None:
-        key = ObjectName("default", name)
-        self._store(key, new)
+        if new is None:
+            self._facts.forget(ObjectName("default", name))
+        else:
+            self._facts.learn(new)
 
 
 async def test_objects_are_grouped_by_vm_oldest_first() -> None:

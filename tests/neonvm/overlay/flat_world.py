@@ -109,7 +109,7 @@ class FlatWorld:
     places: dict[str, ObjectName] = field(default_factory=dict)
 
     def store(self, kind: Resource, found: Json) -> None:
-        self.caches[kind]._store(name_of(found), found)
+        self.caches[kind]._facts.learn(found, reread=True)
 
     def vm(self, name: str, node: str, address: str) -> None:
         """A VM of the API, ``namespace/name``, with its claim."""

@@ -125,8 +125,8 @@ def node(commands: Commands) -> Node:
     telemetry = OverlayTelemetry(lambda: True)
     deps = NodeNetworkDependencies(client, caches, clock, holder, dropped=telemetry.dropped)  # type: ignore[arg-type]
     network = NodeNetwork(OverlayNode("a", "10.0.0.1", 1500), deps)
-    caches[VIRTUAL_MACHINES]._store(name_of(VM), VM)
-    caches[IP_ADDRESSES]._store(ObjectName("", ADDRESS), claim(VM, ADDRESS))
+    caches[VIRTUAL_MACHINES]._facts.learn(VM, reread=True)
+    caches[IP_ADDRESSES]._facts.learn(claim(VM, ADDRESS), reread=True)
     for each in caches.values():
         each.synced.set()
     return Node(network, caches, clock, places, telemetry)
@@ -194,7 +194,7 @@ async def test_changes_alone_are_loaded(node: Node, commands: Commands) -> None:
     await node.network.renew()
     assert len(commands.loads) == 1
     gone = {**VM, "status": {}}
-    node.caches[VIRTUAL_MACHINES]._store(name_of(VM), gone)
+    node.caches[VIRTUAL_MACHINES]._facts.learn(gone, reread=True)
     await node.network.renew()
     assert commands.loads[1][3:] == (
         f"delete element bridge neonvm known {{ 52:54:00:6f:00:07 . {ADDRESS} }}",
@@ -205,7 +205,7 @@ async def test_changes_alone_are_loaded(node: Node, commands: Commands) -> None:
 
 async def test_failed_change_loads_all_again(node: Node, commands: Commands) -> None:
     await node.network.renew()
-    node.caches[VIRTUAL_MACHINES]._store(name_of(VM), {**VM, "status": {}})
+    node.caches[VIRTUAL_MACHINES]._facts.learn({**VM, "status": {}}, reread=True)
     commands.refuses.add("nft -f -")
     with pytest.raises(NetworkError):
         await node.network.renew()

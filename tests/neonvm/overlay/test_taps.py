@@ -102,6 +102,28 @@ async def test_program_that_comes_back_serves_pods_that_wait(root: Path) -> None
     after.close()
 
 
+async def test_pod_is_served_after_accepting_failed(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With too many files open the listener was closed, and the pod had no network for as long as it lived."""
+    loop, fails = asyncio.get_running_loop(), [OSError(24, "Too many open files")] * 2
+    accept = loop.sock_accept
+
+    async def failing(listener: socket.socket) -> tuple[socket.socket, object]:
+        if fails:
+            raise fails.pop()
+        return await accept(listener)
+
+    monkeypatch.setattr(loop, "sock_accept", failing)
+    monkeypatch.setattr("deploy.neonvm.overlay.taps._PAUSE", 0.0)
+    program = Program()
+    sockets = TapSockets(root, program.serve)
+    os.close((await handed_over(sockets.make("place-3"), 5.0)).descriptor)
+    sockets.close()
+    assert (fails, program.served) == ([], ["place-3"])
+    assert [record.message for record in caplog.records] == ["a pod's call for its tap cannot be accepted"]
+
+
 @pytest.mark.parametrize("place", ["..", "place-", "place-1/../..", "other"])
 async def test_place_is_no_path(root: Path, place: str) -> None:
     with pytest.raises(OSError, match="not the name of a place"):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 
-from deploy.kube.client import ApiClient, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.neonvm.access.callers import ANYONE, CONTROLLER
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.objects.pod_form import RunnerForm
@@ -31,6 +31,7 @@ from deploy.neonvm.runner.tls_identity import TlsIdentity
 from deploy.neonvm.service.app import ControllerService, ServiceDependencies
 from deploy.neonvm.service.fenced_transport import FencedTransport
 from deploy.neonvm.service.runner_authority import AUTHORITIES, OF_AGENTS, OWN, RunnerAuthority
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, items, name_of, text, texts, uid_of
 from protocol.kubernetes.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -42,9 +43,9 @@ from protocol.kubernetes.resources import (
 )
 from protocol.messages import ObjectName
 from protocol.names import RUNNER_AUTHORITIES
+from protocol.runtime.kubernetes.http_api import HttpApi
+from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms
 from protocol.units import Seconds
-from scheduler_plugin.cluster.http_api import HttpApi
-from scheduler_plugin.lease import Leadership, LeaseTerms
 from tests.fake_clock import FakeClock
 from tests.neonvm.in_process import InProcess
 from tests.neonvm.qemu.fakes import FakeGuestDaemon
@@ -200,7 +201,7 @@ class World:
         own_api = HttpApi(plain, lambda: "secret")
         leadership = Leadership(own_api, self.clock, terms, f"replica-{len(self.services)}")
         fenced = FencedTransport(way, lambda: leadership.remaining)
-        client = ApiClient(DirectClient(fenced, "http://api", headers))
+        client = ApiClient(HttpApi(DirectClient(fenced, "http://api", headers), lambda: None))
 
         async def connect(place: RunnerPlace) -> object:
             found = self.at(place.address)
@@ -285,7 +286,7 @@ class World:
     async def _ignore_gone(self, doing: object) -> None:
         try:
             await doing  # type: ignore[misc]
-        except KubeApiError:
+        except ApiRefusedError:
             return
 
     async def _begin(self, name: str, pod: Json) -> None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.kube.client import ApiUnavailableError
 from deploy.kube.informer import Informer
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.remote.address_choice import AddressRange, claim, free_addresses, own_address, owner_of
 from deploy.neonvm.remote.address_claims import AddressClaims
+from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, IP_ADDRESSES, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -135,7 +135,7 @@ async def test_restart_finds_claim_after_lost_answer() -> None:
     cluster = Cluster()
     claims = await cluster.listed()
     cluster.api.unanswered = "POST /apis/networking.k8s.io/v1/ipaddresses"
-    with pytest.raises(ApiUnavailableError):
+    with pytest.raises(ApiUnknownError):
         await claims.take(vm("a"))
     address = await claims.take(vm("a"))
     again = await Cluster(cluster.api).listed()

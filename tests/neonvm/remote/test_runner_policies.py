@@ -23,6 +23,7 @@ from protocol.kubernetes.resources import (
     Resource,
 )
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.http_api import HttpApi
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.remote.pods_world import DB, World, world
 from tests.neonvm.sample_objects import virtual_machine
@@ -145,10 +146,12 @@ class Api:
     async def play(self, *removed: str, by: Callable[[httpx.Request], httpx.Response] | None = None) -> None:
         """VMs in the namespaces ``a`` and ``b``, until all answers are given; in one turn ``removed`` ones are gone."""
         clock, transport = FakeClock(), httpx.MockTransport(by or self)
-        async with ApiClient(httpx.AsyncClient(base_url="http://api", transport=transport)) as client:
+        async with ApiClient(
+            HttpApi(httpx.AsyncClient(base_url="http://api", transport=transport), lambda: None)
+        ) as client:
             vms, pods = (Informer(client, kind, clock) for kind in (VIRTUAL_MACHINES, PODS))
             for namespace in ("a", "b"):
-                vms._store(ObjectName(namespace, "db"), virtual_machine(namespace=namespace))
+                vms._facts.learn(virtual_machine(namespace=namespace), reread=True)
             vms.synced.set()
             pods.synced.set()
             running = asyncio.create_task(RunnerPolicies(client, vms, pods, clock, "kube-system").run())
@@ -157,7 +160,12 @@ class Api:
                 await settle()
                 is_gone = len(self.answers) == count - 2
                 for namespace in removed:
-                    vms._store(ObjectName(namespace, "db"), None if is_gone else virtual_machine(namespace=namespace))
+                    if is_gone:
+                        vms._facts.forget(ObjectName(namespace, "db"))
+                    else:
+                        # Its UID is that of the VM that has gone, which only a restored store brings back.
+                        vms._facts.go_back()
+                        vms._facts.learn(virtual_machine(namespace=namespace), reread=True)
                 await clock.advance(PAUSE)
             await settle()
             running.cancel()

@@ -68,3 +68,30 @@ def test_paths_are_those_of_the_api() -> None:
     assert resources.VIRTUAL_MACHINES.path("ns", "db") == "/apis/vm.neon.tech/v1/namespaces/ns/virtualmachines/db"
     assert resources.NODES.path("ignored", "n1") == "/api/v1/nodes/n1"
     assert resources.LEASES.path("kube-system") == "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+
+
+_LABELS = {"app": "web", "tier": "front"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_selected"),
+    [
+        ({"key": "tier", "operator": "In", "values": ["front", "back"]}, True),
+        ({"key": "tier", "operator": "In", "values": ["back"]}, False),
+        ({"key": "tier", "operator": "NotIn", "values": ["back"]}, True),
+        ({"key": "tier", "operator": "NotIn", "values": ["front"]}, False),
+        ({"key": "tier", "operator": "Exists"}, True),
+        ({"key": "canary", "operator": "Exists"}, False),
+        ({"key": "canary", "operator": "DoesNotExist"}, True),
+        ({"key": "tier", "operator": "Like", "values": ["front"]}, False),
+        ({"key": "tier", "operator": "In"}, False),
+    ],
+)
+def test_expressions_select_as_in_kubernetes(expression: objects.Json, is_selected: bool) -> None:
+    assert objects.selects({"matchExpressions": [expression]}, _LABELS) is is_selected
+    assert objects.selects({"matchLabels": {"app": "web"}, "matchExpressions": [expression]}, _LABELS) is is_selected
+    assert not objects.selects({"matchLabels": {"app": "api"}, "matchExpressions": [expression]}, _LABELS)
+
+
+def test_an_empty_selector_selects_nothing() -> None:
+    assert not objects.selects({}, _LABELS)

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.kube.client import ApiUnavailableError, client_from_kubeconfig
+from deploy.kube.client import client_from_kubeconfig
+from protocol.kubernetes.api import ApiCall, ApiUnknownError
 from protocol.kubernetes.exec_credentials import ExecCredentialError, read_exec_credential
 from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig
 from protocol.kubernetes.timestamps import timestamp
@@ -28,11 +29,10 @@ from protocol.runtime.credentials import (
     from_pod,
     login_of,
 )
+from protocol.runtime.kubernetes.direct_api import DirectApi
+from protocol.runtime.kubernetes.pool import ConnectionPool
 from protocol.runtime.tls_files import FollowingContext
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.connections.direct_api import DirectApi
-from scheduler_plugin.connections.pool import ConnectionPool
 from tests.fake_clock import BEGAN, FakeClock
 from tests.scheduler_plugin.certificates import files, pair
 
@@ -293,13 +293,13 @@ async def test_clients_use_tls_server_name(tmp_path: Path) -> None:
             assert await client.raw_get("/") == b"{}"
         credentials = from_kubeconfig(path, FakeClock())
         async with ConnectionPool(credentials, 1) as pool:
-            assert await DirectApi(pool, credentials.token).call(ApiCall("GET", "/", Seconds(5.0))) == {}
+            assert await DirectApi(pool, credentials.token, "test").call(ApiCall("GET", "/", Seconds(5.0))) == {}
         assert asked == ["api.internal", "api.internal"]
         async with client_from_kubeconfig(written(tmp_path, cluster | {"tls-server-name": "other"})) as client:
-            with pytest.raises(ApiUnavailableError, match="certificate is not valid for 'other'"):
+            with pytest.raises(ApiUnknownError, match="certificate is not valid for 'other'"):
                 await client.raw_get("/")
         async with client_from_kubeconfig(written(tmp_path, cluster)) as client:
-            with pytest.raises(ApiUnavailableError, match=r"certificate is not valid for '127\.0\.0\.1'"):
+            with pytest.raises(ApiUnknownError, match=r"certificate is not valid for '127\.0\.0\.1'"):
                 await client.raw_get("/")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_plugin.auth.identity import CallerIdentity, identity_in
+from protocol.kubernetes.access_reviews import CallerIdentity, identity_in
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.web.apps import agents_app
 from tests.fake_clock import FakeClock, settle

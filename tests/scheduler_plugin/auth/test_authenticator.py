@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from protocol.kubernetes.access_reviews import CallerIdentity
+from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.units import Seconds
 from scheduler_plugin.auth import authenticator
 from scheduler_plugin.auth.authenticator import CONCURRENCY, QUEUE, OverloadedError, TokenAuthenticator
-from scheduler_plugin.auth.identity import CallerIdentity
-from scheduler_plugin.cluster.api import ApiUnknownError
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.objects import label_of, plain_pod, token_of, token_text
 

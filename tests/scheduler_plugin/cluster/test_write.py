@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.cluster.migrations import MigrationOrder
 from scheduler_plugin.cluster.virtual_machines import read_vm

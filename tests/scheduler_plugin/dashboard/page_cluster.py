@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx2 as httpx
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.dashboard.reviews import ApiJudge
 from tests.fake_clock import FakeClock, settle

@@ -9,9 +9,9 @@ import httpx2 as httpx
 import msgspec
 import pytest
 
+from protocol.kubernetes.api import ApiCall, ApiUnknownError
 from protocol.kubernetes.objects import Json, JsonObject
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError
 from scheduler_plugin.dashboard.sources import cluster_looks
 from scheduler_plugin.dashboard.sources.cluster_looks import ClusterLooks, kept
 from scheduler_plugin.dashboard.sources.http_sources import KEPT, SELECTOR, HttpSources, NodeAgentAddresses

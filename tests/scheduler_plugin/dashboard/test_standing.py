@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from protocol.runtime.kubernetes.watches.informer import BACKOFF
 from protocol.units import Seconds
-from scheduler_plugin.cluster.watches.informer import BACKOFF
 from scheduler_plugin.dashboard.core.frames import STANDING
 from scheduler_plugin.dashboard.core.rows import Row, StandingRow
 from scheduler_plugin.dashboard.fleet import LONGEST_PAUSE

@@ -8,8 +8,9 @@ import json
 import httpx2 as httpx
 import pytest
 
+from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Seconds
-from scheduler_plugin.expander.cluster_size import ClusterSize, NodeApi
+from scheduler_plugin.expander.cluster_size import ClusterSize
 from tests.fake_clock import FakeClock
 
 PAGE = {"kind": "NodeList", "metadata": {"remainingItemCount": 41}, "items": [{"metadata": {"name": "n1"}}]}
@@ -36,7 +37,7 @@ async def test_failed_node_count_keeps_last(
                 raise asyncio.CancelledError
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="https://api") as client:
-        size = ClusterSize(None, NodeApi(client, lambda: "secret"))
+        size = ClusterSize(None, HttpApi(client, lambda: "secret"))
         with pytest.raises(asyncio.CancelledError):
             await size.follow(Pauses())
     assert counts == [(60, 42), (10, 42), (10, 42), (60, 2)]

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject, child, items, text, texts
 from protocol.kubernetes.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, SECRETS, VERSION_PATH
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.injector.app import InjectorProgram, assemble
 from scheduler_plugin.injector.certificates.stored import certificate_in, content
 from scheduler_plugin.injector.settings import parse_settings

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from protocol.kubernetes.resources import SECRETS
+from protocol.kubernetes.resources import MERGE_PATCH, SECRETS
 from protocol.units import Seconds
 from scheduler_plugin.injector.certificates.issuing import new_authority
 from scheduler_plugin.injector.certificates.stored import authorities_in, certificate_in
-from scheduler_plugin.lease import MERGE_PATCH
 from tests.scheduler_plugin.injector.injecting import NAMESPACE, SETTINGS, installed
 
 DAY = 86_400.0

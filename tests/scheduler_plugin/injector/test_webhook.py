@@ -10,10 +10,10 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.refusals import classify
 from protocol.runtime.followed_file import SettingsError
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.settings import parse_settings
 from scheduler_plugin.injector.web import LONGEST_REVIEW, MUTATE, webhook_app

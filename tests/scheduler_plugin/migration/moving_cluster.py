@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.settings.document import parse_settings
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, NODES, PODS, VMS, FakeCluster

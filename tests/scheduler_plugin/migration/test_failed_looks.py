@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from scheduler_plugin.app import SchedulerPorts, assemble
-from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.migration.mover import FAILED, Mover
 from scheduler_plugin.migration.reporter import MigrationReporter

@@ -12,11 +12,11 @@ from typing import Any, Final
 import httpx2 as httpx
 
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from protocol.units import Seconds
 from scheduler_plugin.app import SchedulerPorts
-from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
-from scheduler_plugin.lease import Leadership, LeaseTerms
 from scheduler_plugin.replica import Replica
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry

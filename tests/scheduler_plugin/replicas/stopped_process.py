@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+from protocol.kubernetes.api import ApiCall, ApiError, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiUnknownError
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import FakeCluster
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from scheduler_plugin.cluster.api import ApiCall
+from protocol.kubernetes.api import ApiCall
 from scheduler_plugin.settings.document import parse_settings
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to

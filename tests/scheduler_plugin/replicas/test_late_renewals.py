@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
-from scheduler_plugin.cluster.api import ApiCall
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.granted import granted
 from tests.scheduler_plugin.replicas.pair import TERMS, replicas

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.refusals import classify
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.term import Term
 from tests.fake_clock import FakeClock

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
-from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError
-from scheduler_plugin.lease import Leadership
+from protocol.runtime.kubernetes.lease import Leadership
 from scheduler_plugin.workers.lease_watch import PAUSE, LeaseWatch
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.fake_cluster import refused

@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from scheduler_plugin.__main__ import _replica
 from scheduler_plugin.app import SchedulerPorts
-from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.cluster.token_reviews import TokenReviews
 from scheduler_plugin.options import parser
 from scheduler_plugin.telemetry import Telemetry
 from tests.fake_clock import FakeClock

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall
 from protocol.units import ZERO, Resources, Seconds
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.ledger.invariants import VmTruth, violations
 from tests.examples import THOROUGH
 from tests.fake_clock import FakeClock, settle

@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall
 from protocol.units import Resources, Seconds
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.ledger import ClaimState
 from scheduler_plugin.ledger.invariants import VmTruth, violations
 from tests.examples import examples

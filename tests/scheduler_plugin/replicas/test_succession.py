@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall
 from protocol.messages import ObjectName
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, SLICES, VMS, Fault, to
 from tests.scheduler_plugin.granted import POD, granted

@@ -9,9 +9,9 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.explaining.explain_access import AUDIENCE
-from scheduler_plugin.cluster.api import ApiCall
 from scheduler_plugin.web.apps import probes_app
 from scheduler_plugin.web.explain_guard import GuardedExplanations, explain_access
 from tests.fake_clock import FakeClock

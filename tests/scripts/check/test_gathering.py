@@ -13,6 +13,7 @@ import pytest
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import name_of, text
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Seconds
 from scripts.autoscale.check.command import look
 from scripts.autoscale.check.facts import Right
@@ -33,7 +34,9 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 
 def client(answer: Answer) -> ApiClient:
-    return ApiClient(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)))
+    return ApiClient(
+        HttpApi(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)), lambda: None)
+    )
 
 
 def gathering(answer: Answer) -> Gathering:
@@ -388,7 +391,7 @@ async def test_metrics_come_by_port_forward_if_the_api_server_reaches_no_pod() -
         return httpx.Response(503, json={"kind": "Status", "reason": "ServiceUnavailable", "message": sentence})
 
     api = ApiClient(
-        httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)),
+        HttpApi(httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(answer)), lambda: None),
         Forwarded(),  # type: ignore[arg-type]  # its one method
     )
     (pod,) = (each for each in pods() if name_of(each).name == "autoscaling-scheduler-0")

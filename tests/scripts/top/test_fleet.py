@@ -11,6 +11,7 @@ import pytest
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, name_of, text
+from protocol.runtime.kubernetes.http_api import HttpApi
 from scheduler_plugin.dashboard.core.states import LONG
 from scripts.autoscale.top.columns import TableRow
 from scripts.autoscale.top.fleet import FleetReader
@@ -34,7 +35,9 @@ class Place:
         self.knows_migrations = True
         self.asked: list[str] = []
         self.made: list[Json] = []
-        self.client = ApiClient(httpx.AsyncClient(base_url=API, transport=httpx.MockTransport(self._answer)))
+        self.client = ApiClient(
+            HttpApi(httpx.AsyncClient(base_url=API, transport=httpx.MockTransport(self._answer)), lambda: None)
+        )
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         if self.is_away:

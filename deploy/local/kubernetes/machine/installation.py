@@ -9,10 +9,11 @@ from typing import Final
 
 import msgspec
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
 from deploy.local.kubernetes.plan.installation_plan import MANIFESTS, NAMESPACE, for_version, hopeless, not_rolled_out
 from deploy.local.kubernetes.programs.ensure import built_apart
 from deploy.local.kubernetes.programs.own_images import InstallationParts
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.resources import DEPLOYMENTS, PODS, Resource
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -61,7 +62,7 @@ async def _left(client: ApiClient) -> list[str]:
         if reason := hopeless((await client.list(PODS, NAMESPACE)).objects):
             raise InstallationError(reason)
         lists = [await client.list(kind, NAMESPACE) for kind in (DEPLOYMENTS, _DAEMON_SETS)]
-    except (KubeApiError, ApiUnavailableError) as error:
+    except ApiError as error:
         return [f"answer of the API server ({error})"]
     return not_rolled_out(workload for workloads in lists for workload in workloads.objects)
 

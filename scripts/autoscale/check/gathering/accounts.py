@@ -9,7 +9,8 @@ from typing import Final, TypeVar
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.api import ApiError, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, labels_of, name_of, node_of, pod_phase, text
 from protocol.kubernetes.refusals import RefusalKind
@@ -59,10 +60,10 @@ async def _metrics(client: ApiClient, pod: Json, notes: list[str]) -> bytes:
     port = _METRICS[program_of(pod)]
     try:
         return await client.raw_get(_proxied(pod, port, "/metrics"))
-    except ApiUnavailableError as error:
+    except ApiUnknownError as error:
         try:
             page = await client.pod_get(name_of(pod), port, "/metrics")
-        except (KubeApiError, ApiUnavailableError):
+        except ApiError:
             # The proxy's error names the cause; that of the fallback would hide it.
             raise error from None
         notes.append(f"the API server does not reach pod {name_of(pod).name}, asked by port-forward: {error}")
@@ -134,9 +135,9 @@ async def _account(client: ApiClient, pod: Json, path: str, limit: asyncio.Semap
     async with limit:
         try:
             return await _json(client, pod, _AGENT_PORT, path)
-        except ApiUnavailableError:
+        except ApiUnknownError:
             return None
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             # A missing right concerns every agent, so it ends the whole look; other refusals concern this one.
             if error.kind is RefusalKind.FORBIDDEN:
                 raise
@@ -148,7 +149,7 @@ async def _json(client: ApiClient, pod: Json, port: int, path: str) -> Json:
         return msgspec.json.decode(await client.pod_get(name_of(pod), port, path), type=Json)
     # msgspec raises RecursionError if JSON is nested too deeply.
     except (ValueError, RecursionError) as error:
-        raise ApiUnavailableError(f"GET {path}: {error}") from error
+        raise ApiUnknownError(f"GET {path}: {error}") from error
 
 
 def _proxied(pod: Json, port: int, path: str) -> str:

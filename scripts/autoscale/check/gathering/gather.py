@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import (
@@ -96,11 +97,11 @@ class Gathering:
         began = self.clock.now(), self.clock.wall()
         try:
             body, headers = await self.client.raw_answer("/version")
-        except KubeApiError as error:
+        except ApiRefusedError as error:
             if error.kind is RefusalKind.UNAUTHORIZED:
                 return Unseen("it does not accept these credentials (401): have they expired?")
             return Unseen(f"it refuses to say its version: {error}")
-        except ApiUnavailableError as error:
+        except ApiUnknownError as error:
             return Unseen(why_not(error))
         took = self.clock.now() - began[0]
         try:

@@ -8,7 +8,8 @@ from typing import Final, TypeVar
 
 import httpx2 as httpx
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
@@ -23,14 +24,14 @@ async def looked(asked: Awaitable[T], what: str) -> Look[T]:
     """Result of a look; ``what`` is the right it needs, such as ``list nodes``."""
     try:
         return SiteObservations(await asked)
-    except KubeApiError as error:
+    except ApiRefusedError as error:
         if error.kind is RefusalKind.FORBIDDEN:
             return Unseen(f"you may not {what}")
         # A kind whose definition is not installed gives 404 for the list itself.
         if error.kind is RefusalKind.NOT_FOUND:
             return Unseen(f"the cluster has nothing to {what}")
         return Unseen(f"{what}: {error}", has_failed=True)
-    except ApiUnavailableError as error:
+    except ApiUnknownError as error:
         return Unseen(f"{what}: {why_not(error)}", has_failed=True)
 
 
@@ -50,7 +51,7 @@ def why_not(error: Exception) -> str:
     chain = list(_causes(error))
     if any(isinstance(cause, ssl.SSLCertVerificationError) or _UNTRUSTED in str(cause) for cause in chain):
         return f"its certificate is not trusted by the kubeconfig ({_last(chain)})"
-    if any(isinstance(cause, httpx.TimeoutException) for cause in chain):
+    if any(isinstance(cause, (TimeoutError, httpx.TimeoutException)) for cause in chain):
         return "it does not answer in time"
     if any(isinstance(cause, httpx.ConnectError) for cause in chain):
         return f"it cannot be reached ({_last(chain)})"

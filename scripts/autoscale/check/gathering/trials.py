@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from deploy.kube.client import ApiClient, ApiUnavailableError, KubeApiError
+from deploy.kube.client import ApiClient
+from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, child, labels_of, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, SERVICE_ACCOUNTS
@@ -103,7 +104,7 @@ async def _tried(
     """Reason why the pod is refused, or the verdict of ``judge`` on the pod as it would be stored."""
     try:
         made = await client.try_create(PODS, namespace, pod)
-    except KubeApiError as error:
+    except ApiRefusedError as error:
         message = error.refusal.message
         # Admission plugins (Pod Security, quotas) answer Forbidden, too; a missing right has its own words.
         if error.kind is RefusalKind.FORBIDDEN and _BY_RIGHTS in message:
@@ -115,6 +116,6 @@ async def _tried(
             return Unseen(f"a webhook takes no dry runs: {message}")
         # The text before " is forbidden: " only repeats the pod's generated name.
         return SiteObservations(message.partition(" is forbidden: ")[2] or message)
-    except ApiUnavailableError as error:
+    except ApiUnknownError as error:
         return Unseen(f"create pods in {namespace} as a dry run: {why_not(error)}", has_failed=True)
     return SiteObservations(judge(made))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.kube.client import KubeApiError
+from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Resources, Seconds
@@ -70,7 +70,7 @@ class GroupScenario:
     async def settle(self) -> None:
         """Ends the VMs of the other acts, and waits until the group serves. Raises ``SiteError``."""
         for name in self.watcher.others:
-            with suppress(KubeApiError):  # it has gone meanwhile
+            with suppress(ApiRefusedError):  # it has gone meanwhile
                 await self.site.client.delete(VIRTUAL_MACHINES, name)
         await self._until(lambda: not self.watcher.others, _LEAVE, "VMs of the other acts did not end")
         await make_password(self.site.client, demo_group(self.policy))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from protocol.kubernetes.objects import Json
 from protocol.units import Bytes, MilliCpu
 from scheduler_plugin.groups.core.workload import ResourceList, SizedContainer, Workload
@@ -11,7 +9,6 @@ from scheduler_plugin.groups.objects.pods import (
     Killed,
     kept_pod,
     killed_in,
-    selects,
     with_defaults,
 )
 
@@ -21,30 +18,6 @@ LABELS = {"app": "web", "tier": "front"}
 
 def ended(state: str, reason: str, at: str = NOON) -> Json:
     return {"name": "app", state: {"terminated": {"reason": reason, "finishedAt": at}}}
-
-
-@pytest.mark.parametrize(
-    ("expression", "is_selected"),
-    [
-        ({"key": "tier", "operator": "In", "values": ["front", "back"]}, True),
-        ({"key": "tier", "operator": "In", "values": ["back"]}, False),
-        ({"key": "tier", "operator": "NotIn", "values": ["back"]}, True),
-        ({"key": "tier", "operator": "NotIn", "values": ["front"]}, False),
-        ({"key": "tier", "operator": "Exists"}, True),
-        ({"key": "canary", "operator": "Exists"}, False),
-        ({"key": "canary", "operator": "DoesNotExist"}, True),
-        ({"key": "tier", "operator": "Like", "values": ["front"]}, False),
-        ({"key": "tier", "operator": "In"}, False),
-    ],
-)
-def test_expressions_select_as_in_kubernetes(expression: Json, is_selected: bool) -> None:
-    assert selects({"matchExpressions": [expression]}, LABELS) is is_selected
-    assert selects({"matchLabels": {"app": "web"}, "matchExpressions": [expression]}, LABELS) is is_selected
-    assert not selects({"matchLabels": {"app": "api"}, "matchExpressions": [expression]}, LABELS)
-
-
-def test_an_empty_selector_selects_nothing() -> None:
-    assert not selects({}, LABELS)
 
 
 def test_kill_is_read_from_both_states() -> None:

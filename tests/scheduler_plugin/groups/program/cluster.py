@@ -29,11 +29,11 @@ from deploy.local.apiserver.routes.resource_routes import ApiServerSettings, Res
 from deploy.local.apiserver.server import admin_tokens, build
 from deploy.local.apiserver.storage.history import StoredObject
 from deploy.local.cluster.content import definitions
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, JsonObject, child
 from protocol.kubernetes.pages import LineSplitter, Page, read_page
 from protocol.kubernetes.refusals import read_refusal
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError
 from tests.fake_clock import FakeClock
 
 _DEFINED: Final[list[StoredObject]] = []

@@ -7,9 +7,9 @@ import pytest
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS
 from protocol.messages import ObjectName
 from protocol.runtime.followed_file import FileRefusedError, SettingsError, SettingsFollower
+from protocol.runtime.kubernetes.lease import LeaseTerms
 from protocol.units import Seconds
 from scheduler_plugin.groups.settings import GroupsSettings, parse_settings
-from scheduler_plugin.lease import LeaseTerms
 from tests.scheduler_plugin.groups.program.running import DEPLOYMENT, world
 from tests.scheduler_plugin.groups.program.test_hvpa import INTERVALS
 

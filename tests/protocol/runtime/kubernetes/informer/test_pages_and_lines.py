@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall, PageTooLargeError
 from protocol.kubernetes.pages import Page
-from scheduler_plugin.cluster.api import ApiCall, PageTooLargeError
 from tests.fake_clock import FakeClock
-from tests.scheduler_plugin.cluster.informer.informed import Pages, story_of
+from tests.protocol.runtime.kubernetes.informer.informed import Pages, story_of
 from tests.scheduler_plugin.objects import node
 
 

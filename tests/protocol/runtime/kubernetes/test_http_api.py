@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable
 import httpx2 as httpx
 import pytest
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from protocol.kubernetes.pages import Page
+from protocol.runtime.credentials import CredentialsError
+from protocol.runtime.kubernetes import http_api
+from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Seconds
-from scheduler_plugin.cluster import http_api
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
-from scheduler_plugin.cluster.http_api import HttpApi
 from tests.nesting import DEEP, DEEP_LIST
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -168,3 +169,18 @@ async def test_an_object_nested_too_deeply_is_no_answer() -> None:
     body = DEEP
     with pytest.raises(ApiUnknownError, match="fewer levels of nesting"):
         await api(lambda _: httpx.Response(200, content=body)).call(CALL)
+
+
+async def test_other_paths_are_answered_with_body_and_headers() -> None:
+    page = httpx.Response(200, text="ok", headers={"Date": "today"})
+    body, headers = await api(lambda _: page).raw(ApiCall("GET", "/readyz?verbose", Seconds(3)))
+    assert (body, headers["date"]) == (b"ok", "today")
+
+
+async def test_token_that_cannot_be_read_is_unknown() -> None:
+    def no_token() -> str:
+        raise CredentialsError("the plug-in failed")
+
+    client = httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(lambda _: httpx.Response(200)))
+    with pytest.raises(ApiUnknownError, match="CredentialsError: the plug-in failed"):
+        await HttpApi(client, no_token).call(CALL)

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Final
 
 from protocol.backoff import Backoff
+from protocol.kubernetes.api import ApiError
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -82,7 +83,9 @@ class WorkQueue:
         return None
 
     async def serve(
-        self, reconcile: Callable[[ObjectName], Awaitable[None]], expected: tuple[type[Exception], ...]
+        self,
+        reconcile: Callable[[ObjectName], Awaitable[None]],
+        expected: type[Exception] | tuple[type[Exception], ...] = ApiError,
     ) -> None:
         """Reconciles one name after the other until cancelled; what fails is repeated, with a log line unless it raised
         one of the ``expected`` errors.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.kubernetes.access_reviews import token_review
+from protocol.kubernetes.api import ApiCall, KubernetesApi
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.resources import TOKEN_REVIEWS
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, KubernetesApi
 
 REVIEW_TIMEOUT: Final = Seconds(3.0)
 """Longer than a healthy API ever needs, shorter than agents wait (5 s)."""
@@ -24,10 +25,5 @@ class TokenReviews:
 
     async def review(self, token: str, audience: str) -> JsonObject:
         """The TokenReview of ``token``. Raises ``ApiRefusedError`` or ``ApiUnknownError``."""
-        body = {
-            "apiVersion": TOKEN_REVIEWS.api_version,
-            "kind": TOKEN_REVIEWS.kind,
-            # Without audiences the API server checks for its own, which the default token of every pod has.
-            "spec": {"token": token, "audiences": [audience]},
-        }
-        return await self.api.call(ApiCall("POST", _PATH, REVIEW_TIMEOUT, body=body))
+        # Without audiences the API server checks for its own, which the default token of every pod has.
+        return await self.api.call(ApiCall("POST", _PATH, REVIEW_TIMEOUT, body=token_review(token, audience)))

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject, name_of, uid_of, version_of
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.cluster.watches import known as known_module
-from scheduler_plugin.cluster.watches.kinds import Kind
-from scheduler_plugin.cluster.watches.known import KnownFacts
+from protocol.runtime.kubernetes.watches import known as known_module
+from protocol.runtime.kubernetes.watches.kinds import Kind
+from protocol.runtime.kubernetes.watches.known import KnownFacts
 from tests.fake_clock import FakeClock, settle
-from tests.scheduler_plugin.cluster.informer.informed import Story, cpu_of, informed
+from tests.protocol.runtime.kubernetes.informer.informed import Story, cpu_of, informed
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster, Fault
 from tests.scheduler_plugin.objects import Obj, node
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
 
 import httpx2 as httpx
 import msgspec
 
+from protocol.kubernetes.api import LONGEST_PAGE, ApiCall, ApiError, PageTooLargeError, complaint, unknown
 from protocol.kubernetes.objects import JsonObject
-from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object, read_page
-from protocol.runtime.credentials import Credentials, encoded_headers
+from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object
+from protocol.runtime.credentials import Credentials, CredentialsError, encoded_headers
 from protocol.runtime.keep_alive import probed_transport
-from protocol.units import Seconds
-from scheduler_plugin.cluster.api import LONGEST_PAGE, ApiCall, ApiError, PageTooLargeError, complaint, unknown
+from protocol.runtime.kubernetes.large_pages import decoded
+
+CONNECT: Final = 5.0
+"""Seconds. A large list or a watch may take long, but a server that does not even accept the connection is down."""
+
+_FAILURES: Final = (httpx.HTTPError, CredentialsError, TimeoutError, UnreadableAnswerError)
 
 
 def http_client(found: Credentials, limits: httpx.Limits, name: str) -> httpx.AsyncClient:
@@ -27,33 +33,41 @@ def http_client(found: Credentials, limits: httpx.Limits, name: str) -> httpx.As
 
 
 class HttpApi:
-    """``KubernetesApi`` on one ``httpx.AsyncClient`` (which knows the server's URL and its TLS)."""
+    """``RawApi`` on one ``httpx.AsyncClient`` (which knows the server's URL and its TLS)."""
 
     def __init__(self, client: httpx.AsyncClient, token: Callable[[], str | None]) -> None:
         self._client = client
         self._token = token
 
+    async def aclose(self) -> None:
+        """Closes the client."""
+        await self._client.aclose()
+
     async def call(self, call: ApiCall) -> JsonObject:
         """See ``KubernetesApi.call``."""
+        body, _ = await self.raw(call)
+        try:
+            return read_object(body)
+        except UnreadableAnswerError as error:
+            raise unknown(call, error) from error
+
+    async def raw(self, call: ApiCall) -> tuple[bytes, Mapping[str, str]]:
+        """See ``RawApi.raw``."""
         try:
             async with asyncio.timeout(call.timeout):
-                response = await self._client.send(self._request(call, call.timeout))
-        except (httpx.HTTPError, TimeoutError) as error:
+                response = await self._client.send(self._request(call))
+        except _FAILURES as error:
             raise unknown(call, error) from error
         if not response.is_success:
             raise _complaint(response, response.content)
-        try:
-            return read_object(response.content)
-        except UnreadableAnswerError as error:
-            raise unknown(call, error) from error
+        return response.content, response.headers
 
     async def page(self, call: ApiCall) -> Page:
         """See ``KubernetesApi.page``."""
         try:
             async with asyncio.timeout(call.timeout):
-                # Decoding megabytes of JSON would hold the event loop.
-                return await asyncio.to_thread(read_page, await self._page(call))
-        except (httpx.HTTPError, TimeoutError, UnreadableAnswerError) as error:
+                return await decoded(await self._page(call))
+        except _FAILURES as error:
             raise unknown(call, error) from error
 
     async def _page(self, call: ApiCall) -> bytes:
@@ -76,13 +90,13 @@ class HttpApi:
         try:
             async with self._opened(call) as response:
                 yield _lines(call, response.aiter_bytes())
-        except httpx.HTTPError as error:
+        except _FAILURES as error:
             raise unknown(call, error) from error
 
     @asynccontextmanager
     async def _opened(self, call: ApiCall) -> AsyncIterator[httpx.Response]:
         # For a watch the time-out bounds the silence between two reads, not the whole response.
-        response = await self._client.send(self._request(call, call.timeout), stream=True)
+        response = await self._client.send(self._request(call), stream=True)
         try:
             if not response.is_success:
                 # A streamed response has not read its body yet, and the reason for the refusal is in it.
@@ -92,15 +106,16 @@ class HttpApi:
             # Otherwise the connection of an abandoned watch stays out of the pool.
             await response.aclose()
 
-    def _request(self, call: ApiCall, silence: Seconds) -> httpx.Request:
+    def _request(self, call: ApiCall) -> httpx.Request:
         headers = {"Content-Type": call.content_type, "Accept": "application/json"}
         # Asked for on each call: the kubelet rotates projected tokens on disk.
         token = self._token()
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         content = None if call.body is None else msgspec.json.encode(call.body)
+        timeout = httpx.Timeout(call.timeout, connect=min(CONNECT, call.timeout))
         return self._client.build_request(
-            call.method, call.path, params=dict(call.query), content=content, headers=headers, timeout=silence
+            call.method, call.path, params=dict(call.query) or None, content=content, headers=headers, timeout=timeout
         )
 
 
@@ -110,7 +125,7 @@ async def _lines(call: ApiCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[b
         async for chunk in chunks:
             for line in splitter.feed(chunk):
                 yield line
-    except (httpx.HTTPError, UnreadableAnswerError) as error:
+    except _FAILURES as error:
         raise unknown(call, error) from error
 
 

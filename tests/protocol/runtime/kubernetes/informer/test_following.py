@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.watches import informer as informer_module
 from protocol.units import Seconds
-from scheduler_plugin.cluster.watches import informer as informer_module
 from tests.fake_clock import FakeClock, settle
-from tests.scheduler_plugin.cluster.informer.informed import informed
+from tests.protocol.runtime.kubernetes.informer.informed import informed
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster, Fault, to
 from tests.scheduler_plugin.objects import node
 

@@ -8,11 +8,11 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Unreadable
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.api import ApiError
 
 F = TypeVar("F")
 

@@ -7,18 +7,19 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from math import isinf
 
 import pytest
 from msgspec.structs import replace
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from protocol.runtime import http_connection
 from protocol.runtime.credentials import Credentials
 from protocol.runtime.keep_alive import KEEPALIVE
+from protocol.runtime.kubernetes import direct_api, pool
+from protocol.runtime.kubernetes.direct_api import DirectApi
+from protocol.runtime.kubernetes.pool import ConnectionPool
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
-from scheduler_plugin.connections import direct_api, pool
-from scheduler_plugin.connections.direct_api import DirectApi
-from scheduler_plugin.connections.pool import ConnectionPool
 from tests.nesting import DEEP_LIST
 
 CALL = ApiCall(
@@ -70,7 +71,7 @@ async def api(
         served.address = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         reached = Credentials(f"http://{served.address}/cluster/", True, lambda: token)
         async with ConnectionPool(reached, most) as connections:
-            yield DirectApi(connections, reached.token), served
+            yield DirectApi(connections, reached.token, "autoscale-scheduler"), served
 
 
 def answer(status: str, body: bytes = b"", head: bytes = b"") -> list[bytes]:
@@ -144,7 +145,7 @@ async def test_call_past_deadline_is_not_sent(monkeypatch: pytest.MonkeyPatch) -
 
 async def test_nothing_that_listens_is_unknown() -> None:
     async with ConnectionPool(Credentials("http://127.0.0.1:1", True, lambda: None), 1) as nowhere:
-        found = DirectApi(nowhere, lambda: None)
+        found = DirectApi(nowhere, lambda: None, "test")
         with pytest.raises(ApiUnknownError, match=r"OSError|ConnectionRefusedError"):
             await found.call(CALL)
         with pytest.raises(ApiUnknownError, match=r"OSError|ConnectionRefusedError"):
@@ -315,5 +316,30 @@ async def test_connect_timeout_is_failure(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pool, "CONNECT", 0.0)
     async with never_answering() as pooled:
         with pytest.raises(ApiUnknownError, match="TimeoutError"):
-            async with DirectApi(pooled, lambda: None).stream(CALL):
+            async with DirectApi(pooled, lambda: None, "test").stream(CALL):
                 pass
+
+
+async def test_other_paths_have_answers_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_api, "LONGEST_PAGE", 10)
+    async with api(answer("200 OK", b"ok" * 10), [END]) as (found, _):
+        assert await found.raw(CALL) == (b"ok" * 10, {})
+        with pytest.raises(ApiUnknownError, match="the server ended the connection"):
+            await found.raw(CALL)
+
+
+@pytest.mark.parametrize("is_patient", [True, False])
+async def test_only_the_impatient_give_up_waiting_for_a_connection(
+    monkeypatch: pytest.MonkeyPatch, *, is_patient: bool
+) -> None:
+    async with ConnectionPool(Credentials("http://127.0.0.1:1", True, lambda: None), 1) as busy:
+        deadlines: list[float] = []
+
+        async def lend(deadline: float) -> None:
+            deadlines.append(deadline)
+            raise TimeoutError
+
+        monkeypatch.setattr(busy, "lend", lend)
+        with pytest.raises(ApiUnknownError, match="TimeoutError"):
+            await DirectApi(busy, lambda: None, "test", is_patient=is_patient).raw(CALL)
+    assert [isinf(deadline) for deadline in deadlines] == [is_patient]

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.kube.client import ApiUnavailableError, KubeApiError, client_from_kubeconfig
-from protocol.kubernetes.cursor import WatchTimes
+from deploy.kube.client import client_from_kubeconfig
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
+from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import Json, name_of
+from protocol.kubernetes.pages import read_event
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import NODES
 from protocol.messages import ObjectName
@@ -33,11 +35,12 @@ async def test_a_busy_client_gets_the_same_answers(tmp_path: Path) -> None:
         ] == ["b"]
         labelled = await client.merge_patch(NODES, ObjectName("", "a"), {"metadata": {"annotations": {"zone": "ö"}}})
         assert await client.get(NODES, ObjectName("", "a")) == labelled
-        with pytest.raises(KubeApiError) as refused:
+        with pytest.raises(ApiRefusedError) as refused:
             await client.get(NODES, ObjectName("", "c"))
         assert refused.value.kind is RefusalKind.NOT_FOUND
-        watch = client.watch(NODES, version, WatchTimes(1, Seconds(10.0)))
-        seen = [(event.type, event.name.name) async for event in watch]
+        query = watch_query(version, WatchTimes(1, Seconds(10.0)))
+        async with client.api.stream(ApiCall("GET", NODES.path(), Seconds(10.0), query=query)) as lines:
+            seen = [(event.type, event.name.name) async for line in lines for event in [read_event(line)]]
         assert seen[:3] == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a")]
 
 
@@ -46,5 +49,5 @@ async def test_a_server_that_is_away_is_unavailable(tmp_path: Path) -> None:
         client = client_from_kubeconfig(server.kubeconfig_path, is_busy=True)
         await client.list(NODES)
     async with client:
-        with pytest.raises(ApiUnavailableError):
+        with pytest.raises(ApiUnknownError):
             await client.list(NODES)

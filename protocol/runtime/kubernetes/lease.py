@@ -14,14 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Never
 
+from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, child, number, text, uid_of, version_of, whole
 from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import LEASES
+from protocol.kubernetes.resources import LEASES, MERGE_PATCH
 from protocol.kubernetes.timestamps import micro_timestamp
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiError, ApiRefusedError, KubernetesApi
 
 LOG: Final = logging.getLogger("autoscale.lease")
 
@@ -30,7 +30,6 @@ SPARE: Final = Seconds(1.0)
 RETRY: Final = Seconds(0.5)
 
 NEVER: Final = Instant(float("-inf"))
-MERGE_PATCH: Final = "application/merge-patch+json"
 # The API server rejects a duration of 0.
 GIVEN_BACK: Final[Json] = {"holderIdentity": "", "leaseDurationSeconds": 1}
 

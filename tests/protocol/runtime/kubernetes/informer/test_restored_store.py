@@ -7,13 +7,13 @@ from itertools import count
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall, ApiUnknownError
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.api import ApiCall, ApiUnknownError
 from tests.examples import examples
 from tests.fake_clock import FakeClock, settle
-from tests.scheduler_plugin.cluster.informer.informed import informed
+from tests.protocol.runtime.kubernetes.informer.informed import informed
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster, Fault, Obj, to
 from tests.scheduler_plugin.objects import node
 

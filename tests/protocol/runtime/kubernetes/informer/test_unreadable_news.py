@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 
+from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, read_page
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.api import ApiCall
-from scheduler_plugin.cluster.watches.informer import FactInformer
-from scheduler_plugin.cluster.watches.kinds import Kind
+from protocol.runtime.kubernetes.watches.informer import FactInformer
+from protocol.runtime.kubernetes.watches.kinds import Kind
 from tests.fake_clock import FakeClock, settle
 from tests.nesting import DEEP
-from tests.scheduler_plugin.cluster.informer.informed import Pages, Story, cpu_of, informed
+from tests.protocol.runtime.kubernetes.informer.informed import Pages, Story, cpu_of, informed
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
 from tests.scheduler_plugin.objects import node
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from protocol.messages import ObjectName
-from protocol.runtime.work_queue import WorkQueue
+from protocol.runtime.kubernetes.work_queue import WorkQueue
 from protocol.units import Seconds
 from tests.fake_clock import FakeClock, settle
 

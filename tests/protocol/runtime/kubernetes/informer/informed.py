@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
+from protocol.kubernetes.api import ApiCall, ApiError
 from protocol.kubernetes.objects import JsonObject, uid_of
 from protocol.kubernetes.pages import Page, Unreadable, read_event
-from scheduler_plugin.cluster.api import ApiCall, ApiError
-from scheduler_plugin.cluster.watches.informer import FactInformer
-from scheduler_plugin.cluster.watches.kinds import FactChange, Kind, Watched
+from protocol.runtime.kubernetes.watches.informer import FactInformer
+from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind, Watched
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
 from tests.scheduler_plugin.objects import node

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, child, text, uid_of, version_of, whole
 from protocol.kubernetes.refusals import classify
-from protocol.kubernetes.resources import LEASES
+from protocol.kubernetes.resources import LEASES, MERGE_PATCH
 from protocol.messages import ObjectName
+from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms, NotLeadingError
 from protocol.units import Seconds
-from scheduler_plugin.cluster.api import ApiCall, ApiRefusedError, ApiUnknownError, KubernetesApi
-from scheduler_plugin.lease import MERGE_PATCH, Leadership, LeaseTerms, NotLeadingError
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
 

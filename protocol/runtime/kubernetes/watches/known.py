@@ -10,7 +10,7 @@ from typing import Final, Generic
 from protocol.kubernetes.objects import JsonObject, name_of, number, uid_of, version_of
 from protocol.kubernetes.pages import Unreadable
 from protocol.messages import ObjectName
-from scheduler_plugin.cluster.watches.kinds import F, FactChange, Kind, WatchReport
+from protocol.runtime.kubernetes.watches.kinds import F, FactChange, Kind, WatchReport
 
 REMEMBERED_GONE: Final = 2_000
 """How many deleted objects are remembered as gone: an answer about one may arrive late."""

@@ -1,7 +1,8 @@
-"""Common start and end of this package's programs: credentials, connections, signals, status."""
+"""Common start and end of the services: flags, credentials, signals, status."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
@@ -11,11 +12,15 @@ from pathlib import Path
 
 import prometheus_client
 
+from protocol import VERSION
 from protocol.runtime.clock import Clock
 from protocol.runtime.credentials import Credentials, CredentialsError, from_kubeconfig, from_pod
 from protocol.runtime.followed_file import FileRefusedError
 from protocol.runtime.json_log import log_as_json
-from scheduler_plugin.web.serving import ListenError
+
+
+class StartError(Exception):
+    """The program cannot start; the message says why."""
 
 
 def prepare(log_level: str) -> None:
@@ -34,7 +39,7 @@ def run(
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(work)
     # A task group wraps even a single exception in a group.
-    except* (FileRefusedError, CredentialsError, ListenError) as problems:
+    except* (FileRefusedError, CredentialsError, StartError) as problems:
         print(f"{name}: {_first(problems)}", file=sys.stderr)
         status = 2
     return status
@@ -56,3 +61,36 @@ def stop_on_signals() -> asyncio.Event:
 def credentials(kubeconfig: str | None, clock: Clock) -> Credentials:
     """Credentials of a kubeconfig file, or of the pod that we run in. Raises ``CredentialsError``."""
     return from_pod(os.environ, clock) if kubeconfig is None else from_kubeconfig(Path(kubeconfig), clock)
+
+
+def add_kubeconfig(found: argparse.ArgumentParser) -> None:
+    """Add the options to reach the Kubernetes API."""
+    found.add_argument(
+        "--kubeconfig",
+        type=Path,
+        # kubectl's variable, but here it names a single file, not a list.
+        default=os.environ.get("KUBECONFIG"),
+        metavar="FILE",
+        help="how to reach the Kubernetes API (default: $KUBECONFIG, else the pod's service account)",
+    )
+
+
+def add_explain_token(found: argparse.ArgumentParser) -> None:
+    """Add the options for who may read explanations, and for the token shown to peers."""
+    found.add_argument(
+        "--explain-token",
+        type=Path,
+        metavar="FILE",
+        help="a token that alone opens explanations here and is shown elsewhere (default: tokens of the cluster's)",
+    )
+
+
+def add_log_level(found: argparse.ArgumentParser) -> None:
+    """Add the log level and ``--version``."""
+    found.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
+    found.add_argument(
+        "--log-level",
+        default="info",
+        choices=["debug", "info", "warning", "error"],
+        help="least level to log to stderr (default: %(default)s)",
+    )

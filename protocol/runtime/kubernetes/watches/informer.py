@@ -15,14 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Never
 
 from protocol.backoff import Backoff, Retries
-from protocol.kubernetes.cursor import Cursor, WatchTimes, watch_query
-from protocol.kubernetes.objects import Json, JsonObject, name_of, number, uid_of, version_of
-from protocol.kubernetes.pages import Page, Unreadable, UnreadableAnswerError, WatchEvent, read_event
-from protocol.kubernetes.refusals import heeded
-from protocol.messages import ObjectName
-from protocol.runtime.clock import Clock
-from protocol.units import Seconds
-from scheduler_plugin.cluster.api import (
+from protocol.kubernetes.api import (
     ApiCall,
     ApiError,
     ApiRefusedError,
@@ -30,8 +23,15 @@ from scheduler_plugin.cluster.api import (
     KubernetesApi,
     PageTooLargeError,
 )
-from scheduler_plugin.cluster.watches.kinds import F
-from scheduler_plugin.cluster.watches.known import KnownFacts
+from protocol.kubernetes.cursor import Cursor, WatchTimes, watch_query
+from protocol.kubernetes.objects import Json, JsonObject, name_of, number, uid_of, version_of
+from protocol.kubernetes.pages import Page, Unreadable, UnreadableAnswerError, WatchEvent, read_event
+from protocol.kubernetes.refusals import heeded
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.watches.kinds import F
+from protocol.runtime.kubernetes.watches.known import KnownFacts
+from protocol.units import Seconds
 
 PAGE: Final = 500
 """Objects per page of a list; fewer if objects are so large that a page has too many bytes."""
@@ -68,10 +68,10 @@ class FactInformer(KnownFacts[F]):
     is_missing: bool = False
     is_answered: bool = False
     on_restored: Callable[[], None] = lambda: None
+    retries: Retries = field(default_factory=lambda: Retries(BACKOFF))
     _failures: int = 0
     _resumes: bool = False
     _cursor: Cursor = field(default_factory=Cursor)
-    _retries: Retries = field(default_factory=lambda: Retries(BACKOFF))
     _page_size: int = PAGE
     _wanted: int = 1
     _begun: int = 0
@@ -82,7 +82,7 @@ class FactInformer(KnownFacts[F]):
     @property
     def is_current(self) -> bool:
         """False from a failure until the watch delivers something again."""
-        return not self._retries.failures
+        return not self.retries.failures
 
     async def run(self, api: KubernetesApi, clock: Clock, on_synced: Callable[[], None]) -> Never:
         """Lists and watches for ever; ``on_synced`` is called after each complete list."""
@@ -100,6 +100,13 @@ class FactInformer(KnownFacts[F]):
             # Several may wait: each clears the event before it waits again.
             self._listed.clear()
             await self._listed.wait()
+
+    async def list_once(self, api: KubernetesApi) -> None:
+        """Lists now, for callers that do not run this: nothing follows the changes. Raises ``ApiError``."""
+        # Before the list is sent: a refresh that is asked for meanwhile needs another list.
+        self._begun = self._wanted
+        await self._list(api)
+        self._taken = self._begun
 
     async def read(self, name: ObjectName, answer: Awaitable[JsonObject]) -> F | None:
         """As ``learn``, with the object of that name that ``answer`` reads.
@@ -149,9 +156,7 @@ class FactInformer(KnownFacts[F]):
             if self._resumes and not self._must_list:
                 await self._look_at_store(api)
             if self._must_list:
-                # Before the list is sent: a refresh that is asked for meanwhile needs another list.
-                self._begun = self._wanted
-                await self._list(api)
+                await self.list_once(api)
                 self._synced(on_synced)
             self._resumes = True
             await self._watch(api, clock)
@@ -170,7 +175,7 @@ class FactInformer(KnownFacts[F]):
                 self._cursor = Cursor()
             self.report.watch_failed(self.kind.name, error)
             # Random, so that not all watches come back at once to a server that has just restarted.
-            wait = self._retries.failed(clock.jitter())
+            wait = self.retries.failed(clock.jitter())
             await clock.sleep(Seconds(wait + heeded(error.retry_after)))
 
     def _synced(self, on_synced: Callable[[], None]) -> None:
@@ -269,7 +274,7 @@ class FactInformer(KnownFacts[F]):
             async for line in lines:
                 await self._line(line)
                 self._failures = 0
-                self._retries.succeeded()
+                self.retries.succeeded()
                 self.report.watch_heard(self.kind.name)
         # Raised for the sake of the back-off: otherwise such a server would be asked in a tight loop.
         if clock.now() - began < SHORTEST_WATCH:

@@ -1,5 +1,4 @@
-"""The scheduler's port to the Kubernetes API: one call, one page, one stream, and errors that tell refused from
-unknown.
+"""The port to the Kubernetes API: one call, one page, one stream, and errors that tell refused from unknown.
 
 A write ends in one of three ways: done (a value), refused (``ApiRefusedError``: nothing was changed), or unknown
 (``ApiUnknownError``: it may have happened, or may yet happen). Every writer must treat the three differently.
@@ -30,10 +29,10 @@ class ApiError(Exception):
 
 
 class ApiRefusedError(ApiError):
-    """The API answered that it did not do it; nothing was changed."""
+    """The API answered that it did not do it; nothing was changed. ``message`` replaces the refusal's own text."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(str(refusal))
+    def __init__(self, refusal: Refusal, message: str = "") -> None:
+        super().__init__(message or str(refusal))
         self.refusal = refusal
         self.retry_after = refusal.retry_after
 
@@ -56,7 +55,11 @@ class PageTooLargeError(ApiUnknownError):
 
 
 def complaint(status: int, body: bytes, retry_after: str) -> ApiError:
-    """The error for a response that is not a success."""
+    """The error for a response that is not a success.
+
+    >>> complaint(409, b"taken", ""), complaint(503, b"later", "2").retry_after
+    (ApiRefusedError('409: taken'), 2.0)
+    """
     refusal = read_refusal(status, body, retry_after)
     # A 5xx may come from a proxy while the API server still does the work, so it refuses nothing.
     return ApiUnknownError(str(refusal), refusal.retry_after) if refusal.is_unknown else ApiRefusedError(refusal)
@@ -91,8 +94,23 @@ class ApiCall(msgspec.Struct, frozen=True):
         return ApiCall(self.method, self.path, timeout, query, self.body, self.content_type, not_after)
 
 
+def for_people(refusal: Refusal) -> ApiError:
+    """The error of a refusal, as people read it: the reason first, and the status after it.
+
+    >>> for_people(read_refusal(404, b"no such pod")), for_people(read_refusal(503, b"later"))
+    (ApiRefusedError('no such pod (404)'), ApiUnknownError('503: later'))
+    """
+    if refusal.is_unknown:
+        return ApiUnknownError(str(refusal), refusal.retry_after)
+    return ApiRefusedError(refusal, f"{refusal.message or refusal.reason or refusal.kind.value} ({refusal.status})")
+
+
 def unknown(call: ApiCall, error: Exception) -> ApiUnknownError:
-    """The error that the outcome of the call is unknown, for this reason."""
+    """The error that the outcome of the call is unknown, for this reason.
+
+    >>> unknown(ApiCall("GET", "/version", Seconds(5.0)), TimeoutError("late"))
+    ApiUnknownError('GET /version: TimeoutError: late')
+    """
     # Client errors may quote a whole response; a log line must stay readable.
     return ApiUnknownError(f"{call.method} {call.path}: {type(error).__name__}: {error}"[:SHOWN])
 
@@ -112,3 +130,13 @@ class KubernetesApi(Protocol):
 
     def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """The lines of a watch; ``timeout`` is how long it may stay silent. Raises also while it is read."""
+
+
+class RawApi(KubernetesApi, Protocol):
+    """The API of one cluster with its other paths, such as ``/readyz`` and the proxies of pods. Close it when done."""
+
+    async def raw(self, call: ApiCall) -> tuple[bytes, Mapping[str, str]]:
+        """The body of the answer, of any length, and its headers as far as the client keeps them."""
+
+    async def aclose(self) -> None:
+        """Closes its connections."""
