@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger.accounts.agent_messages import Message
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
+from scheduler_plugin.ledger.accounts.permit_account import Message
 from scheduler_plugin.ledger.believed import believed, judge_again
 from scheduler_plugin.ledger.events import AgentAsked, PermitWritten, WriteEnd
 from scheduler_plugin.ledger.facts import VmFacts
