@@ -1,7 +1,7 @@
 """The pure heart of the scheduler: who has reserved what, and what each VM may use (S4.5-S4.8, S4.10)."""
 
 from scheduler_plugin.ledger.accounts.claims import ClaimState
-from scheduler_plugin.ledger.accounts.pressure import Pressure
+from scheduler_plugin.ledger.accounts.node_account import Pressure
 from scheduler_plugin.ledger.explain import ClaimExplanation, Journey
 from scheduler_plugin.ledger.facts import (
     MigrationFacts,
