@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
-from scheduler_plugin.ledger.accounts.refused_resizes import RefusedParts
+from scheduler_plugin.ledger.accounts.pod_requests import RefusedParts
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST, NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.state import LedgerState
 
