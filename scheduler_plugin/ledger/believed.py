@@ -47,7 +47,7 @@ def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
     # If it is not known what a running guest has, it may have what its object asks for, up to what its node has.
     reach = total
     if facts.actual is not None or facts.phase in WITHOUT_GUEST:
-        reach = reduce(Resources.at_most, (_reach(state, claim, pods_on[claim.node]) for claim in claims))
+        reach = reduce(Resources.at_most, (reach_of(state, claim, pods_on[claim.node]) for claim in claims))
     permitted = reduce(Resources.at_most, (_ever(state, claim) for claim in claims))
     bounded = _bounded(facts, account.had, reach, permitted.at_least(account.reserved))
     # Some node of the VM is known, and no guest can have more than that.
@@ -69,13 +69,14 @@ def judge_all_again(state: LedgerState) -> None:
         judge_again(state, account)
 
 
-def _reach(state: LedgerState, claim: Claim, pods: int) -> Resources:
-    """Greatest size of the guest by the node of this claim, shared with the VM's other ``pods`` there."""
+def reach_of(state: LedgerState, claim: Claim, pods: int = 1) -> Resources:
+    """Greatest size of the guest by this claim's node alone, shared among the VM's ``pods`` there."""
     node = state.nodes[claim.node]
     free = node.room.free
     if pods > 1:
         # Two pods of one VM on a node grow together, so each gets an equal part of what is free.
         free = Resources(free.cpu.scaled(Fraction(1, pods)), free.mem.scaled(Fraction(1, pods)))
+    # A node over its total gives nothing: its excess comes off the VM's own reservation.
     return (claim.reserved + free).minus_or_zero(claim.pod.around + node.over)
 
 
