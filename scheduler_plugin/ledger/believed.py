@@ -115,12 +115,15 @@ def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:
     whole = _whole(state, claim)
     # The first pod on a known node: nothing has bounded the VM so far.
     is_only = account.claims == [claim]
-    facts = _first(account.facts, whole) if is_only else _fitted(state, account, account.facts, claim)
     is_unanswered = is_only and not (at_rebuild or account.agent)
     if is_unanswered:
         facts = _bounded(account.facts, ZERO, whole, whole)
         # No agent was answered yet, so none can hold more than the node has.
         account.promises.cap(whole.at_least(facts.actual or ZERO))
+    elif is_only:
+        facts = _bounded(account.facts, ZERO, whole, account.facts.permit or ZERO)
+    else:
+        facts = _fitted(state, account, account.facts, claim)
     if is_unanswered or facts is not account.facts:
         account.learn(facts)
         state.settle_vm(account)
@@ -145,11 +148,6 @@ def _fitted(state: LedgerState, account: VmAccount, facts: VmFacts, claim: Claim
     if any(other is not claim and state.nodes[other.node].facts is not None for other in account.claims):
         return _restarting(facts, whole, ZERO)
     return _bounded(facts, account.reserved.at_most(whole), whole, _ever(state, claim))
-
-
-def _first(facts: VmFacts, total: Resources) -> VmFacts:
-    """``facts`` of a VM of which nothing else is known, on a node of ``total``."""
-    return _bounded(facts, ZERO, total, facts.permit or ZERO)
 
 
 def _within_maximum(facts: VmFacts, base: Resources = ZERO) -> VmFacts:

@@ -262,7 +262,8 @@ class PermitState:
         """Newer facts of the same VM; older ones than those known change nothing."""
         # The VM may still have whatever it had before its object became unreadable.
         if self.facts is not None and facts.unreadable:
-            facts = self._at_most(facts, self.facts)
+            uid, version = self.facts.uid, facts.version or self.facts.version
+            facts = replace(facts, use=facts.use.at_least(self.reserved), version=version, uid=uid)
         if self.facts is None or facts.version < self.facts.version:
             return
         # The open writes were for an older version of the object.
@@ -273,12 +274,6 @@ class PermitState:
             self.off_since, self.is_off = None, False
         self._bound()
         self._settle()
-
-    def _at_most(self, facts: VmFacts, known: VmFacts) -> VmFacts:
-        """An object that has become unreadable: its VM may still have whatever it had."""
-        return replace(
-            facts, use=facts.use.at_least(self.reserved), version=facts.version or known.version, uid=known.uid
-        )
 
     def forget_version(self) -> None:
         """Facts of any version are newer from now on."""
@@ -315,11 +310,8 @@ class PermitState:
 
     def agent_gone(self) -> None:
         """The VM's last pod is gone and its agent with it: only what the API holds still counts."""
-        self._forget_agent()
-        self._derive()
-
-    def _forget_agent(self) -> None:
         self.permit, self.promises, self.heard, self.heard_from = None, OutstandingPermits(), None, None
         self.agent, self.others, self.offers, self.refusal = None, {}, {}, ""
         self.heard_at = self.trusted_from = self.turn_until = LONG_AGO
         self.is_unproven = False
+        self._derive()
