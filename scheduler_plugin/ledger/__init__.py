@@ -1,7 +1,12 @@
-"""The pure heart of the scheduler: who has reserved what, and what each VM may use (S4.5-S4.8, S4.10)."""
+"""The pure heart of the scheduler: who has reserved what, and what each VM may use (S4.5-S4.8, S4.10).
+
+State: ``facts``, ``accounts``, ``moves``, ``state``. Rules over it: ``permit_rule``, ``believed``, ``binding``,
+``migration_reservations``, ``request_orders``, ``listing``. The door: ``events``, ``outcomes``, ``ledger``; ``views``
+only reads.
+"""
 
 from scheduler_plugin.ledger.accounts.claims import ClaimState
-from scheduler_plugin.ledger.accounts.pressure import Pressure
+from scheduler_plugin.ledger.accounts.node_account import Pressure
 from scheduler_plugin.ledger.explain import ClaimExplanation, Journey
 from scheduler_plugin.ledger.facts import (
     MigrationFacts,

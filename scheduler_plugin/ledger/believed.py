@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
-from scheduler_plugin.ledger.accounts.refused_resizes import RefusedParts
+from scheduler_plugin.ledger.accounts.pod_requests import RefusedParts
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST, NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.state import LedgerState
 
@@ -47,7 +47,7 @@ def believed(state: LedgerState, facts: VmFacts) -> VmFacts:
     # If it is not known what a running guest has, it may have what its object asks for, up to what its node has.
     reach = total
     if facts.actual is not None or facts.phase in WITHOUT_GUEST:
-        reach = reduce(Resources.at_most, (_reach(state, claim, pods_on[claim.node]) for claim in claims))
+        reach = reduce(Resources.at_most, (reach_of(state, claim, pods_on[claim.node]) for claim in claims))
     permitted = reduce(Resources.at_most, (_ever(state, claim) for claim in claims))
     bounded = _bounded(facts, account.had, reach, permitted.at_least(account.reserved))
     # Some node of the VM is known, and no guest can have more than that.
@@ -69,13 +69,14 @@ def judge_all_again(state: LedgerState) -> None:
         judge_again(state, account)
 
 
-def _reach(state: LedgerState, claim: Claim, pods: int) -> Resources:
-    """Greatest size of the guest by the node of this claim, shared with the VM's other ``pods`` there."""
+def reach_of(state: LedgerState, claim: Claim, pods: int = 1) -> Resources:
+    """Greatest size of the guest by this claim's node alone, shared among the VM's ``pods`` there."""
     node = state.nodes[claim.node]
     free = node.room.free
     if pods > 1:
         # Two pods of one VM on a node grow together, so each gets an equal part of what is free.
         free = Resources(free.cpu.scaled(Fraction(1, pods)), free.mem.scaled(Fraction(1, pods)))
+    # A node over its total gives nothing: its excess comes off the VM's own reservation.
     return (claim.reserved + free).minus_or_zero(claim.pod.around + node.over)
 
 
@@ -114,12 +115,15 @@ def seen_on_node(state: LedgerState, claim: Claim, *, at_rebuild: bool) -> None:
     whole = _whole(state, claim)
     # The first pod on a known node: nothing has bounded the VM so far.
     is_only = account.claims == [claim]
-    facts = _first(account.facts, whole) if is_only else _fitted(state, account, account.facts, claim)
     is_unanswered = is_only and not (at_rebuild or account.agent)
     if is_unanswered:
         facts = _bounded(account.facts, ZERO, whole, whole)
         # No agent was answered yet, so none can hold more than the node has.
         account.promises.cap(whole.at_least(facts.actual or ZERO))
+    elif is_only:
+        facts = _bounded(account.facts, ZERO, whole, account.facts.permit or ZERO)
+    else:
+        facts = _fitted(state, account, account.facts, claim)
     if is_unanswered or facts is not account.facts:
         account.learn(facts)
         state.settle_vm(account)
@@ -144,11 +148,6 @@ def _fitted(state: LedgerState, account: VmAccount, facts: VmFacts, claim: Claim
     if any(other is not claim and state.nodes[other.node].facts is not None for other in account.claims):
         return _restarting(facts, whole, ZERO)
     return _bounded(facts, account.reserved.at_most(whole), whole, _ever(state, claim))
-
-
-def _first(facts: VmFacts, total: Resources) -> VmFacts:
-    """``facts`` of a VM of which nothing else is known, on a node of ``total``."""
-    return _bounded(facts, ZERO, total, facts.permit or ZERO)
 
 
 def _within_maximum(facts: VmFacts, base: Resources = ZERO) -> VmFacts:

@@ -9,9 +9,8 @@ from protocol.messages import Metrics, ObjectName
 from protocol.names import ANNOTATION_APPROVED
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
-from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount, Pressure
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
-from scheduler_plugin.ledger.accounts.pressure import Pressure
 from scheduler_plugin.ledger.facts import RunnerRequests
 from scheduler_plugin.ledger.moves import Migration
 

@@ -13,13 +13,12 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from fractions import Fraction
+from functools import reduce
 
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger.accounts.agent_messages import Message
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
-from scheduler_plugin.ledger.believed import believed, judge_again
+from scheduler_plugin.ledger.accounts.permit_account import Message
+from scheduler_plugin.ledger.believed import believed, judge_again, reach_of
 from scheduler_plugin.ledger.events import AgentAsked, PermitWritten, WriteEnd
 from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import (
@@ -162,19 +161,10 @@ def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = Non
 def ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
     """Limit of a VM with an agent: its reservation plus the free room, less the excess, of each node of its guest."""
     hosts = account.hosts
-    pods_on = Counter(host.node for host in hosts) if len(hosts) > 1 else {}
-    limit = _reach(state, claim, pods_on)
-    for other in hosts if pods_on else ():
-        limit = limit.at_most(_reach(state, other, pods_on))
-    return limit
-
-
-def _reach(state: LedgerState, claim: Claim, pods_on: Mapping[str, int]) -> Resources:
-    """Greatest size of the guest by this claim's node alone, shared with the VM's other pods there."""
-    node, pods = state.nodes[claim.node], pods_on.get(claim.node, 1)
-    free = node.room.free if pods == 1 else _share(node.room.free, pods)
-    # A node over its total gives nothing: its excess comes off the VM's own reservation.
-    return (claim.reserved + free).minus_or_zero(claim.pod.around + node.over)
+    if len(hosts) < 2:
+        return reach_of(state, claim)
+    pods_on = Counter(host.node for host in hosts)
+    return reduce(Resources.at_most, (reach_of(state, host, pods_on[host.node]) for host in (claim, *hosts)))
 
 
 def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resources) -> Resources:
@@ -183,11 +173,6 @@ def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resou
         return permit
     secured = claim.secured
     return permit if secured is None else permit.at_most(account.had.at_least(secured))
-
-
-def _share(free: Resources, pods: int) -> Resources:
-    """The part of ``free`` that each of the VM's pods on one node may take."""
-    return Resources(free.cpu.scaled(Fraction(1, pods)), free.mem.scaled(Fraction(1, pods)))
 
 
 def _note_denial(state: LedgerState, claim: Claim, unmet: Resources, now: Instant) -> None:
@@ -221,14 +206,15 @@ def _written(state: LedgerState, account: VmAccount, known: VmFacts | None, rese
     vm, name = account.facts, account.name
     if vm is None or name is None:
         return
-    is_moving = bool(state.migrations.of(name))  # then room for it is looked for again
-    # Most writes change nothing but the annotation: then no claim of the VM can have changed.
-    if reserved == account.reserved and not is_moving and known and _is_same_but_for_permit(known, vm):
+    # Most writes change nothing but the annotation: then no claim of the VM can have changed. For one that moves, room
+    # is looked for again.
+    if (
+        reserved == account.reserved
+        and not state.migrations.of(name)
+        and known is not None
+        and vm == known.with_permit(vm.version, vm.permit)
+    ):
         return
     state.recount(name)
     state.migrations.disturb(name)
     state.settle_vm(account)
-
-
-def _is_same_but_for_permit(known: VmFacts, vm: VmFacts) -> bool:
-    return vm == known.with_permit(vm.version, vm.permit)

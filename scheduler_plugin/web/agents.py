@@ -46,6 +46,8 @@ _OFFERED: Final = {OFFER: str(MOST_REQUESTS)}
 
 _ENCODER: Final = msgspec.json.Encoder()
 
+_REFUSALS: Final = (MalformedRequestError, MalformedBatchError, BodyError, CallerRefusedError)
+
 
 class AgentRoutes:
     """``POST /`` and ``POST /permits`` over one service."""
@@ -67,12 +69,8 @@ class AgentRoutes:
         try:
             wire = decode_request(request.body())
             outcome = self._permits.ask(wire, request.authorization, request.address)
-        except MalformedRequestError as error:
-            return self._refused(CallerRefusedError(400, str(error)))
-        except BodyError as error:
-            return self._refused(CallerRefusedError(error.status, str(error)))
-        except CallerRefusedError as refusal:
-            return self._refused(refusal)
+        except _REFUSALS as error:
+            return self._refused(_refusal(error))
         # Offered only to agents that say they know batches: older ones do not know the header.
         headers = _OFFERED if request.knows_batches else {}
         return _answer(wire, outcome, headers) if isinstance(outcome, Granted) else self._later(wire, outcome, headers)
@@ -91,12 +89,8 @@ class AgentRoutes:
             identity = self._permits.known(request.authorization, request.address)
             if identity is None:
                 identity = await self._permits.identify(request.authorization)
-        except MalformedBatchError as error:
-            return self._refused(CallerRefusedError(400, str(error)))
-        except BodyError as error:
-            return self._refused(CallerRefusedError(error.status, str(error)))
-        except CallerRefusedError as refusal:
-            return self._refused(refusal)
+        except _REFUSALS as error:
+            return self._refused(_refusal(error))
         self._context.telemetry.batches.observe(len(entries))
         # Judged one after the other without waiting: only what they have to wait for runs concurrently.
         return await self._together([self._entry(entry, identity) for entry in entries])
@@ -108,10 +102,8 @@ class AgentRoutes:
             outcome = self._permits.judge(wire, identity)
             if isinstance(outcome, Granted):
                 return granted_entry(encode_response(wire.version, outcome.response, outcome.slot_size))
-        except MalformedRequestError as error:
-            return self._refused_entry(CallerRefusedError(400, str(error)))
-        except CallerRefusedError as refusal:
-            return self._refused_entry(refusal)
+        except _REFUSALS as error:
+            return self._refused_entry(_refusal(error))
         except Exception:  # noqa: BLE001 - the boundary between VMs: it is written down and answered
             return self._failed_entry()
         # A task of its own: it goes on when the answer to the batch does not wait for it any longer.
@@ -176,6 +168,12 @@ class AgentRoutes:
         if refusal.status == 401:
             headers["www-authenticate"] = "Bearer"
         return HotResponse(_ENCODER.encode({"error": str(refusal)}), refusal.status, headers)
+
+
+def _refusal(error: Exception) -> CallerRefusedError:
+    if isinstance(error, CallerRefusedError):
+        return error
+    return CallerRefusedError(error.status if isinstance(error, BodyError) else 400, str(error))
 
 
 def _answer(wire: WireRequest, granted: Granted, headers: Mapping[str, str]) -> HotResponse:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from protocol.units import ZERO, Instant, Resources
-from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
+from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
 from tests.oracle.fleet import Agent, Machine, Patch
 from tests.oracle.stage import BrokenError, Message, Stage

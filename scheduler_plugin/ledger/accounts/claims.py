@@ -53,7 +53,7 @@ class Claim:
     counts_as_unmeasured: bool = False
     holds_still: bool = False
     metrics: Metrics | None = None
-    denied_since: Instant | None = field(default=None)
+    denied_since: Instant | None = None
     resizes: PodRequests | None = None
     waits: DeferredResizes = NONE_DEFERRED
     left: Resources | None = None

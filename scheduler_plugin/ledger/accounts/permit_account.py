@@ -27,15 +27,26 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
+import msgspec
+
 from protocol.permits import MOST_HOLDERS
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.agent_messages import SETTLE, Message, OtherAgent, follows
-from scheduler_plugin.ledger.accounts.permit_state import SILENT, Offer, PermitState
+from scheduler_plugin.ledger.accounts.permit_state import SETTLE, SILENT, Offer, OtherAgent, PermitState, follows
 from scheduler_plugin.ledger.facts import VmFacts
 from scheduler_plugin.ledger.outcomes import PersistPermit
 
 MEND_EVERY: Final = Seconds(5.0)
 """The shortest time between two writes that undo another writer's edits, so that no fight fills the queue."""
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """A request as the account sees it. ``pod`` is the UID of the VM's pod, ``agent`` tells who speaks for it."""
+
+    pod: str
+    agent: str
+    sequence: int | None
+    asked: Resources
+    last_permit: Resources | None = None
 
 
 class PermitAccount(PermitState):

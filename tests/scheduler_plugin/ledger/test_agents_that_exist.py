@@ -6,9 +6,8 @@ from msgspec.structs import replace
 
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger import Ledger, MigrationPhase, Move, PersistPermit, RoomFreed, VmFacts
-from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
-from scheduler_plugin.ledger.accounts.permit_state import SILENT
+from scheduler_plugin.ledger.accounts.permit_state import SETTLE, SILENT
 from scheduler_plugin.ledger.events import (
     Listed,
     MigrationSeen,

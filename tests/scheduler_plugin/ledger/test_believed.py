@@ -10,7 +10,7 @@ from msgspec import structs
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger import LedgerError, VmFacts, violations
-from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
+from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import (
     AgentAsked,
     Listed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.units import Instant
-from scheduler_plugin.ledger.accounts.agent_messages import MOST_OUTSTANDING, SETTLE, OutstandingPermits
+from scheduler_plugin.ledger.accounts.permit_state import MOST_OUTSTANDING, SETTLE, OutstandingPermits
 from scheduler_plugin.ledger.events import VmSeen
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, node, vm, vm_pod
 

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import OtherAgentError
-from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
-from scheduler_plugin.ledger.accounts.permit_state import SILENT
+from scheduler_plugin.ledger.accounts.permit_state import SETTLE, SILENT
 from scheduler_plugin.ledger.events import AgentAsked, PodGone, PodSeen, TimePassed, VmSeen
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from protocol.units import Instant
 from scheduler_plugin.ledger import Ledger, PermitDecision, PersistPermit
-from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
+from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import Listed, PermitWritten, PodGone, VmGone, VmSeen, WriteEnd
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, UNIT, Fleet, amount, name, node, permit_stored, vm, vm_pod
 

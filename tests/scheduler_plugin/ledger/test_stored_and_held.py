@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import PersistPermit, overcommitted
-from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
 from scheduler_plugin.ledger.accounts.permit_account import MEND_EVERY, PermitAccount
+from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import PermitWritten, PodSeen, TimePassed, VersionsForgotten, VmSeen, WriteEnd
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,

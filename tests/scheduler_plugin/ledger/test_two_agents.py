@@ -5,7 +5,7 @@ from __future__ import annotations
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import PermitDecision
-from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
+from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import AgentAsked
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, name, vm
 from tests.scheduler_plugin.ledger.moving import DONE, STARTED, hear, reserved_move, target_pod

@@ -17,7 +17,7 @@ from scheduler_plugin.ledger import (
     ReadPod,
     VmFacts,
 )
-from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
+from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import (
     Listed,
     MigrationGone,

@@ -27,8 +27,8 @@ from scheduler_plugin.ledger import (
     VmTruth,
     violations,
 )
-from scheduler_plugin.ledger.accounts.agent_messages import SETTLE
 from scheduler_plugin.ledger.accounts.claims import ClaimState
+from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import AgentAsked
 from tests.examples import examples
 from tests.scheduler_plugin.ledger.any_order.changing_objects import ChangingObjects
