@@ -39,11 +39,15 @@ class MalformedResponseError(MalformedMessageError):
 
 @dataclass(frozen=True, slots=True)
 class PluginResponseView:
-    """A scheduler's answer as an agent sees it; from v3.0 on it does not say the compute unit."""
+    """A scheduler's answer as an agent sees it; from v3.0 on it does not say the compute unit.
+
+    Only ours says ``shrink_to``.
+    """
 
     permit: Resources
     compute_unit: ComputeUnit | None
     migrate: bool
+    shrink_to: Resources | None = None
 
 
 class WireRequest(msgspec.Struct, frozen=True, gc=False):
@@ -103,6 +107,8 @@ def encode_request(version: ProtocolVersion, request: AgentRequest, slot_size: B
     wire["metrics"] = request.metrics and _wire_metrics(request.metrics, dialect)
     if request.sequence is not None:
         wire["sequence"] = request.sequence
+    if request.needs is not None:
+        wire["needs"] = dialect.write_up(request.needs, slot_size)
     return _ENCODER.encode(wire)
 
 
@@ -124,6 +130,8 @@ def encode_response(version: ProtocolVersion, response: PluginResponse, slot_siz
         wire["migrate"] = {} if response.migrate else None
     if dialect.response_units:
         wire |= dict.fromkeys(dialect.response_units, dialect.write_unit(response.compute_unit, slot_size))
+    if response.shrink_to is not None:
+        wire["shrinkTo"] = dialect.write_up(response.shrink_to, slot_size)
     return _ENCODER.encode(wire)
 
 
@@ -146,6 +154,7 @@ def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> 
             permit=dialect.read("permit", wire.permit, slot_size),
             compute_unit=None if unit is None else _unit(dialect, dialect.response_units[0], unit, slot_size),
             migrate=wire.migrate is not None,
+            shrink_to=None if wire.shrinkTo is None else dialect.read("shrinkTo", wire.shrinkTo, slot_size),
         )
     except (ValueError, RecursionError) as error:
         raise MalformedResponseError(field_message(error)) from None
@@ -193,6 +202,7 @@ def _request(wire: WireRequest, dialect: Dialect, slot_size: Bytes) -> AgentRequ
         compute_unit=unit,
         metrics=metrics,
         sequence=body.sequence,
+        needs=None if body.needs is None else dialect.read("needs", body.needs, slot_size),
     )
 
 

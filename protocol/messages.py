@@ -39,7 +39,8 @@ class AgentRequest(msgspec.Struct, frozen=True, gc=False):
     what the agent used to round; versions before v4.0 do not say. ``metrics`` may be missing from v1.1 on.
     ``sequence`` rises by one with every request for a pod; a process starts at its clock in nanoseconds. It identifies
     late and doubled messages. A gap of more than 10,000 means another process, whose messages cannot be ordered by it.
-    No published version has it, so it may be missing.
+    ``needs`` is the least size that the VM can do with now; a scheduler whose node is short may ask for the rest.
+    No published version has these two, so they may be missing.
     """
 
     pod: ObjectName
@@ -48,11 +49,17 @@ class AgentRequest(msgspec.Struct, frozen=True, gc=False):
     compute_unit: ComputeUnit | None = None
     metrics: Metrics | None = None
     sequence: int | None = None
+    needs: Resources | None = None
 
 
 class PluginResponse(msgspec.Struct, frozen=True, gc=False):
-    """The scheduler's answer: what the VM may use, the node's compute unit, and whether the VM is to migrate."""
+    """The scheduler's answer: what the VM may use, the node's compute unit, and whether the VM is to migrate.
+
+    ``shrink_to`` asks the VM to leave room to its neighbours, as far as it does not need it. Only an agent that says
+    what its VM ``needs`` is asked.
+    """
 
     permit: Resources
     compute_unit: ComputeUnit
     migrate: bool = False
+    shrink_to: Resources | None = None

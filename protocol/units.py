@@ -273,6 +273,10 @@ class Resources(msgspec.Struct, frozen=True, gc=False):
     def __mul__(self, times: int) -> Resources:
         return Resources(self.cpu * times, self.mem * times)
 
+    def scaled(self, fraction: float | Fraction) -> Resources:
+        """``fraction`` of each amount, rounded as a single amount is."""
+        return Resources(self.cpu.scaled(fraction), self.mem.scaled(fraction))
+
     def minus_or_zero(self, other: Resources) -> Resources:
         """Each difference, or zero if ``other`` has the larger amount."""
         if self.within(other):

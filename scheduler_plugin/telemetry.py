@@ -44,6 +44,7 @@ class Telemetry(ProgramTelemetry):
         self.permits = self._counter("permits", "Requests of agents, by what came of them", "outcome")
         self.verbs = self._counter("extender_calls", "Calls of kube-scheduler, by verb and outcome", "verb", "outcome")
         self.permit, self.verb = cache(self.permits.labels), cache(self.verbs.labels)  # ``labels`` is slow
+        self.shrinks = self._counter("shrinks_asked", "Answers that ask a VM to give back room that it does not need")
         self.refusals = self._counter("agent_refusals", "Requests of agents answered with an error", "status")
         self.writes = self._counter("permit_writes", "Permits written to the API, by outcome", "outcome")
         self.write = cache(self.writes.labels)
@@ -192,7 +193,8 @@ def _amounts(book: NodeAccount) -> tuple[Resources, ...]:
     """Amounts of a node, in the order of ``_AMOUNTS``."""
     room, pressure = book.room, book.pressure
     levels = (room.total, book.reserved, room.watermark)
-    return (*levels, pressure.logical, pressure.capacity, pressure.excess, book.forced)
+    offered = Resources.sum(claim.offered for claim in book.claims.values() if claim.offered.any)
+    return (*levels, pressure.logical, pressure.capacity, pressure.excess, book.forced, offered)
 
 
 _AMOUNTS: Final = {
@@ -203,4 +205,5 @@ _AMOUNTS: Final = {
     "pressure_capacity": "Asked for and not granted",
     "pressure_excess": "What still has to leave the node",
     "forced": "Over the total because of facts from outside; no grant ever is",
+    "offered": "What VMs could do without, by their agents' last word",
 }

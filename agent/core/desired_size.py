@@ -4,6 +4,7 @@ Rules that hold here:
 
 - Each resource by itself goes to the target of its policy, which grows it and proves that less is enough.
 - What is unknown holds: without metrics, without a compute unit or without proof, a resource stays as it is.
+- A VM that gives back keeps what it has just needed, in place of what its policy would keep (``state.Giving``).
 - The bounds and the floor are orders and need no proof. Memory that is in use is never taken away, not even by them.
 """
 
@@ -59,22 +60,48 @@ def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str
         return vm.use, "the VM may not be resized: its phase forbids it, or its opt-in label is missing"
     if unit is None:
         return vm.use, "no compute unit yet: asking for what the VM has"
-    # Stale metrics prove nothing.
-    current, used = state.guest.goal if _fresh(state, now) else NO_GOAL, in_use(state, vm, now)
+    size, because = _by_policy(state, vm, unit, now)
+    if state.scheduler.giving.is_lean(now):
+        least, _ = _by_policy(state, vm, unit, now, is_lean=True)
+        most = least.at_least((state.scheduler.giving.shrink_to or vm.use).at_most(vm.use))
+        if not size.within(most):
+            return size.at_most(most), "leaving room on a node that is short: no more than it has just needed"
+    return size, because
+
+
+def least_size(state: State, now: Instant) -> Resources | None:
+    """The size that the VM could shrink to at once if its node is short; None if it has nothing to offer."""
+    vm, side = state.vm.seen, state.scheduler
+    # Only our scheduler, which stores permits, asks for room back.
+    if vm is None or side.compute_unit is None or not side.stores_permits:
+        return None
+    if not vm.resizable or not side.giving.offers(now):
+        return None
+    least = _by_policy(state, vm, side.compute_unit, now, is_lean=True)[0].at_most(vm.use)
+    return least if least != vm.use else None
+
+
+def _by_policy(
+    state: State, vm: Vm, unit: ComputeUnit, now: Instant, *, is_lean: bool = False
+) -> tuple[Resources, str]:
+    """The size by the policy, or by what was just needed, and the reason."""
+    current, used = _known(state, now), in_use(state, vm, now)
     sizes = Sizes(unit, vm.bounds_at(now), vm.slot_size)
-    size, is_for_cache = _wanted(state, vm, sizes, current, now)
+    target = state.guest.stabilizer.just_needed(now) if is_lean else state.guest.stabilizer.target
+    size, is_for_cache = _wanted(state, vm, sizes, target, now)
     if vm.floor is not None:
         # The floor is the reason only if the size would be smaller without it.
-        without, _ = _wanted(state, vm, Sizes(unit, vm.bounds, vm.slot_size), current, now)
+        without, _ = _wanted(state, vm, Sizes(unit, vm.bounds, vm.slot_size), target, now)
         if not size.within(without.at_least(used)):
             return size.at_least(used), f"not below the floor of {sizes.bounds.min} that this hour has"
     size = size.at_least(used)
     return size, _for_the_cache(vm, size) if is_for_cache else _because(vm, size, current, sizes)
 
 
-def _wanted(state: State, vm: Vm, sizes: Sizes, known: Goal, now: Instant) -> tuple[Resources, bool]:
-    """The size within the bounds of ``sizes``, and True if the page cache decides its memory."""
-    size = _size(vm, sizes, known, state.guest.stabilizer)
+def _wanted(state: State, vm: Vm, sizes: Sizes, target: Resources | None, now: Instant) -> tuple[Resources, bool]:
+    """The size for ``target`` within the bounds of ``sizes``, and True if the page cache decides its memory."""
+    known = _known(state, now)
+    size = _size(vm, sizes, known, state.guest.stabilizer, target)
     # Kills count without fresh metrics: a guest that thrashes answers late.
     killed = state.guest.kills.needed(now)
     if killed:
@@ -83,10 +110,10 @@ def _wanted(state: State, vm: Vm, sizes: Sizes, known: Goal, now: Instant) -> tu
     return with_cache, with_cache.mem > size.mem
 
 
-def _size(vm: Vm, sizes: Sizes, known: Goal, stabilizer: Stabilizer) -> Resources:
+def _size(vm: Vm, sizes: Sizes, known: Goal, stabilizer: Stabilizer, target: Resources | None) -> Resources:
     """The smoothed target. If either need is unknown, the known need but no less than the VM has."""
     # A target observed while the VM had less than now proves nothing about the larger size.
-    target, proven = stabilizer.target, stabilizer.asked_with is not None and vm.use.within(stabilizer.asked_with)
+    proven = stabilizer.asked_with is not None and vm.use.within(stabilizer.asked_with)
     if known.need is None or target is None:
         return sizes.covering(known.at_least).at_least(vm.use)
     grown = Resources(
@@ -118,6 +145,11 @@ def in_use(state: State, vm: Vm, now: Instant) -> Resources:
     has = state.guest.had or vm.actual
     used = observed.sample.mem_used + kernel_share(observed.sample, has, state.policy.memory)
     return Resources(NOTHING.cpu, min(vm.use.mem, used.up_to(vm.slot_size)))
+
+
+def _known(state: State, now: Instant) -> Goal:
+    # Stale metrics prove nothing.
+    return state.guest.goal if _fresh(state, now) else NO_GOAL
 
 
 def _fresh(state: State, now: Instant) -> bool:

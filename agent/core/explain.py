@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.core.desired_size import desired_size
+from agent.core.desired_size import desired_size, least_size
 from agent.core.memory.memory_sentences import memory_sentences
 from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.plan import plan
@@ -114,6 +114,17 @@ class MonitorView:
 
 
 @dataclass(frozen=True, slots=True)
+class GivingView:
+    """Room for neighbours: the size that the scheduler asked for, the least that the VM can do with, and for how long
+    it keeps no more than it needs. None: not asked, nothing to offer, as its policy says.
+    """
+
+    asked: SizeView | None
+    least: SizeView | None
+    lean_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """The whole explanation. ``because`` sums it up in one line; the rest is the evidence."""
 
@@ -137,6 +148,7 @@ class Explanation:
     smoothing: tuple[SmoothingStep, ...]
     working_set: tuple[str, ...]
     monitor: MonitorView
+    giving: GivingView
 
 
 def explain(state: State, vm_name: str, now: Instant) -> Explanation:
@@ -165,7 +177,14 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
         smoothing=guest.stabilizer.steps(),
         working_set=_working_set(state, now),
         monitor=_monitor(state.monitor),
+        giving=_giving(state, now),
     )
+
+
+def _giving(state: State, now: Instant) -> GivingView:
+    giving = state.scheduler.giving
+    lean = round(giving.lean_until - now, 3) if giving.is_lean(now) else None
+    return GivingView(_shown(giving.shrink_to), _shown(least_size(state, now)), lean)
 
 
 def _monitor(side: MonitorSide) -> MonitorView:

@@ -51,6 +51,7 @@ def sent_patch(state: State, patch: PatchVm, now: Instant) -> None:
     if side.seen is not None and not side.seen.use.within(patch.target):
         # From the order, not from the outcome: the guest may begin to shrink before the answer arrives.
         side.shrunk_at = now
+        state.scheduler.giving.note_shrink(now)
 
 
 def patched(state: State, vm: Vm, now: Instant) -> None:

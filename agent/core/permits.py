@@ -33,6 +33,8 @@ def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
     side.is_void = state.vm.seen is not None and not state.vm.seen.enabled
     # A request that fails uses up its number too: a late copy of it must not look like the next one.
     side.sequence += 1
+    if side.ceiling is not None and not ask.request.resources.within(side.ceiling):
+        side.giving.note_growth(now)
     # The scheduler may take the request even if its answer is lost.
     side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
     side.retry_at = None
@@ -71,6 +73,7 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
     side.compute_unit = response.compute_unit or side.compute_unit
     side.migrate = response.migrate
     side.is_stood_back = False
+    side.giving.hear(response.shrink_to, now)
     side.answered_version = 0 if state.vm.seen is None else state.vm.seen.version
     side.answered_at = now
     if side.migrate:

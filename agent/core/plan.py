@@ -10,7 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from agent.core.actions import Action, AskScheduler, PatchVm, Plan
-from agent.core.desired_size import desired_size, in_use
+from agent.core.desired_size import desired_size, in_use, least_size
 from agent.core.monitor.monitor_plan import message_to
 from agent.core.state import State
 from agent.core.vm import Sizes, Vm, whole_slots
@@ -37,7 +37,7 @@ def plan(state: State, now: Instant) -> Plan:
     ask_at = _ask_at(state, size.at_least(least), report, now)
     actions: list[Action] = [patch] if patch is not None and patching else []
     if ask_at is not None and ask_at <= now:
-        actions.append(AskScheduler(_request(state, report), vm.slot_size))
+        actions.append(AskScheduler(_request(state, report, now), vm.slot_size))
     later = [at for at in (patch_at, ask_at, state.vm.grows_from) if at is not None and at > now]
     message = message_to(state.monitor, vm, size, wanted.unasked, now)
     return Plan(tuple(actions), min(later, default=None), wanted.because, message)
@@ -104,7 +104,7 @@ def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> In
     return now if less or pressure_is_over or load_is_news else side.next_at
 
 
-def _request(state: State, report: Resources) -> AgentRequest:
+def _request(state: State, report: Resources, now: Instant) -> AgentRequest:
     side = state.scheduler
     return AgentRequest(
         pod=state.pod,
@@ -113,6 +113,7 @@ def _request(state: State, report: Resources) -> AgentRequest:
         compute_unit=side.compute_unit,
         metrics=_metrics(state),
         sequence=side.sequence,
+        needs=least_size(state, now),
     )
 
 

@@ -6,15 +6,20 @@ shrinks. Only a policy's choice delays growth, and never that of memory.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
+from typing import Final
 
 from agent.core.goal import NOTHING
 from agent.core.policy import Smoothing
 from protocol.smoothing.policy import Pipeline
 from protocol.smoothing.stage import Sample
-from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources
+from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
+
+RECENT: Final = Seconds(20.0)
+"""A VM whose node is short keeps what it needed within this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class Stabilizer:
     _cpu: Pipeline = field(init=False)
     _mem: Pipeline = field(init=False)
     _last: Instant | None = None
+    _began: Instant | None = None
+    _recent: deque[tuple[Instant, Resources]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self._begin()
@@ -62,10 +69,24 @@ class Stabilizer:
         # The pipelines remember doubtful evidence like a need. It never exceeds the ordered size, so nothing grows
         # for it.
         wanted = need.at_least(kept)
+        self._remember(wanted, now)
         cpu = self._cpu.target(now, Sample(wanted.cpu.as_cores, has.cpu.as_cores))
         mem = self._mem.target(now, Sample(float(wanted.mem.value), float(has.mem.value)))
         # The pipelines calculate in floats; rounded down, the target could be below the need.
         self.target, self.asked_with = Resources(MilliCpu.cores(cpu), Bytes(ceil(mem))), has
+
+    def just_needed(self, now: Instant) -> Resources | None:
+        """The most of each resource that was needed within the last ``RECENT`` seconds; None if that is not known."""
+        if self.target is None or self._began is None or now - self._began < RECENT:
+            return None
+        return Resources.most(need for _, need in self._recent)
+
+    def _remember(self, need: Resources, now: Instant) -> None:
+        self._began = now if self._began is None else self._began
+        self._recent.append((now, need))
+        # A need holds until the next look: the last one before the window began still counts in it.
+        while len(self._recent) > 1 and now - self._recent[1][0] >= RECENT:
+            self._recent.popleft()
 
     def explain(self) -> str:
         """One line for people: what the policies say, and by which stage they say more than is needed."""
@@ -87,6 +108,8 @@ class Stabilizer:
         )
 
     def _begin(self) -> None:
+        self._began = None
+        self._recent.clear()
         self._cpu, self._mem = self.smoothing.cpu.start(), self.smoothing.memory.start()
 
     def _raised(self, resource: str) -> str:

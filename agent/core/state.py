@@ -11,6 +11,8 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
+from typing import Final
 
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import Fault
@@ -23,7 +25,18 @@ from agent.core.policy import Policy, Rhythm
 from agent.core.stabilizer import Stabilizer
 from agent.core.vm import Vm
 from protocol.messages import ObjectName
-from protocol.units import ComputeUnit, Instant, Resources
+from protocol.units import ComputeUnit, Instant, Resources, Seconds
+
+LEAN: Final = Seconds(240.0)
+"""How long a VM stays lean after it was asked last: longer than the default policy remembers a need of CPU."""
+
+TOO_SOON: Final = Seconds(60.0)
+"""Growth within this time of giving back was needed after all."""
+
+REGRET: Final = Seconds(300.0)
+"""How long a VM that gave too much offers nothing."""
+
+_NEVER: Final = Instant(-inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,45 @@ class Denial:
 
 
 @dataclass(slots=True)
+class Giving:
+    """Room given to neighbours on a node that is short (B.17): what this VM was asked for, gave and regrets.
+
+    ``shrink_to`` is the size it was asked for last; None: not asked. The VM decides: it never gives what it has just
+    needed. It is lean for a while afterwards: it grows for its need, but not for what its policy would keep beyond
+    that. One that had to grow again soon offers nothing before ``offers_from``.
+    """
+
+    shrink_to: Resources | None = None
+    lean_until: Instant = _NEVER
+    gave_at: Instant = _NEVER
+    offers_from: Instant = _NEVER
+
+    def hear(self, shrink_to: Resources | None, now: Instant) -> None:
+        """Takes the scheduler's last word: the size to shrink to, or None."""
+        self.shrink_to = shrink_to
+        if shrink_to is not None:
+            self.lean_until = Instant(now + LEAN)
+
+    def note_shrink(self, now: Instant) -> None:
+        """The VM was ordered to shrink."""
+        if self.is_lean(now):
+            self.gave_at = now
+
+    def note_growth(self, now: Instant) -> None:
+        """More is asked for than is permitted."""
+        if now - self.gave_at < TOO_SOON:
+            self.offers_from = Instant(now + REGRET)
+
+    def is_lean(self, now: Instant) -> bool:
+        """Return True if the VM keeps no more than it has just needed."""
+        return now < self.lean_until
+
+    def offers(self, now: Instant) -> bool:
+        """Return True if the VM may be asked to give."""
+        return now >= self.offers_from
+
+
+@dataclass(slots=True)
 class SchedulerSide:
     """State of the conversation with the scheduler. ``next_at`` is the latest time of the next request.
 
@@ -85,6 +137,7 @@ class SchedulerSide:
     failure: Failure | None = None
     rejected: int = 0
     answered_at: Instant | None = None
+    giving: Giving = field(default_factory=Giving)
 
     def forget_permit(self) -> None:
         """Drop the permit, so that the scheduler must grant again."""

@@ -60,6 +60,7 @@ class WireRequestBody(msgspec.Struct, frozen=True):
     lastPermit: WireResources | None = None  # noqa: N815 - the name on the wire
     metrics: WireMetrics | None = None
     sequence: Sequence | None = None
+    needs: WireResources | None = None
     protoVersion: int = 0  # noqa: N815 - the name on the wire
 
     @property
@@ -76,6 +77,8 @@ class WireRequestBody(msgspec.Struct, frozen=True):
             count += 3
         if self.computeUnit is not None:
             count += 3
+        if self.needs is not None:
+            count += 3
         if metrics is not None:
             count += 2 + (metrics.loadAvg5M is not None) + (metrics.memoryUsageBytes is not None)
         return count
@@ -88,3 +91,4 @@ class WireResponseBody(msgspec.Struct, frozen=True):
     migrate: dict[str, msgspec.Raw] | None = None
     computeUnit: WireResources | None = None  # noqa: N815 - the name on the wire
     resourceUnit: WireResources | None = None  # noqa: N815 - the name on the wire
+    shrinkTo: WireResources | None = None  # noqa: N815 - the name on the wire

@@ -116,13 +116,17 @@ Effects = tuple[Effect, ...]
 
 
 class PermitDecision(msgspec.Struct, frozen=True, gc=False):
-    """The answer to one agent's request. ``persist`` is None if the API is known to hold the permit already."""
+    """The answer to one agent's request. ``persist`` is None if the API is known to hold the permit already.
+
+    ``shrink_to`` is the size that the VM is asked to shrink to, None if its node is not short.
+    """
 
     permit: Resources
     compute_unit: ComputeUnit
     migrate: bool
     persist: PersistPermit | None
     effects: Effects = ()
+    shrink_to: Resources | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from functools import reduce
 
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
+from scheduler_plugin.ledger.accounts.giving import asked_back
 from scheduler_plugin.ledger.accounts.permit_account import Message
 from scheduler_plugin.ledger.believed import believed, judge_again, reach_of
 from scheduler_plugin.ledger.events import AgentAsked, PermitWritten, WriteEnd
@@ -54,7 +55,9 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> PermitDecisio
         claim.metrics = request.metrics
     if account.reserved != reserved:
         state.settle_vm(account)
-    return PermitDecision(permit, policy.compute_unit, claim.holds_still, persist, state.finish(outside=outside))
+    effects = state.finish(outside=outside)
+    shrink_to = asked_back(state.nodes[claim.node], claim, permit, request.needs, now)
+    return PermitDecision(permit, policy.compute_unit, claim.holds_still, persist, effects, shrink_to)
 
 
 def _decided(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from protocol.units import Resources
+from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import LedgerViews, Migration
 from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.accounts.giving import givers
 from scheduler_plugin.placement import Room
 from scheduler_plugin.planner.wording import some
 
@@ -22,9 +23,12 @@ def waiting_for_room(ledger: LedgerViews, node: str) -> list[Claim]:
     return [claim for claim in claims if (claim.unmet.any or claim.waits.asked.any) and not claim.is_migrating]
 
 
-def room_being_made(ledger: LedgerViews, claim: Claim) -> Iterator[str]:
-    """VMs that leave the node of a waiting claim, as sentences; none if no move is under way."""
+def room_being_made(ledger: LedgerViews, claim: Claim, now: Instant) -> Iterator[str]:
+    """VMs that give room back on the node of a waiting claim, and those that leave it, as sentences."""
     if claim in waiting_for_room(ledger, claim.node):
+        for giver in givers(ledger.nodes[claim.node], now):
+            if giver.asked_since is not None and giver is not claim:
+                yield f"VM {giver.pod.vm} is asked to give back {some(giver.offered)} that it does not need"
         for migration in ledger.migrations.values():
             if migration.is_active and migration.source == claim.node:
                 yield sentence(migration)

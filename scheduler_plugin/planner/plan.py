@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 from typing import Final
 
 from protocol.messages import ObjectName
-from protocol.units import Instant, Resources, Seconds
+from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger import Move, MoveCause
 from scheduler_plugin.ledger.accounts.deferred import DeferredResizes
+from scheduler_plugin.ledger.accounts.giving import promised
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.placement import Room
-from scheduler_plugin.planner.cost import Freedom
+from scheduler_plugin.planner.cost import SPARE, Freedom
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.planner.wording import some
@@ -140,6 +141,18 @@ class RoomNeed:
         # Long enough for the agent to have asked again: a wish that is met meanwhile moves nobody.
         is_denied = self.denied_since is not None and now - self.denied_since >= policy.settle_denied
         return is_denied or now - self.since >= policy.settle
+
+    def after_giving(self, now: Instant) -> RoomNeed | None:
+        """The part that is missing once the node's VMs have given back what they promise; None if that is enough."""
+        if self.excess is None:
+            return self
+        missing = self.excess.minus_or_zero(promised(self.book, now))
+        return replace(self, excess=missing) if missing.any else None
+
+    @property
+    def kept_on_targets(self) -> Resources:
+        """The room to be left below the watermark of a target: a move from one full node to another helps nobody."""
+        return self.book.room.watermark.scaled(SPARE) if self.cause is MoveCause.WATERMARK else ZERO
 
     @property
     def urgency(self) -> tuple[bool, bool, float, str]:

@@ -110,7 +110,11 @@ class Planner:
         if not self._needs:
             self._stuck = {}
             return []
-        due = {name: need for name, need in self._needs.items() if policy.enabled and need.is_due(policy, now)}
+        due = {
+            name: left
+            for name, need in self._needs.items()
+            if policy.enabled and need.is_due(policy, now) and (left := need.after_giving(now)) is not None
+        }
         self._stuck = {name: stuck for name, stuck in self._stuck.items() if name in due}
         if len(due) > AT_ONCE:
             # A node found stuck in this or an earlier look waits behind those that may still be relieved.

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
-from protocol.units import Resources
+from protocol.units import ZERO, Resources
 from scheduler_plugin.constraints.judge import Shape
 from scheduler_plugin.ledger import LedgerViews, Migration
 from scheduler_plugin.placement import Room, best_target, stays_below_watermark
@@ -95,7 +95,8 @@ def _counts(ledger: LedgerViews, migration: Migration) -> bool:
 class Targets:
     """The nodes that VMs may move to, as they become while moves are decided.
 
-    ``slack`` is the most room below its watermark that one of them had at the beginning, of each resource.
+    ``slack`` is the most room below its watermark that one of them had at the beginning, of each resource. ``to_keep``
+    is the room below its watermark that a target must keep.
     """
 
     def __init__(
@@ -110,12 +111,13 @@ class Targets:
             if room.is_open and name not in ledger.strained and traffic.entering[name] < self._most
         }
         self.slack = Resources.most(room.watermark.minus_or_zero(room.reserved) for room in self._rooms.values())
+        self.to_keep = ZERO
         self._too_large: list[Resources] = []
         self._unplaceable: dict[Shape, list[Resources]] = {}
 
     def has_place(self, victim: Victim) -> bool:
         """Return True if some target would take the VM."""
-        size = victim.size
+        size = victim.size + self.to_keep
         # Targets only fill up in a look, so a size that found no room finds none later.
         if _is_as_large(size, self._too_large):
             return False
@@ -138,7 +140,7 @@ class Targets:
         Of the nodes that take the VM it keeps those that the VM prefers most; of those, placement chooses.
         """
         size = victim.size
-        rooms = self._preferred(victim, {room.node: room for room in self._taking(victim, size)})
+        rooms = self._preferred(victim, {room.node: room for room in self._taking(victim, size + self.to_keep)})
         name = best_target(rooms, size, self._choice.ranking, self._choice.draw, nodes=self._nodes)
         if name is None:
             return None
@@ -154,7 +156,7 @@ class Targets:
     def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
         """The reasons against nodes that have room for the first VM, and the number of nodes each concerns."""
         for victim in victims:
-            size = victim.size
+            size = victim.size + self.to_keep
             if _is_as_large(size, self._too_large):
                 continue
             large = [name for name, room in self._rooms.items() if stays_below_watermark(room, size)]

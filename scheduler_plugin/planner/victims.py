@@ -64,7 +64,7 @@ class Rest:
     ``backoff_most``.
     """
 
-    cooldown: Seconds = Seconds(300.0)
+    cooldown: Seconds = Seconds(3600.0)
     backoff: Seconds = Seconds(60.0)
     backoff_most: Seconds = Seconds(3600.0)
 

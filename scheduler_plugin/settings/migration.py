@@ -30,7 +30,7 @@ class MigrationSection(Section):
     auto_migration: Literal["optOut", "optIn"] = "optOut"
     settle_seconds: Span = 10
     settle_denied_seconds: Span = 3
-    cooldown_seconds: Span = 300
+    cooldown_seconds: Span = 3600
     backoff_seconds: SpanAboveZero = 60
     backoff_most_seconds: SpanAboveZero = 3600
     max_per_node: _PerNode = _PerNode()

@@ -109,7 +109,7 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
         problems=problems,
         migrations_idle=context.migration_status.idle,
         stuck={node: why for node, why in context.migration_status.stuck.items() if node in nodes},
-        making_room=[text for uid in uids for text in room_being_made(ledger, ledger.claims[uid])],
+        making_room=[text for uid in uids for text in room_being_made(ledger, ledger.claims[uid], now)],
         migrations=moves,
         pods=[_explained(ledger.explain(uid, now)) for uid in uids],
     )

@@ -190,6 +190,14 @@ def test_a_request_carries_its_number_in_every_version() -> None:
             decode_request(body(version, sequence=-1))
 
 
+@pytest.mark.parametrize("version", list(V))
+def test_request_says_what_its_vm_needs(version: V) -> None:
+    wish = AgentRequest(POD, Resources.parse(2, "4Gi"), None, UNIT, Metrics(0.5), needs=Resources.parse(1, "1Gi"))
+    assert decode_request(encode_request(version, wish, SLOT)).resolve(SLOT).needs == Resources.parse(1, "1Gi")
+    with pytest.raises(MalformedRequestError, match=r"^needs\.mem: "):
+        decode_request(body(version, needs={"vCPUs": 1, "mem": -1})).resolve(SLOT)
+
+
 def test_required_fields_must_be_written() -> None:
     with pytest.raises(ValueError, match="protocol version V1_0 requires metrics"):
         encode_request(V.V1_0, AgentRequest(POD, Resources.parse(1, "1Gi")), SLOT)

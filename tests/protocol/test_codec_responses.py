@@ -148,3 +148,14 @@ def test_permits_never_grow_on_wire(
     assert view.migrate is migrate
     assert (view.compute_unit is None) == (version >= V.V3_0)
     assert view.compute_unit is None or unit.within(view.compute_unit)
+
+
+@pytest.mark.parametrize("version", list(V))
+def test_size_to_shrink_to_survives_the_way(version: V) -> None:
+    response = PluginResponse(WHOLE_UNIT * 3, WHOLE_UNIT, shrink_to=WHOLE_UNIT * 2)
+    assert decode_response(version, encode_response(version, response, SLOT), SLOT).shrink_to == WHOLE_UNIT * 2
+
+
+@pytest.mark.parametrize("version", list(V))
+def test_agent_that_is_not_asked_sees_no_new_field(version: V) -> None:
+    assert "shrinkTo" not in json.loads(encode_response(version, PluginResponse(PERMIT, UNIT), SLOT))

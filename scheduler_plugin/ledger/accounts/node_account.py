@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final
 
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
 from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
 from scheduler_plugin.placement import Room
+
+ASKS_FROM: Final = Fraction(9, 10)
+"""The share of its watermark from which on a node asks its VMs to give back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class NodeAccount:
     ``reserved``, ``unmet``, ``migrating`` and ``waits`` are sums over ``claims``. ``forced`` is by how much facts from
     outside (a foreign pod, a node that shrank, a VM that has more than was granted) have pushed the node over its
     total: no grant ever may. ``unmeasured`` counts claims that may need anything: nothing is free beside one.
+    Above ``asks_from`` VMs are asked to give back what they do not need.
     """
 
     name: str
@@ -83,6 +89,7 @@ class NodeAccount:
     forced: Resources = ZERO
     unmeasured: int = 0
     room: Room = field(init=False)
+    asks_from: Resources = field(init=False)
 
     def __post_init__(self) -> None:
         self.refresh()
@@ -154,6 +161,7 @@ class NodeAccount:
         if self.facts is not None:
             total = self.facts.reservable
             watermark = self.facts.policy.watermark_of(self.facts.allocatable)
+        self.asks_from = watermark.scaled(ASKS_FROM)
         self.room = Room(
             node=self.name,
             total=total,

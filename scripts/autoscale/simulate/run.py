@@ -7,6 +7,7 @@ from random import Random
 from typing import Final
 
 from protocol.units import Instant, Resources, Seconds
+from scheduler_plugin.ledger.accounts.giving import lacking
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import SimulatedFleet
@@ -49,6 +50,7 @@ class Run:
         self._checks = InvariantChecks(self._cluster, fleet, self._vms)
         self._statistics = RunStatistics(fleet, self._cluster, self._moves, self._vms, self.warm_up)
         self._denied: dict[int, Resources] = {}
+        self._short: set[int] = set()
 
     def play(self) -> Iterator[int]:
         """Plays all steps; yields the number of steps played after each."""
@@ -84,6 +86,7 @@ class Run:
         demand, used = cores.tolist(), mem.tolist()
         arrived = self._arrive(step - 1, now)
         self._wake_denied()
+        self._wake_asked()
         # Agents first, then the planner, as a node's pressure comes from what agents were granted.
         acted = self._run_agents(step, self._wakes.due(step, is_new), demand, used, now)
         moved, stuck = self._run_planner(step, (demand, used))
@@ -125,7 +128,7 @@ class Run:
         for index in order:
             vm = vms[index]
             size = vm.use
-            if vm.observe(demand[index], used[index], now) or vm.is_waiting:
+            if vm.observe(demand[index], used[index], now) or vm.is_waiting or index in self._short:
                 vm.act(cluster, now, self._random.random())
                 acted.append(vm)
                 # Identity: an unchanged size is the same object, and comparing it is cheap.
@@ -143,6 +146,19 @@ class Run:
             self._denied[vm.index] = self._cluster.ledger.rooms[vm.node].free
         else:
             self._denied.pop(vm.index, None)
+
+    def _wake_asked(self) -> None:
+        """Wakes the agents on nodes that are short: each asks at least once in a step, and hears what it is asked."""
+        ledger = self._cluster.ledger
+        self._short = {
+            self._cluster.vms[claim.vm.name].index
+            for node in ledger.nodes.values()
+            if lacking(node).any
+            for claim in node.claims.values()
+            if claim.vm is not None and claim.vm.name is not None
+        }
+        for index in self._short:
+            self._wakes.wake_next(index)
 
     def _wake_denied(self) -> None:
         """Wakes denied agents whose node has gained room; the others would get the same answer."""

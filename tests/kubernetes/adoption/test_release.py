@@ -111,7 +111,7 @@ def from_nothing_to_nothing(release: Release) -> None:
 def upgraded_and_back(release: Release) -> None:
     """Under load, to a version that resizes the VM, and back to one that does. An upgrade keeps what was edited."""
     cluster, shipped = release.cluster, settings_of(release.cluster)
-    changed = edit_settings(cluster, "cooldownSeconds: 300", "cooldownSeconds: 301")
+    changed = edit_settings(cluster, "cooldownSeconds: 3600", "cooldownSeconds: 3601")
     notes = release.helm("upgrade", "--reset-then-reuse-values", f"--set=image.tag={NEXT}", "--wait", "--timeout=6m")
     assert "kept as they are there, whatever the values say: autoscaling-scheduler-config" in " ".join(notes.split())
     assert settings_of(cluster) == changed

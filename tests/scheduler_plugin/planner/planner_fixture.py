@@ -71,10 +71,10 @@ class PlannerFixture:
             changed = structs.replace(now_known, version=99, **facts)
             self.fleet.apply(VmSeen(changed), self.now)
 
-    def tell(self, of: str, wanted: Resources, metrics: Metrics | None = None) -> None:
+    def tell(self, of: str, wanted: Resources, metrics: Metrics | None = None, needs: Resources | None = None) -> None:
         """The VM's agent asks, and its permit is stored."""
         self.numbers += 1
-        request = AgentRequest(name(f"{of}-pod"), wanted, metrics=metrics, sequence=self.numbers)
+        request = AgentRequest(name(f"{of}-pod"), wanted, metrics=metrics, sequence=self.numbers, needs=needs)
         decision = self.ledger.apply(AgentAsked(f"uid-{of}", request), self.now)
         self.fleet.did(decision.effects)
         self.fleet.store(decision)

@@ -272,7 +272,7 @@ def test_unplaceable_vm_yields_to_next() -> None:
 
 
 def test_two_nodes_are_not_promised_the_same_room() -> None:
-    fixture = PlannerFixture(node("n1"), node("n2"), node("n3", 6))
+    fixture = PlannerFixture(node("n1"), node("n2"), node("n3", 7))
     for of in ("n1", "n2"):
         fixture.add(f"from-{of}", of, 4, load=0.0)
         fixture.add(f"busy-{of}", of, 4, load=1.0)

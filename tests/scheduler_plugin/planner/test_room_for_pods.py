@@ -51,8 +51,10 @@ def test_waiters_learn_who_makes_room() -> None:
     fixture.carry_out(move)
     (claim,) = waiting_for_room(fixture.ledger, "n1")
     assert claim.pod.name.name == "web"
-    assert list(room_being_made(fixture.ledger, claim)) == [f"VM db/large moves from n1 to n2: {move.reason}"]
-    assert list(room_being_made(fixture.ledger, fixture.ledger.claims["uid-small"])) == []
+    assert list(room_being_made(fixture.ledger, claim, fixture.now)) == [
+        f"VM db/large moves from n1 to n2: {move.reason}"
+    ]
+    assert list(room_being_made(fixture.ledger, fixture.ledger.claims["uid-small"], fixture.now)) == []
     assert waiting_for_room(fixture.ledger, "unknown") == []
 
 
@@ -60,7 +62,7 @@ def test_move_elsewhere_frees_nothing_here() -> None:
     fixture = world(waiting(2, 6))
     fixture.add("elsewhere", "n2", 1)
     fixture.migration(migration("elsewhere"))
-    assert list(room_being_made(fixture.ledger, fixture.ledger.claims["uid-web"])) == []
+    assert list(room_being_made(fixture.ledger, fixture.ledger.claims["uid-web"], fixture.now)) == []
 
 
 def test_what_is_on_its_way_out_is_enough() -> None:

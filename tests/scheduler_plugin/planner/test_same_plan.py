@@ -53,11 +53,12 @@ class PlainTargets(Targets):
     """Looks at every node for every VM."""
 
     def has_place(self, victim: Victim) -> bool:
-        return next(self._taking(victim, victim.size), None) is not None
+        return next(self._taking(victim, victim.size + self.to_keep), None) is not None
 
     def hindrances(self, victims: Iterable[Victim]) -> Counter[str]:
         for victim in victims:
-            large = [name for name, room in self._rooms.items() if stays_below_watermark(room, victim.size)]
+            size = victim.size + self.to_keep
+            large = [name for name, room in self._rooms.items() if stays_below_watermark(room, size)]
             if large:
                 hindrance = self._places.hindrances(victim.claim, victim.vm)
                 found = (hindrance(name) for name in large)
@@ -72,6 +73,7 @@ class EagerDrainPlan(DrainPlan):
         node, allowed = need.book.name, traffic.may_leave(need.book.name, self._policy)
         if not allowed:
             return None
+        targets.to_keep = need.kept_on_targets
         victims, others = self._victims(need, left_alone, targets)
         housed = [victim for victim in victims if targets.has_place(victim)]
         moved = 0

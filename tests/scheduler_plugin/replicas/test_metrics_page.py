@@ -20,6 +20,7 @@ OF_EACH_REPLICA = {
     "lease_held",
     "node_claims",
     "node_forced",
+    "node_offered",
     "node_pressure_capacity",
     "node_pressure_excess",
     "node_pressure_logical",

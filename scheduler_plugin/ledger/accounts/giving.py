@@ -1,0 +1,74 @@
+"""Asking VMs for room back before anyone is denied or moved (B.17).
+
+Rules that hold here:
+
+- A node asks from ``NodeAccount.asks_from`` on, below its watermark: what idle VMs keep is the first thing to go.
+- Those are asked that hold most beyond what they have shown to need, and for no more than the node lacks.
+- An offer is only a promise: nothing is reserved or freed by it. One that is not kept within ``KEPT_WITHIN`` counts
+  no more, so that an agent that never gives holds up no move.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.units import ZERO, Instant, Resources, Seconds
+from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+
+KEPT_WITHIN: Final = Seconds(30.0)
+"""An agent sends a request at least every 15 s; its guest shrinks within seconds of the answer."""
+
+
+def asked_back(
+    node: NodeAccount, claim: Claim, permit: Resources, needs: Resources | None, now: Instant
+) -> Resources | None:
+    """The size that a VM with this ``permit`` should shrink to, which ``needs`` that much; None if it need not."""
+    # By the permit: what is reserved for the VM falls only once a smaller one is stored.
+    offered = ZERO if needs is None or claim.is_migrating else permit.minus_or_zero(needs)
+    if not claim.offered.within(offered):
+        claim.asked_since = None  # it gave some of it, or needs it now
+    claim.offered = offered
+    part = _part_of(node, claim, now) if offered.any else ZERO
+    if not part.any:
+        claim.asked_since = None
+        return None
+    if claim.asked_since is None:
+        claim.asked_since = now
+    return permit - part
+
+
+def _part_of(node: NodeAccount, claim: Claim, now: Instant) -> Resources:
+    """The part of what the node lacks that falls to ``claim``, of each resource in whole steps of the unit."""
+    lack, unit = lacking(node), None if node.policy is None else node.policy.compute_unit
+    if unit is None or not lack.any:
+        return ZERO
+    offers = [other for other in node.claims.values() if other.offered.any]
+    # The largest offer first: it is smaller once it was kept, so that another VM gives next.
+    # Offers that were not kept come last: an agent that never gives spares its neighbours nothing.
+    offers.sort(key=lambda of: (_is_in_vain(of, now), -of.offered.cpu.value, -of.offered.mem.value, of.pod.uid))
+    for other in offers:
+        part = Resources(lack.cpu.up_to(unit.cpu), lack.mem.up_to(unit.mem)).at_most(other.offered)
+        if other is claim:
+            return part
+        lack = lack.minus_or_zero(part)
+    return ZERO
+
+
+def lacking(node: NodeAccount) -> Resources:
+    """The room that the node should get back: up to ``asks_from``, and for what its VMs were denied."""
+    return (node.reserved + node.unmet).minus_or_zero(node.asks_from + node.migrating)
+
+
+def promised(node: NodeAccount, now: Instant) -> Resources:
+    """The room that the node's VMs are about to give back."""
+    return Resources.sum(claim.offered for claim in givers(node, now))
+
+
+def givers(node: NodeAccount, now: Instant) -> list[Claim]:
+    """The claims whose VMs are about to give back: those that offer room, and were not asked for it in vain."""
+    return [claim for claim in node.claims.values() if claim.offered.any and not _is_in_vain(claim, now)]
+
+
+def _is_in_vain(claim: Claim, now: Instant) -> bool:
+    return claim.asked_since is not None and now - claim.asked_since >= KEPT_WITHIN

@@ -1,0 +1,127 @@
+"""Stories of a VM on a node that is short: what it offers, gives, keeps and regrets (B.17)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agent.core.actions import AskScheduler, PatchVm
+from agent.core.desired_size import least_size
+from agent.core.events import Answered
+from agent.core.explain import SizeView, explain
+from agent.core.policy import Policy
+from agent.core.vm import VmFloor
+from protocol.messages import PluginResponse
+from protocol.smoothing.policy import parse_policy
+from protocol.units import Instant, Resources
+from tests.agent.core.story import POLICY, UNIT, Story, cu, holding, vm
+
+SLOW = replace(POLICY, smoothing=holding(600.0))
+"""A policy that keeps a need for ten minutes."""
+
+COARSE = replace(
+    POLICY,
+    smoothing=replace(
+        holding(600.0), cpu=parse_policy([{"quantize": {"segments": [{"at": "0", "every": "2"}]}}], "cpu")
+    ),
+)
+"""A policy that gives CPU in steps of eight units."""
+
+
+def passes(story: Story, until: float, cores: float, shrink_to: Resources | None = None) -> list[Resources]:
+    """The sizes that are ordered until then: a look each second, and whatever is asked for is granted."""
+    orders = []
+    while story.now < until:
+        story.at(story.now + 1).looks(cores=cores)
+        while actions := story.acts():
+            for action in actions:
+                if isinstance(action, PatchVm):
+                    orders.append(action.target)
+                    story.obeys()
+                elif isinstance(action, AskScheduler):
+                    story.happens(Answered(PluginResponse(action.request.resources, UNIT, shrink_to=shrink_to)))
+    return orders
+
+
+def busy_lately(policy: Policy = SLOW) -> Story:
+    """A VM of eight units that needed them half a minute ago, and has needed one since."""
+    story = Story(policy).sees(vm(cu(8))).looks(cores=1.0)
+    assert (passes(story, 5, 1.0), passes(story, 30, 0.1)) == ([], [])
+    return story
+
+
+def offer(story: Story) -> Resources | None:
+    return least_size(story.state, story.instant)
+
+
+def test_vm_offers_what_its_policy_keeps() -> None:
+    story = busy_lately()
+    assert (offer(story), story.plans().because) == (cu(1), "holding: less has not been proven to be enough")
+
+
+def test_nothing_is_offered_before_it_is_proven() -> None:
+    story = Story(SLOW).sees(vm(cu(8))).looks()
+    passes(story, 20, 0.1)
+    assert offer(story) is None
+    passes(story, 21, 0.1)
+    assert offer(story) == cu(1)
+
+
+def test_stale_metrics_offer_nothing() -> None:
+    assert offer(busy_lately().at(36)) is None
+
+
+def test_vm_gives_what_it_is_asked_for_and_no_more() -> None:
+    story = busy_lately()
+    assert passes(story, 40, 0.1, cu(5)) == [cu(5)]
+    assert passes(story, 50, 0.1, cu(1)) == [cu(1)]
+
+
+def test_vm_never_gives_what_it_needs() -> None:
+    story = busy_lately()
+    assert passes(story, 31, 0.45) == []
+    assert passes(story, 45, 0.1, cu(1)) == [cu(4)]
+    assert passes(story, 60, 0.1, cu(1)) == [cu(1)]
+
+
+def test_floor_is_kept() -> None:
+    story = busy_lately()
+    seen = story.state.vm.seen
+    assert seen is not None
+    story.sees(replace(seen, floor=VmFloor(cu(6), Instant(1000.0)), version=9))
+    assert passes(story, 40, 0.1, cu(1)) == [cu(6)]
+
+
+def test_lean_vm_grows_for_its_need_alone() -> None:
+    """Its policy would have all eight units back at once, and take the room that its neighbour waits for."""
+    story = busy_lately(COARSE)
+    assert passes(story, 40, 0.1, cu(2)) == [cu(2)]
+    assert story.plans().because == "leaving room on a node that is short: no more than it has just needed"
+    lean_until = story.state.scheduler.giving.lean_until
+    assert passes(story, 100, 0.1) == []
+    assert passes(story, lean_until - 1, 0.4) == [cu(4)]
+    assert passes(story, lean_until, 0.4) == [cu(8)]
+
+
+def test_vm_that_regrets_offers_nothing_for_a_while() -> None:
+    story = busy_lately()
+    assert passes(story, 40, 0.1, cu(2)) == [cu(2)]
+    assert passes(story, 45, 0.5) == [cu(4)]
+    regrets_until = story.state.scheduler.giving.offers_from
+    passes(story, regrets_until - 1, 0.1)
+    assert (regrets_until, offer(story)) == (341.0, None)
+    passes(story, regrets_until, 0.1)
+    assert offer(story) == cu(1)
+
+
+def test_explanation_shows_what_was_asked() -> None:
+    story = busy_lately()
+    passes(story, 40, 0.1, cu(5))
+    giving = explain(story.state, "default/vm-1", story.instant).giving
+    assert (giving.asked, giving.least) == (SizeView("1250m", "5Gi"), SizeView("250m", "1Gi"))
+    assert giving.lean_seconds == story.state.scheduler.giving.lean_until - 40
+
+
+def test_original_scheduler_is_offered_nothing() -> None:
+    story = Story(SLOW, unit=UNIT).sees(vm(cu(8))).looks()
+    passes(story, 40, 0.1)
+    assert offer(story) is None

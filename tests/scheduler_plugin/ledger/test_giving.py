@@ -1,0 +1,129 @@
+"""A node that is short asks its VMs for what they do not need, those with the most of it first (B.17)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.messages import AgentRequest
+from protocol.units import ZERO, Instant, Resources
+from scheduler_plugin.ledger import violations
+from scheduler_plugin.ledger.accounts.giving import KEPT_WITHIN, givers, lacking, promised
+from scheduler_plugin.ledger.events import AgentAsked, PodGone
+from tests.scheduler_plugin.ledger.fleet import LATER, UNIT, Fleet, amount, name, node, vm, vm_pod
+
+WIDE = node(total=101)
+"""A hundred to reserve, a watermark at seventy, and VMs are asked from sixty-three on."""
+
+
+class Asking:
+    """VMs that hold so much on one node; each asks in turn, and says what it needs."""
+
+    def __init__(self, **sizes: float) -> None:
+        pods = [vm_pod(of, "n1") for of in sizes]
+        vms = [vm(of, amount(size), pod=name(f"{of}-pod"), most=amount(100)) for of, size in sizes.items()]
+        self.fleet, self.number = Fleet(WIDE, *vms, *pods), 0
+
+    def asks(self, of: str, size: float, needs: float | None = None, *, at: Instant = LATER) -> Resources | None:
+        """The VM's agent, which has resized it if it is less, asks for ``size``, and hears the size to shrink to."""
+        held = self.fleet.reserved(of)
+        if not held.within(amount(size)):
+            self.fleet.resize(of, amount(size))
+        self.number += 1
+        request = AgentRequest(
+            name(f"{of}-pod"),
+            amount(size),
+            held,
+            sequence=self.number,
+            needs=None if needs is None else amount(needs),
+        )
+        decision = self.fleet.ledger.apply(AgentAsked(f"uid-{of}", request), at)
+        self.fleet.store(decision)
+        return decision.shrink_to
+
+    def promised(self, at: Instant = LATER) -> Resources:
+        return promised(self.fleet.ledger.nodes["n1"], at)
+
+
+def test_nobody_is_asked_while_there_is_room() -> None:
+    fleet = Asking(a=30, b=30)
+    assert (fleet.asks("a", 30, 5), fleet.asks("b", 30, 5)) == (None, None)
+
+
+def test_node_asks_before_its_watermark() -> None:
+    fleet = Asking(a=40, b=25)
+    assert (fleet.asks("b", 25, 25), fleet.asks("a", 40, 10)) == (None, amount(38))
+
+
+def test_largest_offer_is_taken_first() -> None:
+    fleet = Asking(a=40, b=30)
+    assert [fleet.asks("a", 40, 20), fleet.asks("b", 30, 5)] == [amount(33), amount(23)]
+    assert fleet.asks("a", 40, 20) is None
+    assert fleet.asks("b", 23, 5) is None
+
+
+def test_several_give_where_one_is_not_enough() -> None:
+    fleet = Asking(a=50, b=40)
+    assert [fleet.asks("a", 50, 30), fleet.asks("b", 40, 30)] == [amount(30), amount(33)]
+
+
+def test_denied_neighbour_is_made_room_for() -> None:
+    fleet = Asking(a=60, b=35)
+    fleet.asks("b", 50)
+    assert fleet.asks("a", 60, 10) == amount(13)
+
+
+def test_agent_that_says_nothing_is_not_asked() -> None:
+    fleet = Asking(a=60, b=39)
+    assert (fleet.asks("a", 60), fleet.promised()) == (None, ZERO)
+
+
+def test_offer_that_is_not_kept_promises_nothing() -> None:
+    fleet = Asking(a=60, b=39)
+    for seconds in (0.0, 15.0):
+        fleet.asks("a", 60, 10, at=Instant(LATER + seconds))
+    assert fleet.promised(Instant(LATER + KEPT_WITHIN - 1)) == amount(50)
+    assert fleet.promised(Instant(LATER + KEPT_WITHIN)) == ZERO
+    assert fleet.fleet.reserved("a") == amount(60)
+
+
+def test_agent_that_never_gives_spares_nobody() -> None:
+    fleet = Asking(a=60, b=30)
+    asked = [
+        (fleet.asks("a", 60, 10, at=Instant(LATER + seconds)), fleet.asks("b", 30, 10, at=Instant(LATER + seconds)))
+        for seconds in (0.0, 15.0, 30.0)
+    ]
+    assert asked == [(amount(33), None), (amount(33), None), (amount(53), amount(10))]
+
+
+def test_offer_that_is_kept_in_part_promises_the_rest() -> None:
+    fleet = Asking(a=60, b=39)
+    fleet.asks("a", 60, 10)
+    fleet.asks("a", 40, 10, at=Instant(LATER + 15.0))
+    assert fleet.promised(Instant(LATER + KEPT_WITHIN)) == amount(30)
+
+
+def test_offer_ends_with_its_pod() -> None:
+    fleet = Asking(a=60, b=39)
+    fleet.asks("a", 60, 10)
+    fleet.fleet.apply(PodGone("uid-a"))
+    assert givers(fleet.fleet.ledger.nodes["n1"], LATER) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 40)), min_size=1, max_size=6))
+def test_all_together_are_asked_for_what_is_missing(vms: list[tuple[int, int]]) -> None:
+    """Never for more than a VM offers, in all by less than a step too much; and the books do not change."""
+    fleet = Asking(**{f"v{number}": float(size) for number, (size, _) in enumerate(vms)})
+    node_account = fleet.fleet.ledger.nodes["n1"]
+    for is_all_said in (False, True):
+        missing, asked = lacking(node_account), ZERO
+        for number, (size, needs) in enumerate(vms):
+            shrink_to = fleet.asks(f"v{number}", size, float(needs))
+            if shrink_to is not None:
+                assert amount(min(size, needs)).within(shrink_to)
+                asked = asked + (amount(size) - shrink_to)
+        assert (lacking(node_account), violations(fleet.fleet.ledger)) == (missing, [])
+        if is_all_said:
+            offered = Resources.sum(amount(size).minus_or_zero(amount(needs)) for size, needs in vms)
+            assert missing.at_most(offered).within(asked)
+            assert asked.within(missing + UNIT if missing.any else ZERO)

@@ -1,0 +1,69 @@
+"""A VM moves only where room is still missing after its neighbours have given back (B.17)."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler_plugin.ledger import MoveCause
+from scheduler_plugin.planner.beneficiaries import room_being_made
+from tests.scheduler_plugin.ledger.fleet import amount
+from tests.scheduler_plugin.planner.planner_fixture import PlannerFixture, node
+
+
+def full(target: float = 40) -> PlannerFixture:
+    """Three VMs use nine tenths of n1, whose watermark is at seven; there is room on n2."""
+    fixture = PlannerFixture(node("n1"), node("n2", target))
+    for of, size in (("large", 4), ("small", 2), ("starving", 3)):
+        fixture.add(of, "n1", size)
+    return fixture
+
+
+def first_move(fixture: PlannerFixture) -> tuple[float, MoveCause] | None:
+    """When the first VM moves and why; looks once a second for two minutes."""
+    fixture.plan()
+    began = fixture.now
+    while fixture.now < began + 120:
+        plan = fixture.plan(after=1.0)
+        if plan.moves:
+            return fixture.now - began, plan.moves[0].cause
+    return None
+
+
+def test_nobody_moves_while_neighbours_promise_enough() -> None:
+    fixture = full()
+    fixture.tell("large", amount(4), needs=amount(1))
+    fixture.fleet.resize("large", amount(1), now=fixture.now)
+    fixture.tell("large", amount(1), needs=amount(1))
+    assert first_move(fixture) is None
+
+
+def test_promise_that_is_not_kept_delays_a_move_for_half_a_minute() -> None:
+    fixture = full()
+    fixture.tell("large", amount(4), needs=amount(1))
+    assert first_move(fixture) == (30.0, MoveCause.WATERMARK)
+
+
+def test_vm_moves_for_what_is_missing_beyond_the_promises() -> None:
+    fixture = full()
+    fixture.tell("large", amount(4), needs=amount(3))
+    assert first_move(fixture) == (10.0, MoveCause.WATERMARK)
+
+
+def test_denied_vm_waits_for_a_promise_first() -> None:
+    fixture = full()
+    fixture.tell("starving", amount(5))
+    fixture.tell("large", amount(4), needs=amount(1))
+    claim = fixture.ledger.claims["uid-starving"]
+    said = "VM db/large is asked to give back 3 vCPU and 3 GiB that it does not need"
+    assert list(room_being_made(fixture.ledger, claim, fixture.now)) == [said]
+    assert first_move(fixture) == (3.0, MoveCause.DENIED_VM)
+
+
+@pytest.mark.parametrize(("target", "moves"), [(9.0, False), (12.0, True)])
+def test_full_node_takes_no_vm_of_a_full_one(target: float, moves: bool) -> None:
+    """Below the target's watermark a tenth of the source's is left."""
+    fixture = PlannerFixture(node("n1"), node("n2", target))
+    for of in ("a", "b"):
+        fixture.add(of, "n1", 4)
+    fixture.add("there", "n2", 2)
+    assert (first_move(fixture) is not None) is moves
