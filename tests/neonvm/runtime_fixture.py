@@ -22,6 +22,7 @@ from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, EVENTS, M
 from protocol.messages import ObjectName
 from protocol.units import Resources
 from tests import plain_yaml
+from tests.at_once import work_at_once
 from tests.fake_clock import QUIET_ROUNDS, FakeClock, loop_is_quiet
 from tests.neonvm.fake_guests import FakeGuest, FakeGuests, PlainNetwork
 from tests.neonvm.in_process import InProcess
@@ -216,6 +217,8 @@ class RuntimeFixture:
 @asynccontextmanager
 async def running_runtime(state: Path, *nodes: str) -> AsyncIterator[RuntimeFixture]:
     """A runtime that is open, and closed afterwards."""
+    # ``settle`` cannot see a thread: it would return while a cache still decodes a long line of its watch in one.
+    work_at_once()
     runtime = RuntimeFixture(state)
     await runtime.open(*(nodes or ("n1", "n2")))
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject
@@ -94,6 +95,50 @@ async def test_deep_object_does_not_end_watch() -> None:
         ("a", "at most: document", None),
     ]
     assert (informer.unreadable, informer.facts) == ({}, {})
+
+
+async def test_lines_wait_for_long_line_before_them() -> None:
+    """A long line is read in a thread, which must not change the order of what is told."""
+    empty = b'{"metadata":{"resourceVersion":"1"},"items":[]}'
+    after = {"metadata": {"name": "b", "resourceVersion": "8"}, "status": {"allocatable": {"cpu": "2"}}}
+    lines = (b'{"type":"ADDED","object":%s}' % deep("a"), json.dumps({"type": "ADDED", "object": after}).encode())
+    _, told = await told_of(Bodies(empty, *lines))
+    assert told == [
+        "listed 0",
+        "a unreadable: document: expected fewer levels of nesting",
+        "1 unreadable",
+        ("a", None, "at most: document"),
+        ("b", None, "2"),
+    ]
+
+
+class Stuck(ThreadPoolExecutor):
+    """Threads that never come to an end with their work."""
+
+    def submit(self, *_: object, **__: object) -> Future[object]:  # type: ignore[override]
+        return Future()
+
+
+async def test_list_replaces_line_that_is_still_being_read() -> None:
+    story, clock = Story(), FakeClock()
+    kind = Kind("nodes", NODES, cpu_of, at_most=at_most)
+    api = Bodies(b'{"metadata":{"resourceVersion":"1"},"items":[]}', b'{"type":"ADDED","object":%s}' % deep("a"))
+    informer = FactInformer(kind, story.changed, story)
+    asyncio.get_running_loop().set_default_executor(Stuck())
+    task = asyncio.create_task(informer.run(api, clock, lambda: None))
+    await settle()
+    assert story.take() == ["listed 0"]
+    api.body = b'{"metadata":{"resourceVersion":"9"},"items":[%s]}' % deep("a")
+    informer.read_again()
+    await settle()
+    assert story.take() == [
+        "a unreadable: document: expected fewer levels of nesting",
+        "1 unreadable",
+        ("a", None, "at most: document"),
+        "listed 1",
+    ]
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def test_unreadable_object_is_reported_per_version(
