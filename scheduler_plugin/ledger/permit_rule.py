@@ -163,6 +163,8 @@ def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = Non
 
 def ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
     """Limit of a VM with an agent: its reservation plus the free room, less the excess, of each node of its guest."""
+    # Bounds ``request_orders`` as well. Each request computes it again: half of the free room, say, would become the
+    # whole as the agent repeats itself.
     hosts = account.hosts
     if len(hosts) < 2:
         return reach_of(state, claim)

@@ -47,12 +47,8 @@ def _part_of(node: NodeAccount, claim: Claim, now: Instant) -> Resources:
     # The largest offer first: it is smaller once it was kept, so that another VM gives next.
     # Offers that were not kept come last: an agent that never gives spares its neighbours nothing.
     offers.sort(key=lambda of: (_is_in_vain(of, now), -of.offered.cpu.value, -of.offered.mem.value, of.pod.uid))
-    for other in offers:
-        part = Resources(lack.cpu.up_to(unit.cpu), lack.mem.up_to(unit.mem)).at_most(other.offered)
-        if other is claim:
-            return part
-        lack = lack.minus_or_zero(part)
-    return ZERO
+    left = lack.minus_or_zero(Resources.sum(other.offered for other in offers[: offers.index(claim)]))
+    return Resources(left.cpu.up_to(unit.cpu), left.mem.up_to(unit.mem)).at_most(claim.offered)
 
 
 def lacking(node: NodeAccount) -> Resources:

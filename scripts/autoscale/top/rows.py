@@ -58,7 +58,7 @@ def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
 
 
 def node_line(node: Json) -> TableRow:
-    """One node as the scheduler has it."""
+    """One node as the scheduler's ``/nodes`` has it: ``NodeModel`` of ``scheduler_plugin.web.models``."""
     name, state = text(node, "name"), _node_state(node)
     _, cpu_bar, _, memory_bar, _, _ = node_row(node)
     excess, vms = child(node, "pressure", "excess"), sum(1 for pod in items(node, "pods") if text(pod, "vm"))

@@ -51,7 +51,7 @@ def test_vm_moves_for_what_is_missing_beyond_the_promises() -> None:
 
 def test_denied_vm_waits_for_a_promise_first() -> None:
     fixture = full()
-    fixture.tell("starving", amount(5))
+    fixture.tell("starving", amount(5, 3), needs=amount(5, 2))  # its own memory would not help it
     fixture.tell("large", amount(4), needs=amount(1))
     claim = fixture.ledger.claims["uid-starving"]
     said = "VM db/large is asked to give back 3 vCPU and 3 GiB that it does not need"

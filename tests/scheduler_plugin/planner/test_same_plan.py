@@ -142,7 +142,7 @@ def test_fast_plan_matches_exhaustive_one(
 def test_refused_size_may_lack_room_later() -> None:
     """n0 asks first, when only the tainted n3 has room for 6; n1 moves into n3; then n2 asks about 6 again."""
     gpu: dict[str, object] = {"constraints": PodConstraints((Toleration(operator="Exists"),))}
-    fixture = PlannerFixture(*(node(f"n{at}", 8) for at in range(3)), replace(node("n3", 10), traits=TRAITS[2]))  # type: ignore[type-var]
+    fixture = PlannerFixture(*(node(f"n{at}", 8) for at in range(3)), replace(node("n3", 11), traits=TRAITS[2]))  # type: ignore[type-var]
     fixture.policy = MigrationPolicy(in_per_node=9, per_cluster=9)
     for of, on, size, facts in (("a", "n0", 6, {}), ("b", "n1", 6, gpu), ("c", "n2", 6, {}), ("d", "n2", 1, {})):
         fixture.add(of, on, size, facts=facts)
