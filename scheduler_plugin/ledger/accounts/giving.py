@@ -4,8 +4,8 @@ Rules that hold here:
 
 - A node asks from ``NodeAccount.asks_from`` on, below its watermark: what idle VMs keep is the first thing to go.
 - Those are asked that hold most beyond what they have shown to need, and for no more than the node lacks.
-- An offer is only a promise: nothing is reserved or freed by it. One that is not kept within ``KEPT_WITHIN`` counts
-  no more, so that an agent that never gives holds up no move.
+- An offer is only a promise: nothing is reserved or freed by it. One that is not kept within ``KEPT_WITHIN``, or not
+  repeated, counts no more: an agent that never gives, or is gone, holds up no move.
 """
 
 from __future__ import annotations
@@ -62,9 +62,12 @@ def promised(node: NodeAccount, now: Instant) -> Resources:
 
 
 def givers(node: NodeAccount, now: Instant) -> list[Claim]:
-    """The claims whose VMs are about to give back: those that offer room, and were not asked for it in vain."""
+    """The claims whose VMs are about to give back: those that offer room, but not in vain so far."""
     return [claim for claim in node.claims.values() if claim.offered.any and not _is_in_vain(claim, now)]
 
 
 def _is_in_vain(claim: Claim, now: Instant) -> bool:
-    return claim.asked_since is not None and now - claim.asked_since >= KEPT_WITHIN
+    """Return True if the VM was asked long ago, or its agent has not been heard since."""
+    since = claim.asked_since
+    is_silent = claim.vm is None or now - claim.vm.heard_at >= KEPT_WITHIN
+    return is_silent or (since is not None and now - since >= KEPT_WITHIN)

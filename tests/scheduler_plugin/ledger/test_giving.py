@@ -96,6 +96,14 @@ def test_agent_that_never_gives_spares_nobody() -> None:
     assert asked == [(amount(33), None), (amount(33), None), (amount(53), amount(10))]
 
 
+def test_offer_of_an_agent_that_is_gone_promises_nothing() -> None:
+    """It is not asked any more, so that nothing shows that it does not give."""
+    fleet = Asking(a=30, b=20)
+    assert fleet.asks("a", 30, 10) is None
+    assert fleet.promised(Instant(LATER + KEPT_WITHIN - 1)) == amount(20)
+    assert fleet.promised(Instant(LATER + KEPT_WITHIN)) == ZERO
+
+
 def test_offer_that_is_kept_in_part_promises_the_rest() -> None:
     fleet = Asking(a=60, b=39)
     fleet.asks("a", 60, 10)
