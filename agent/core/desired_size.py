@@ -69,16 +69,27 @@ def _without_monitor(state: State, vm: Vm, now: Instant) -> tuple[Resources, str
     return size, because
 
 
-def least_size(state: State, now: Instant) -> Resources | None:
-    """The size that the VM could shrink to at once if its node is short; None if it has nothing to offer."""
+def least_size(state: State, report: Resources, now: Instant) -> Resources | None:
+    """The size that the VM could shrink to at once if its node is short; None if it has nothing to offer.
+
+    ``report`` is what it asks for: more than it has of a resource is needed.
+    """
     vm, side = state.vm.seen, state.scheduler
     # Only our scheduler, which stores permits, asks for room back.
     if vm is None or side.compute_unit is None or not side.stores_permits:
         return None
     if not vm.resizable or not side.giving.offers(now):
         return None
-    least = _by_policy(state, vm, side.compute_unit, now, is_lean=True)[0].at_most(vm.use)
-    return least if least != vm.use else None
+    least = _by_policy(state, vm, side.compute_unit, now, is_lean=True)[0]
+    requested, _ = wanted_by(state.monitor, vm, Sizes(side.compute_unit, vm.bounds, vm.slot_size), now)
+    # A monitor that refused lately, or that may come back, refuses this memory, too.
+    if state.monitor.refusal is not None or state.monitor.version is None:
+        requested = requested.at_least(Resources(NOTHING.cpu, kept_by(state.monitor, vm, now)))
+    least = least.at_least(requested).at_most(vm.use)
+    least = Resources(
+        report.cpu if report.cpu > vm.use.cpu else least.cpu, report.mem if report.mem > vm.use.mem else least.mem
+    )
+    return None if vm.use.within(least) else least
 
 
 def _by_policy(

@@ -184,7 +184,8 @@ def explain(state: State, vm_name: str, now: Instant) -> Explanation:
 def _giving(state: State, now: Instant) -> GivingView:
     giving = state.scheduler.giving
     lean = round(giving.lean_until - now, 3) if giving.is_lean(now) else None
-    return GivingView(_shown(giving.shrink_to), _shown(least_size(state, now)), lean)
+    least = None if state.vm.seen is None else least_size(state, state.vm.seen.use, now)
+    return GivingView(_shown(giving.shrink_to), _shown(least), lean)
 
 
 def _monitor(side: MonitorSide) -> MonitorView:

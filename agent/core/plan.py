@@ -113,7 +113,7 @@ def _request(state: State, report: Resources, now: Instant) -> AgentRequest:
         compute_unit=side.compute_unit,
         metrics=_metrics(state),
         sequence=side.sequence,
-        needs=least_size(state, now),
+        needs=least_size(state, report, now),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
-from protocol.units import Instant, Resources
+from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.constraints.surroundings import NOTHING_KNOWN, ConstraintContext
 from scheduler_plugin.ledger import LedgerViews, Migration, MigrationPhase, Move
 from scheduler_plugin.planner.cost import Selection, least_cost
@@ -43,6 +43,9 @@ def completed(look: Look) -> MovePlan:
             plan: MovePlan = done.value
             return plan
 
+
+CALLED_OFF: Final = Seconds(300.0)
+"""How long a VM is left alone at most after its move was called off: unlike one that has moved, it cost nothing."""
 
 AT_ONCE: Final = 100
 """How many nodes one look relieves at most: in a cluster that is full everywhere they take turns."""
@@ -140,7 +143,7 @@ class Planner:
         unwanted += [
             migration.vm for name, migration in active.items() if migration.is_leaving and name not in self._misled
         ]
-        self._resting |= dict.fromkeys(unwanted, Instant(now + policy.rest.cooldown))
+        self._resting |= dict.fromkeys(unwanted, Instant(now + min(policy.rest.cooldown, CALLED_OFF)))
         self._resting = {vm: until for vm, until in self._resting.items() if until > now}
         self._active = {name: migration.vm for name, migration in active.items()}
         self._misled &= ledger.migrations.keys()

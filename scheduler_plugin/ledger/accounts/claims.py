@@ -37,8 +37,9 @@ class Claim:
     it. ``is_migrating``: a migration is to take the VM away. ``holds_still``: its target pod has a node, so that the VM
     must not be resized any more. ``resizes`` are those of its pod's requests; None before the first.
     ``offered`` is what its VM could do without by its agent's last word, ``asked_since`` when it was first asked for
-    that. ``waits`` is its pod's part of what the node's pods wait for. ``left`` is what was reserved when the guest was
-    known to run in another pod for good: that stays until the pod goes, and no longer follows the VM. None before.
+    that, ``asked_at`` its permit then. ``waits`` is its pod's part of what the node's pods wait for. ``left`` is what
+    was reserved when the guest was known to run in another pod for good: that stays until the pod goes, and no longer
+    follows the VM. None before.
     ``boots_with`` is what its guest may boot with by its pod's arguments, zero once it ``has_booted``.
     """
 
@@ -56,6 +57,7 @@ class Claim:
     metrics: Metrics | None = None
     offered: Resources = ZERO
     asked_since: Instant | None = None
+    asked_at: Resources = ZERO
     denied_since: Instant | None = None
     resizes: PodRequests | None = None
     waits: DeferredResizes = NONE_DEFERRED

@@ -26,29 +26,36 @@ def asked_back(
     """The size that a VM with this ``permit`` should shrink to, which ``needs`` that much; None if it need not."""
     # By the permit: what is reserved for the VM falls only once a smaller one is stored.
     offered = ZERO if needs is None or claim.is_migrating else permit.minus_or_zero(needs)
-    if not claim.offered.within(offered):
-        claim.asked_since = None  # it gave some of it, or needs it now
-    claim.offered = offered
-    part = _part_of(node, claim, now) if offered.any else ZERO
-    if not part.any:
+    claim.offered, lack = offered, lacking(node)
+    if not lack.any or _has_kept(claim, permit):
         claim.asked_since = None
+    part = _part_of(node, claim, lack, now) if lack.any and offered.any else ZERO
+    if not part.any:
         return None
     if claim.asked_since is None:
-        claim.asked_since = now
+        claim.asked_since, claim.asked_at = now, permit
     return permit - part
 
 
-def _part_of(node: NodeAccount, claim: Claim, now: Instant) -> Resources:
+def _has_kept(claim: Claim, permit: Resources) -> bool:
+    """Return True if the VM has given of each resource that it offers still, since it was asked first.
+
+    A need that rises and falls again is no gift: an offer that came and went would be promised for ever.
+    """
+    gave, offered = claim.asked_at.minus_or_zero(permit), claim.offered
+    return (gave.cpu.value > 0 or not offered.cpu) and (gave.mem.value > 0 or not offered.mem) and gave.any
+
+
+def _part_of(node: NodeAccount, claim: Claim, lack: Resources, now: Instant) -> Resources:
     """The part of what the node lacks that falls to ``claim``, of each resource in whole steps of the unit."""
-    lack, unit = lacking(node), None if node.policy is None else node.policy.compute_unit
-    if unit is None or not lack.any:
-        return ZERO
     offers = [other for other in node.claims.values() if other.offered.any]
     # The largest offer first: it is smaller once it was kept, so that another VM gives next.
     # Offers that were not kept come last: an agent that never gives spares its neighbours nothing.
     offers.sort(key=lambda of: (_is_in_vain(of, now), -of.offered.cpu.value, -of.offered.mem.value, of.pod.uid))
     left = lack.minus_or_zero(Resources.sum(other.offered for other in offers[: offers.index(claim)]))
-    return Resources(left.cpu.up_to(unit.cpu), left.mem.up_to(unit.mem)).at_most(claim.offered)
+    unit = None if node.policy is None else node.policy.compute_unit
+    steps = left if unit is None else Resources(left.cpu.up_to(unit.cpu), left.mem.up_to(unit.mem))
+    return steps.at_most(claim.offered)
 
 
 def lacking(node: NodeAccount) -> Resources:
@@ -67,7 +74,7 @@ def givers(node: NodeAccount, now: Instant) -> list[Claim]:
 
 
 def _is_in_vain(claim: Claim, now: Instant) -> bool:
-    """Return True if the VM was asked long ago, or its agent has not been heard since."""
-    since = claim.asked_since
+    """Return True if the VM was asked long ago, or leaves, or its agent has not been heard since."""
+    since, is_leaving = claim.asked_since, claim.is_migrating or claim.left is not None
     is_silent = claim.vm is None or now - claim.vm.heard_at >= KEPT_WITHIN
-    return is_silent or (since is not None and now - since >= KEPT_WITHIN)
+    return is_leaving or is_silent or (since is not None and now - since >= KEPT_WITHIN)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from agent.core.actions import AskScheduler, PatchVm
+from agent.core.actions import AskMonitor, AskScheduler, PatchVm
 from agent.core.desired_size import least_size
-from agent.core.events import Answered
+from agent.core.events import Answered, Fault, MonitorAnswered, MonitorJoined, MonitorLost, Started
 from agent.core.explain import SizeView, explain
 from agent.core.policy import Policy
 from agent.core.vm import VmFloor
+from protocol.guest.monitor_messages import AskToShrink, DownscaleResult
 from protocol.messages import PluginResponse
 from protocol.smoothing.policy import parse_policy
 from protocol.units import Instant, Resources
@@ -49,8 +50,10 @@ def busy_lately(policy: Policy = SLOW) -> Story:
     return story
 
 
-def offer(story: Story) -> Resources | None:
-    return least_size(story.state, story.instant)
+def offer(story: Story, report: Resources | None = None) -> Resources | None:
+    seen = story.state.vm.seen
+    assert seen is not None
+    return least_size(story.state, report or seen.use, story.instant)
 
 
 def test_vm_offers_what_its_policy_keeps() -> None:
@@ -125,3 +128,21 @@ def test_original_scheduler_is_offered_nothing() -> None:
     story = Story(SLOW, unit=UNIT).sees(vm(cu(8))).looks()
     passes(story, 40, 0.1)
     assert offer(story) is None
+
+
+def test_growing_vm_needs_what_it_asks_for() -> None:
+    """It grows its memory for the page cache while its CPU idles: of the memory nothing is offered."""
+    story = busy_lately()
+    assert offer(story, Resources(cu(8).cpu, cu(9).mem)) == Resources(cu(1).cpu, cu(9).mem)
+    assert offer(story, cu(9)) is None
+
+
+def test_memory_that_the_monitor_keeps_is_not_offered() -> None:
+    story = busy_lately()
+    story.happens(MonitorJoined(1))
+    assert offer(story) == cu(1)
+    ask = AskMonitor(AskToShrink(cu(1)))
+    story.happens(Started(ask)).happens(MonitorAnswered(DownscaleResult(1, ok=False, status="in use")))
+    assert offer(story) == Resources(cu(1).cpu, cu(8).mem)
+    story.happens(MonitorLost(Fault.GUEST, "gone"))
+    assert offer(story) == Resources(cu(1).cpu, cu(8).mem)

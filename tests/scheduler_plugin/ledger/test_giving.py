@@ -9,8 +9,8 @@ from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger import violations
 from scheduler_plugin.ledger.accounts.giving import KEPT_WITHIN, givers, lacking, promised
-from scheduler_plugin.ledger.events import AgentAsked, PodGone
-from tests.scheduler_plugin.ledger.fleet import LATER, UNIT, Fleet, amount, name, node, vm, vm_pod
+from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, PodGone
+from tests.scheduler_plugin.ledger.fleet import LATER, UNIT, Fleet, amount, migration, name, node, vm, vm_pod
 
 WIDE = node(total=101)
 """A hundred to reserve, a watermark at seventy, and VMs are asked from sixty-three on."""
@@ -94,6 +94,50 @@ def test_agent_that_never_gives_spares_nobody() -> None:
         for seconds in (0.0, 15.0, 30.0)
     ]
     assert asked == [(amount(33), None), (amount(33), None), (amount(53), amount(10))]
+
+
+def test_two_agents_that_never_give_promise_nothing() -> None:
+    """The one that is asked later was forgotten where the other's offer covered its part."""
+    fleet = Asking(a=50, b=45)
+    for seconds in range(0, 120, 15):
+        for of, size in (("a", 50), ("b", 45)):
+            fleet.asks(of, size, 10, at=Instant(LATER + seconds))
+    assert fleet.promised(Instant(LATER + 105)) == ZERO
+
+
+def test_need_that_rises_and_falls_is_no_gift() -> None:
+    fleet = Asking(a=60, b=39)
+    for seconds in range(0, 120, 15):
+        fleet.asks("a", 60, 10 + seconds // 15 % 2, at=Instant(LATER + seconds))
+    assert fleet.promised(Instant(LATER + 105)) == ZERO
+
+
+def test_vm_that_gives_of_one_resource_alone_promises_no_more_for_ever() -> None:
+    """Its memory is offered again and again and never comes, while its CPU does."""
+    fleet = Asking(a=60, b=39)
+    for turn in range(8):
+        fleet.fleet.resize("a", amount(60 - turn, 60))
+        number = AgentRequest(
+            name("a-pod"), amount(60 - turn, 60), amount(61 - turn, 60), sequence=turn, needs=amount(10, 10)
+        )
+        fleet.fleet.store(fleet.fleet.ledger.apply(AgentAsked("uid-a", number), Instant(LATER + 15 * turn)))
+    assert fleet.promised(Instant(LATER + 105)) == ZERO
+
+
+def test_end_of_scarcity_forgives() -> None:
+    fleet = Asking(a=60, b=30)
+    for seconds in (0, 15, 30):
+        fleet.asks("a", 60, 10, at=Instant(LATER + seconds))
+    fleet.fleet.apply(PodGone("uid-b"))
+    fleet.asks("a", 60, 10, at=Instant(LATER + 45))
+    assert fleet.promised(Instant(LATER + 46)) == amount(50)
+
+
+def test_vm_that_leaves_gives_nothing() -> None:
+    fleet = Asking(a=60, b=39)
+    fleet.asks("a", 60, 10)
+    fleet.fleet.apply(MigrationSeen(migration("a", to="n2")))
+    assert fleet.promised() == ZERO
 
 
 def test_offer_of_an_agent_that_is_gone_promises_nothing() -> None:
