@@ -113,7 +113,9 @@ def upgraded_and_back(release: Release) -> None:
     cluster, shipped = release.cluster, settings_of(release.cluster)
     changed = edit_settings(cluster, "cooldownSeconds: 3600", "cooldownSeconds: 3601")
     notes = release.helm("upgrade", "--reset-then-reuse-values", f"--set=image.tag={NEXT}", "--wait", "--timeout=6m")
-    assert "kept as they are there, whatever the values say: autoscaling-scheduler-config" in " ".join(notes.split())
+    assert "edited in the cluster are kept, whatever the values say: autoscaling-scheduler-config" in " ".join(
+        notes.split()
+    )
     assert settings_of(cluster) == changed
     eventually(lambda: release.tags() == {NEXT}, "all programs are the new ones")
     resized(cluster, 2)

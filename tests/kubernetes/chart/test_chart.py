@@ -271,7 +271,7 @@ def test_kinds_that_the_cluster_has_from_elsewhere_are_left_alone_unless_they_ar
     rehearsed = ("--dry-run=server", "--create-namespace", "--output=json")
     left = json.loads(release.helm("install", *rehearsed))
     assert "CustomResourceDefinition" not in left["manifest"]
-    assert "Kinds that the cluster has from elsewhere are left as they are" in left["info"]["notes"]
+    assert "installed by something else and are left unchanged" in left["info"]["notes"]
     taken = json.loads(release.helm("install", *rehearsed, "--take-ownership", "--set=definitions.adopt=true"))
     assert taken["manifest"].count("kind: CustomResourceDefinition\n") == 2
 
