@@ -45,7 +45,7 @@ error); explanations and TLS ports come by port-forward. What you may not look a
 a look that fails for another reason is a warning ([api-looks](#api-looks)). The installation is found by itself where
 there is one in the cluster; `--namespace` names it, and before installing it is `autoscale-system`. `--context` and
 `--kubeconfig` are kubectl's; without either, a local cluster that runs is meant (`autoscale local up --kubernetes`),
-else kubectl's ([command-line.md](command-line.md#which-cluster-and-as-whom)).
+else kubectl's ([command-line.md](command-line.md#choosing-the-cluster)).
 """
 
 
