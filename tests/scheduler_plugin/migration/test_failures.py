@@ -49,7 +49,7 @@ async def full(s: MovingCluster) -> None:
 
 CHANGES: dict[Disturbance, tuple[str, str]] = {
     deleted: ("gone", "node n2 is gone"),
-    cordoned: ("0", "node n2: node is unschedulable"),
+    cordoned: ("0", "node n2: node(s) were unschedulable"),
     full: ("9", "node n2: Insufficient cpu"),
 }
 
