@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from protocol.kubernetes.objects import JsonObject
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.objects.group_status import stopped_because
 from scheduler_plugin.program_telemetry import ProgramTelemetry
 
@@ -47,9 +48,9 @@ class GroupsTelemetry(ProgramTelemetry):
     def leads(self, leads: bool) -> None:
         """The Lease was gained or lost."""
         self.leading.set(int(leads))
-        LOG.info("holds the Lease" if leads else "does not hold the Lease")
+        LOG.info(texts.LEASE_HELD if leads else texts.LEASE_LOST)
 
     def became_ready(self) -> None:
         """The cluster has been read for the first time."""
         self.ready.set(1)
-        LOG.info("ready")
+        LOG.info(texts.READY)

@@ -11,7 +11,7 @@ from protocol.units import Bytes, Resources
 from scheduler_plugin.texts.amounts import memory, some
 from scheduler_plugin.texts.events import UNKNOWN_TARGET, because
 
-# What a reservation is the most of
+# Amounts of which a reservation is the largest
 
 POD_REQUESTS: Final = "requests of the pod"
 LEFT_WITH: Final = "what the VM had when it left this pod"
