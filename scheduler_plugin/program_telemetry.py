@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from protocol.kubernetes.pages import Unreadable
 from protocol.runtime.build_info import describe_process
 
-KIND_MISSING: Final = "the cluster lacks this kind, doing without until it is there"
+KIND_MISSING: Final = "the cluster lacks this kind, continuing without it until it is installed"
 
 
 class SettingsTelemetry:

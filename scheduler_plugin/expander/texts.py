@@ -18,7 +18,7 @@ EXPANDER_FAILED: Final = "the expander failed: see its log"
 
 # Why a group has no rank, or a lower one
 
-NOT_A_NUMBER: Final = "its rank is no number"
+NOT_A_NUMBER: Final = "its rank is not a number"
 NO_NODE_SENT: Final = "no node of this group was sent"
 NO_CPU: Final = "its node has no cpu"
 NO_NODES: Final = "it would add no nodes"
@@ -35,4 +35,4 @@ NOT_JUDGED: Final = "group cannot be judged"
 MALFORMED: Final = "question refused, the autoscaler passes on every option"
 CANNOT_DECIDE: Final = "cannot decide, passing on all options"
 NOT_IN_CLUSTER: Final = "not in a cluster: its nodes are not counted"
-NOT_COUNTED: Final = "cannot count the cluster's nodes, keeping what was counted last"
+NOT_COUNTED: Final = "cannot count the cluster's nodes, keeping the last count"

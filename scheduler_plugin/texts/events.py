@@ -72,7 +72,7 @@ def migration_failed(source: str, target: str, why: str) -> EventText:
 
 def migration_numbers(total: Seconds | None, downtime: Seconds | None) -> str:
     """The speed of a migration."""
-    return f"in {_ms(total)}, it stood still for {_ms(downtime)}"
+    return f"in {_ms(total)} with a downtime of {_ms(downtime)}"
 
 
 def because(reason: str) -> str:

@@ -60,12 +60,14 @@ NOT_READY: Final = "the scheduler has not read the cluster yet"
 NOT_LEADING: Final = "not the leader; leader is {leader}"
 LEADER_UNKNOWN: Final = "not known yet"
 MISSING_KINDS: Final = "the cluster has not been read yet, missing: {missing}"
-LEADS_NO_MORE: Final = "this scheduler leads no more, ask again"
+ENDS: Final = "this scheduler is about to end"
+LEADS_NO_MORE: Final = "this scheduler no longer leads: ask again"
 NO_LEASE: Final = "{call.method} {call.path} not sent: this process does not hold the Lease"
 FAILED: Final = "internal error; see the scheduler log"
 
 # Agents
 
+BEARER_NEEDED: Final = "a bearer token is needed"
 NO_TOKEN: Final = "a bearer token of the agent's service account is needed"  # noqa: S105 - a message
 TOO_MANY_TOKENS: Final = "too many tokens are waiting for a review"
 NOT_REVIEWED: Final = "the token cannot be reviewed just now: {error}"
@@ -73,7 +75,7 @@ NOT_ITS_AGENT: Final = "{account} is not the agent of pod {pod}"
 TOKENS_POD_UNKNOWN: Final = "pod {caller.namespace}/{caller.pod}, which the token is bound to, is not known here"
 NOT_A_VM: Final = "pod.name: expected the pod of a VM, {pod} runs none"
 OTHER_AGENT: Final = (
-    "VM {vm} is looked after by the agent in pod {pod}: run one form of agent for a VM, or wait {left:.0f} s in case"
+    "the agent in pod {pod} manages VM {vm}: run one form of agent for a VM, or wait {left:.0f} s in case"
     " that one is gone"
 )
 NOT_STORED: Final = "the permit of {vm} could not be stored, ask again: {why}"

@@ -35,7 +35,7 @@ def test_events_name_what_is_known() -> None:
         ("MigrationStarted", "moves from n1 to n2: node n1 is cordoned"),
         ("MigrationStalled", "its target pod has no node: m"),
         ("MigrationStalled", "its target pod has no node (kube-scheduler says: Too many pods): m"),
-        ("MigrationSucceeded", "moved from n1 to n2 in 2500 ms, it stood still for an unknown time"),
+        ("MigrationSucceeded", "moved from n1 to n2 in 2500 ms with a downtime of an unknown time"),
         ("MigrationFailed", "did not move from n1 to n2: its controller gave no reason"),
     ]
 
@@ -54,8 +54,8 @@ def test_moves_name_their_price() -> None:
         "its move frees 1 vCPU and 4 GiB and copies 1 GiB; its load is not known",
         "its move frees 1 vCPU and 4 GiB and copies 1 GiB; it is idle, and it is its move no. 2 within the hour",
         "its move frees 1 vCPU and 4 GiB and copies 1 GiB; its load is 1.0",
-        "as many migrations are under way as may be (3), and not ours are db/b, db/c, db/d",
-        "as many migrations are under way as may be (4), and not ours are db/a, db/b, db/c and 1 more",
+        "concurrent migrations are at their limit of 3; others ordered db/b, db/c, db/d",
+        "concurrent migrations are at their limit of 4; others ordered db/a, db/b, db/c and 1 more",
     ]
 
 

@@ -44,7 +44,7 @@ def test_replica_is_added_at_maximum_size(busy: tuple[float, ...], replicas: int
 
 def test_it_says_what_it_saw() -> None:
     assert decided(1.9).because == "1.9 CPUs were busy over 30 s, a replica may have 2 and use 70% of it"
-    assert decided(1.0).because == "the load fits the replicas that there are"
+    assert decided(1.0).because == "the load fits the present replicas"
 
 
 @pytest.mark.parametrize(
