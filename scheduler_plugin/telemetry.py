@@ -42,7 +42,7 @@ class Telemetry(ProgramTelemetry):
         )
         self._now = now
         self._heard: dict[str, Instant] = {}
-        self.permits = self._counter("permits", "Requests of agents, by what came of them", "outcome")
+        self.permits = self._counter("permits", "Requests of agents, by outcome", "outcome")
         self.verbs = self._counter("extender_calls", "Calls of kube-scheduler, by verb and outcome", "verb", "outcome")
         self.permit, self.verb = cache(self.permits.labels), cache(self.verbs.labels)  # ``labels`` is slow
         self.shrinks = self._counter("shrinks_asked", "Answers that ask a VM to give back room that it does not need")

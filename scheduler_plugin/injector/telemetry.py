@@ -21,11 +21,11 @@ class InjectorTelemetry(SettingsTelemetry):
 
     def __init__(self) -> None:
         super().__init__("autoscale_injector", LOG)
-        self._reviews = self._counter("reviews", "New pods that it was asked about, by outcome", "outcome")
+        self._reviews = self._counter("reviews", "Reviews of new pods, by outcome", "outcome")
         self._renewals = Counter(
             "autoscale_certificate_renewals", "Certificates written, by outcome", ("outcome",), registry=self.registry
         )
-        self._turns = self._counter("turns", "Looks at all certificates, by outcome", "outcome")
+        self._turns = self._counter("turns", "Rounds of checking all certificates, by outcome", "outcome")
         self._leading = self._gauge("leading", "1 while this process makes certificates")
         self._ready = self._gauge("ready", "1 while pods can get an agent")
         for outcome in ("done", "failed"):  # at zero, so that the first failure shows as an increase
