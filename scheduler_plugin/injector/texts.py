@@ -1,6 +1,7 @@
 """All texts of ``autoscale-injector``: warnings and refusals, readiness and log lines. Pure.
 
-Texts with fields are templates for ``str.format``; mypy checks the fields.
+Texts with fields are templates for ``str.format``; mypy checks the fields. The keeper of certificates, which other
+programs run as well, has its own texts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ OLD_KUBERNETES: Final = "native sidecars need Kubernetes {least} or later, this 
 UNNAMED_VERSION: Final = "of an unknown version"
 NO_CERTIFICATE: Final = "the webhook has no certificate yet"
 NO_AUTHORITY: Final = "no ca.crt names an authority that is valid"
-AUTHORITIES_MISSING: Final = "Secret {namespace}/{name} is missing: apply the manifests"
 
 # Log lines
 
@@ -34,9 +34,6 @@ WITHOUT_AGENT: Final = "a VM's pod is made without an agent"
 POD_REFUSED: Final = "a VM's pod is refused"
 NO_AGENTS: Final = "no agents are injected"
 TURN_FAILED: Final = "checking certificates failed, trying again"
-AUTHORITY_ANNOUNCED: Final = "a new authority is announced"
-CERTIFICATE_RENEWED: Final = "certificate renewed"
-AUTHORITIES_RENEWED: Final = "authorities renewed"
 AUTHORITIES_PUBLISHED: Final = "authorities published"
 WEBHOOK_TRUSTED: Final = "the API server trusts the webhook"
 LEASE_HELD: Final = "holds the Lease"

@@ -13,7 +13,6 @@ from protocol.kubernetes.resources import MERGE_PATCH, SECRETS
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
-from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.certificates.issuing import Issued, Purpose, issue, new_authority
 from scheduler_plugin.injector.certificates.rotation import is_due, needs_authority, signer
 from scheduler_plugin.injector.certificates.stored import (
@@ -88,13 +87,13 @@ class CertificateKeeper:
     async def _trusted(self) -> list[Issued]:
         secret = await read_secret(self.api, self.namespace, self.authorities)
         if secret is None:
-            raise MissingSecretError(texts.AUTHORITIES_MISSING.format(namespace=self.namespace, name=self.authorities))
+            raise MissingSecretError(f"Secret {self.namespace}/{self.authorities} is missing: apply the manifests")
         now, stored = self.clock.wall(), content(secret)
         # Expired authorities are dropped from the Secret, and so from every bundle.
         valid = [authority for authority in authorities_in(stored) if authority.life.is_valid(now)]
         if needs_authority([authority.life for authority in valid], now):
             added = new_authority(self.lives.authority, now)
-            LOG.info(texts.AUTHORITY_ANNOUNCED, extra={"serial": added.serial})
+            LOG.info("a new authority is announced", extra={"serial": added.serial})
             valid.insert(0, added)
         data = authorities_as(valid)
         if data != stored:
@@ -119,8 +118,7 @@ class CertificateKeeper:
             return
         await self._write(wanted.secret, secret, encoded(changes))
         self.report("done")
-        line = texts.CERTIFICATE_RENEWED if KEY in changes else texts.AUTHORITIES_RENEWED
-        LOG.info(line, extra={"secret": wanted.secret})
+        LOG.info("certificate renewed" if KEY in changes else "authorities renewed", extra={"secret": wanted.secret})
 
     def _is_good(self, certificate: Issued, purpose: Purpose, authorities: Sequence[Issued]) -> bool:
         is_trusted = any(certificate.is_signed_by(authority) for authority in authorities)
