@@ -19,6 +19,7 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import NEVER
 from protocol.units import Instant, Seconds
 from scheduler_plugin.term import Term
+from scheduler_plugin.texts import logs
 
 LOG: Final = logging.getLogger("autoscale.endpoints")
 
@@ -75,7 +76,7 @@ class LeaderEndpoints:
         try:
             await self._lead_here(name, term)
         except ApiError as error:
-            LOG.warning("clients are not led here yet", extra={"slice": str(name), "reason": str(error)})
+            LOG.warning(logs.NO_CLIENTS, extra={"slice": str(name), "reason": str(error)})
             # A quick retry cannot help until a person has changed the installation.
             return INTERVAL if isinstance(error, ApiRefusedError) and error.kind in FOR_PEOPLE else RETRY
         return INTERVAL
@@ -96,7 +97,7 @@ class LeaderEndpoints:
         body: Json = {"metadata": {"resourceVersion": version_of(endpoint_slice)}, "endpoints": [self._endpoint]}
         with term.writing(ApiCall("PATCH", path, TIMEOUT, body=body, content_type=MERGE_PATCH)) as call:
             await self._api.call(call)
-        LOG.info("EndpointSlice now points to this replica", extra={"slice": str(name)})
+        LOG.info(logs.SLICE_TURNED, extra={"slice": str(name)})
 
     async def _make(self, name: ObjectName, term: Term) -> None:
         service = await self._api.call(ApiCall("GET", SERVICES.path(name.namespace, name.name), TIMEOUT))
@@ -104,7 +105,7 @@ class LeaderEndpoints:
         body = slice_of(service, self._endpoint)
         with term.writing(ApiCall("POST", ENDPOINT_SLICES.path(name.namespace), TIMEOUT, body=body)) as call:
             await self._api.call(call)
-        LOG.info("created the missing EndpointSlice; it points to this replica", extra={"slice": str(name)})
+        LOG.info(logs.SLICE_CREATED, extra={"slice": str(name)})
 
     def _leads_here(self, found: JsonObject) -> bool:
         endpoints = items(found, "endpoints")

@@ -60,27 +60,27 @@ class MigrationMetrics:
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
         # Only the leader knows these. Counters and histograms count what this process did, leading or not.
         gauge = of_leader.gauge
-        orders = "Migrations that were to be created, by what came of it"
+        orders = "Migrations ordered, by outcome of their creation"
         self.orders = counter("autoscale_scheduler_migration_orders", orders, ("outcome",))
-        causes = "Moves for which room was reserved, by what they are for"
+        causes = "Moves for which room was reserved, by cause"
         self.causes = counter("autoscale_scheduler_migration_causes", causes, ("cause",))
-        refusing = "For how long a node has refused room to a VM or pod without enough on its way out, at most"
+        refusing = "Longest time that a node has denied room to a VM or pod while too little leaves it"
         self.unrelieved = gauge("autoscale_scheduler_unrelieved_denial_seconds", refusing)
-        self.ended = counter("autoscale_scheduler_migrations", "Migrations that have ended, by how", ("outcome",))
+        self.ended = counter("autoscale_scheduler_migrations", "Migrations that have ended, by outcome", ("outcome",))
         active = "Migrations that have not ended, by phase"
         self.active = gauge("autoscale_scheduler_migrations_active", active, "phase")
-        stalled = "Migrations that count no more because their target pods have had no node for a minute"
+        stalled = "Migrations that do not count because their target pods have had no node for a minute"
         self.stalled = gauge("autoscale_scheduler_migrations_stalled", stalled)
         self.enabled = gauge("autoscale_scheduler_migrations_enabled", "1 while VMs may be moved")
-        stuck = "Nodes that VMs should leave and none can"
+        stuck = "Nodes that VMs should leave while none can"
         self.stuck = gauge("autoscale_scheduler_migration_stuck_nodes", stuck)
         refused = "Pairs of a VM and a node that are left alone because kube-scheduler did not place the VM there"
         self.refused = gauge("autoscale_scheduler_migration_refused_targets", refused)
-        failing = "Looks at what to move that failed by a mistake of the scheduler's own"
+        failing = "Planning rounds that failed with an internal error"
         self.failed_looks = counter("autoscale_scheduler_migration_looks_failed", failing)
         took = "How long successful migrations took"
         self.total = histogram("autoscale_scheduler_migration_seconds", took, buckets=TOTAL)
-        still = "How long VMs stood still in successful migrations"
+        still = "Downtime of VMs in successful migrations"
         self.downtime = histogram("autoscale_scheduler_migration_downtime_seconds", still, buckets=DOWNTIME)
 
 
@@ -97,7 +97,7 @@ class RequestMetrics:
         )
         self.withdrawn = Counter(
             f"{_PREFIX}_withdrawn",
-            "Wishes taken back that a kubelet had put off (Deferred) or called impossible (Infeasible)",
+            "Pod resizes reverted that a kubelet had put off (Deferred) or called impossible (Infeasible)",
             ["verdict"],
             registry=registry,
         )

@@ -6,11 +6,14 @@ Labels are kinds and small fixed sets of words.
 from __future__ import annotations
 
 from logging import Logger
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from protocol.kubernetes.pages import Unreadable
 from protocol.runtime.build_info import describe_process
+
+KIND_MISSING: Final = "the cluster lacks this kind, continuing without it until it is installed"
 
 
 class SettingsTelemetry:
@@ -64,7 +67,7 @@ class ProgramTelemetry(SettingsTelemetry):
     def watch_missing(self, kind: str) -> None:
         """See ``WatchReport``."""
         self.missing.labels(kind).set(1)
-        self._log.info("the cluster lacks this kind, doing without until it is there", extra={"kind": kind})
+        self._log.info(KIND_MISSING, extra={"kind": kind})
 
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """See ``WatchReport``."""

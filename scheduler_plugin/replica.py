@@ -22,6 +22,7 @@ from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.service.service import LeaderStatus, Service, StandingByError
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.term import Term, Writes
+from scheduler_plugin.texts import logs
 from scheduler_plugin.workers.lease_watch import LeaseWatch
 from scheduler_plugin.workers.predecessor import until_gone
 
@@ -90,7 +91,7 @@ class Replica:
         """Begin no further write and wait for those in flight; return True if the Lease can be given back."""
         is_known = await self._writes.close()
         if not is_known and self._leadership.leads:
-            LOG.warning("the Lease is left to expire: it is not known what became of a write")
+            LOG.warning(logs.LEASE_KEPT)
         return is_known
 
     async def _seek(self) -> None:
@@ -101,7 +102,7 @@ class Replica:
             self._leadership.look()
 
     def _led(self, leads: bool) -> None:
-        LOG.info("the Lease is won" if leads else "the Lease is lost")
+        LOG.info(logs.LEASE_WON if leads else logs.LEASE_LOST)
         self._ports.telemetry.holds_lease(leads)
         self._news.set()
 
@@ -136,7 +137,7 @@ class Replica:
         self.feed.fill(ledger, queues, context.writer.identity)
         self._acting = acting(context, self.authenticator)
         took = Seconds(self._ports.clock.now() - began)
-        LOG.info("leading", extra={"seconds": round(took, 3), "claims": len(ledger.claims)})
+        LOG.info(logs.LEADING, extra={"seconds": round(took, 3), "claims": len(ledger.claims)})
         self._ports.telemetry.leads(True, took)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._acting.workers.run())

@@ -22,7 +22,8 @@ from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import LedgerViews
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.metrics import LeaderGauges, MigrationMetrics, RequestMetrics
-from scheduler_plugin.program_telemetry import ProgramTelemetry
+from scheduler_plugin.program_telemetry import KIND_MISSING, ProgramTelemetry
+from scheduler_plugin.texts import logs
 
 LOG: Final = logging.getLogger("autoscale.scheduler")
 
@@ -41,7 +42,7 @@ class Telemetry(ProgramTelemetry):
         )
         self._now = now
         self._heard: dict[str, Instant] = {}
-        self.permits = self._counter("permits", "Requests of agents, by what came of them", "outcome")
+        self.permits = self._counter("permits", "Requests of agents, by outcome", "outcome")
         self.verbs = self._counter("extender_calls", "Calls of kube-scheduler, by verb and outcome", "verb", "outcome")
         self.permit, self.verb = cache(self.permits.labels), cache(self.verbs.labels)  # ``labels`` is slow
         self.shrinks = self._counter("shrinks_asked", "Answers that ask a VM to give back room that it does not need")
@@ -112,12 +113,12 @@ class Telemetry(ProgramTelemetry):
         # No watch, no age: an alert on old watches would fire for a kind that the cluster lacks.
         self._heard.pop(kind, None)
         self.missing.labels(kind).set(1)
-        LOG.warning("the cluster lacks this kind, doing without until it is there", extra={"kind": kind})
+        LOG.warning(KIND_MISSING, extra={"kind": kind})
 
     def object_unreadable(self, kind: str, found: Unreadable) -> None:
         """See ``WatchReport``."""
         details = {"kind": kind, "object": str(found.name), "reason": found.reason}
-        LOG.error("cannot decode object; accounting it at its maximum", extra=details)
+        LOG.error(logs.UNREADABLE, extra=details)
 
     def settings_accepted(self, generation: int) -> None:
         """See ``SettingsReport``."""
@@ -127,7 +128,7 @@ class Telemetry(ProgramTelemetry):
     def became_ready(self, nodes: int, claims: int) -> None:
         """The cluster has been read for the first time."""
         self.ready.set(1)
-        LOG.info("ready", extra={"nodes": nodes, "claims": claims})
+        LOG.info(logs.READY, extra={"nodes": nodes, "claims": claims})
 
     def holds_lease(self, holds: bool) -> None:
         """This process has won the Lease, and leads as soon as it can, or has lost it."""
@@ -144,7 +145,7 @@ class Telemetry(ProgramTelemetry):
     def rival_seen(self, vm: ObjectName, writer: str | None) -> None:
         """Another process wrote a permit while this one was at work: two schedulers, or a person."""
         self.rivals.inc()
-        LOG.error("another process wrote a permit: only one scheduler may run", extra={"vm": str(vm), "writer": writer})
+        LOG.error(logs.RIVAL, extra={"vm": str(vm), "writer": writer})
 
     def permit_written(self, outcome: str, took: Seconds | None = None) -> None:
         """A permit's write ended; ``took`` if an agent waited for it."""

@@ -13,6 +13,7 @@ from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import NEVER, Leadership
 from protocol.units import Instant, Seconds
+from scheduler_plugin.texts import refusals
 
 SETTLE: Final = Seconds(10.0)
 """After this time a write whose outcome is unknown has landed or never will."""
@@ -109,7 +110,7 @@ class Term:
         now = self._clock.now()
         remaining = call.timeout if self._leadership is None else self._leadership.remaining
         if not self.may_write or remaining <= 0:
-            raise OutOfTermError(f"{call.method} {call.path} not sent: this process does not hold the Lease")
+            raise OutOfTermError(refusals.NO_LEASE.format(call=call))
         if self._leadership is None:
             return call.within(call.timeout)
         # A process suspended after this finds the deadline over when it resumes, and sends nothing. The API server

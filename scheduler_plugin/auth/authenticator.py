@@ -16,6 +16,7 @@ from protocol.kubernetes.objects import JsonObject
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 from scheduler_plugin.auth.token_shape import bearer_token, plausible_until
+from scheduler_plugin.texts import refusals
 
 ACCEPTED_FOR: Final = Seconds(60.0)
 REFUSED_FOR: Final = Seconds(5.0)
@@ -104,7 +105,7 @@ class TokenAuthenticator:
         finally:
             # Agents must not wait for an answer that never comes: another scheduler may answer already.
             for question in self._open.values():
-                question.fail(ApiUnknownError("this scheduler is about to end"))
+                question.fail(ApiUnknownError(refusals.ENDS))
             self._open.clear()
 
     def remembered(self, authorization: str, audience: str) -> CallerIdentity | None:

@@ -14,6 +14,7 @@ from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.settings.unit_fit import misfit
+from scheduler_plugin.texts import events, explanations
 
 _RESOURCES: Final = {resource.plural: resource for resource in (NODES, PODS, VIRTUAL_MACHINES, MIGRATIONS)}
 _LONGEST_NAME: Final = 200  # of an object, in the name of an Event: both have at most 253 characters
@@ -31,17 +32,16 @@ def unreadable_event(resource: Resource, found: Unreadable) -> EventRecord:
     # One Event per version of the object: creating the same name again is a 409. The UID tells a recreated object from
     # the old one.
     name = f"{found.name.name[:_LONGEST_NAME]}.unreadable.{found.uid[:8]}.{found.version or 0}"
-    note = f"cannot be read, so it counts at its maximum: {found.reason}"
-    return EventRecord(EventSubject(resource, found.name, found.uid), "Unreadable", note, name=name)
+    return EventRecord(EventSubject(resource, found.name, found.uid), *events.unreadable(found.reason), name=name)
 
 
-def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[tuple[str, str]]:
-    """Problems of a VM that can be read: reasons in CamelCase, and notes."""
-    problems = [("PartlyUnreadable", problem) for problem in vm.problems]
+def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[events.EventText]:
+    """Problems of a VM that can be read."""
+    problems = [(events.PARTLY_UNREADABLE, problem) for problem in vm.problems]
     # The unit is set per node, but only the VM's owner can see that it jumps straight to its maximum (S4.6).
     if vm.enabled:
         unit = misfit(vm.bounds, vm.slot_size, settings.policy_of(vm.node or "").compute_unit)
-        problems += [] if unit is None else [("ComputeUnitMisfit", unit)]
+        problems += [] if unit is None else [(events.UNIT_MISFIT, unit)]
     return problems
 
 
@@ -56,14 +56,14 @@ def vm_events(vm: VirtualMachine, settings: SchedulerSettings) -> list[EventReco
 def notes_on(feed: Feed, vm: ObjectName) -> list[str]:
     """Problems of a VM and of the pods that run it, for ``/explain``."""
     current, bad = feed.vms.facts.get(vm), feed.vms.unreadable.get(vm)
-    notes = [] if bad is None else [f"VirtualMachine {vm} cannot be read: {bad.reason}"]
+    notes = [] if bad is None else [explanations.VM_UNREADABLE.format(vm=vm, why=bad.reason)]
     # The cache has a stand-in for an unreadable VM, whose problems mean nothing.
     if current is not None and bad is None:
         notes += [note for _, note in vm_problems(current, feed.settings)]
     for name, unreadable in feed.pods.unreadable.items():
         pod = feed.pods.facts.get(name)
         if pod is not None and pod.vm == vm:
-            notes.append(f"pod {name} cannot be read: {unreadable.reason}")
+            notes.append(explanations.POD_UNREADABLE.format(pod=name, why=unreadable.reason))
     return notes
 
 

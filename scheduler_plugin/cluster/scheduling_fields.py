@@ -49,14 +49,7 @@ from scheduler_plugin.constraints.model import (
     Toleration,
     Weighted,
 )
-
-FAULTS: Final = {
-    "MemoryPressure": "under memory pressure",
-    "DiskPressure": "under disk pressure",
-    "PIDPressure": "short of process ids",
-    "NetworkUnavailable": "without a network",
-}
-"""Conditions of a node that keep VMs away while they are True."""
+from scheduler_plugin.texts import explanations
 
 EVERY_POD_TOLERATES: Final = frozenset({"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"})
 """The API server adds these tolerations to every pod; nodes in that state are judged by their conditions."""
@@ -148,8 +141,8 @@ def node_traits(
     Entries that cannot be read are left out.
     """
     states = {condition.type: condition.status for condition in _listed(conditions, NodeCondition)}
-    faults = ["not ready"] if states.get("Ready", "True") != "True" else []
-    faults += [words for kind, words in FAULTS.items() if states.get(kind) == "True"]
+    faults = [explanations.NOT_READY] if states.get("Ready", "True") != "True" else []
+    faults += [words for kind, words in explanations.FAULTS.items() if states.get(kind) == "True"]
     parsed_taints = tuple(Taint(taint.key, taint.value or "", taint.effect) for taint in _listed(taints, TaintShape))
     return NodeTraits(labels, parsed_taints, tuple(faults), has or {})
 

@@ -37,6 +37,7 @@ from scheduler_plugin.cluster.scheduling_fields import pod_constraints
 from scheduler_plugin.constraints.model import UNCONSTRAINED, PodConstraints
 from scheduler_plugin.ledger import VmFacts
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST
+from scheduler_plugin.texts import explanations
 
 DEFAULT_SLOT: Final = Bytes.parse("1Gi")
 
@@ -160,12 +161,12 @@ def _granted(vm: VirtualMachine) -> Resources:
 
 def _stays_because(vm: VirtualMachine) -> str | None:
     if not vm.enabled:
-        return "not autoscaled"
+        return explanations.NOT_AUTOSCALED
     if vm.unreadable:
-        return "not readable"
+        return explanations.NOT_READABLE
     if isinstance(vm, ClusterVm) and not vm.has_overlay:
-        return "without an overlay address, so that a move would break its connections"
-    return "its guest boots" if isinstance(vm, ClusterVm) and vm.is_booting else None
+        return explanations.NO_OVERLAY
+    return explanations.BOOTS if isinstance(vm, ClusterVm) and vm.is_booting else None
 
 
 def _auto_migration(vm: VirtualMachine) -> bool | None:

@@ -26,6 +26,7 @@ from scheduler_plugin.constraints.pod_affinity import PodAffinity, pod_affinity
 from scheduler_plugin.constraints.selectors import any_matches, node_matches, preferred_weight
 from scheduler_plugin.constraints.taints import discouragements, untolerated
 from scheduler_plugin.constraints.topology_spread import SpreadLimit, spread_limits
+from scheduler_plugin.texts import explanations, refusals
 
 EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::", ""})
 
@@ -93,10 +94,10 @@ class NodeConstraints:
     def _by_what_is_left(self, name: str) -> str | None:
         """The reason why the pods on the node leave no room for it, whatever they are like."""
         if name in self.view.full:
-            return "no more pods may be there"
+            return refusals.TOO_MANY_PODS
         requests = self.candidate.traits.asks
         lacking = self.view.lacks(name, requests) if requests and name in self.view.nodes else None
-        return None if lacking is None else f"too little {lacking} is left there"
+        return None if lacking is None else refusals.INSUFFICIENT.format(resource=lacking)
 
     def _by_others(self, name: str, node: NodeTraits) -> str | None:
         """The reason why other pods keep it from the node."""
@@ -109,20 +110,20 @@ class NodeConstraints:
         if not wanted:
             return None
         taken = port_taken(wanted, (port for pod in self.view.on(name) for port in pod.traits.host_ports))
-        return None if taken is None else f"port {taken.port} is taken there"
+        return None if taken is None else refusals.PORT_TAKEN.format(port=taken.port)
 
 
 def hindrance_of_node(candidate: Candidate, name: str, node: NodeTraits) -> str | None:
     """The reason why the pod cannot be placed on the node, whatever else is placed anywhere."""
     if node.faults:
-        return f"the node is {' and '.join(node.faults)}"
+        return explanations.NODE_STATE.format(faults=" and ".join(node.faults))
     taint = untolerated(node.taints, candidate.constraints.tolerations)
     if taint is not None:
-        return f"node(s) had untolerated taint {taint}"
+        return refusals.UNTOLERATED_TAINT.format(taint=taint)
     if not node_matches(candidate.constraints, name, node):
-        return "node(s) didn't match Pod's node affinity/selector"
+        return refusals.NODE_AFFINITY
     if not all(any_matches(terms, name, node) for terms in candidate.volumes):
-        return "node(s) had volume node affinity conflict"
+        return refusals.VOLUME_AFFINITY
     return None
 
 

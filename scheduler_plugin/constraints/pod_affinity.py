@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod, resolved
 from scheduler_plugin.constraints.model import Labels, PodConstraints, PodTerm
 from scheduler_plugin.constraints.selectors import meets, selects
+from scheduler_plugin.texts import refusals
 
 Domain = tuple[str, str]
 """A topology key and its value."""
@@ -36,11 +37,11 @@ class PodAffinity:
     def hindrance(self, labels: Labels) -> str | None:
         """The reason why a node with these labels is excluded; None if it is not."""
         if not self._is_attracted(labels):
-            return "node(s) didn't match pod affinity rules"
+            return refusals.POD_AFFINITY
         if any(labels.get(key) == value for key, value in self.repelled):
-            return "node(s) didn't match pod anti-affinity rules"
+            return refusals.POD_ANTI_AFFINITY
         if any(labels.get(key) == value for key, value in self.repelled_by_others):
-            return "node(s) didn't satisfy existing pods anti-affinity rules"
+            return refusals.OTHERS_ANTI_AFFINITY
         return None
 
     def weight(self, labels: Labels) -> int:

@@ -8,6 +8,7 @@ from scheduler_plugin.constraints.cluster_view import ClusterView
 from scheduler_plugin.constraints.model import Labels, NodeTraits, PodConstraints, Spread
 from scheduler_plugin.constraints.selectors import node_matches, selects, with_keys
 from scheduler_plugin.constraints.taints import untolerated
+from scheduler_plugin.texts import refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,9 @@ class SpreadLimit:
         """The reason why a node with these labels is excluded; None if it is not."""
         value = labels.get(self.key)
         if value is None:
-            return f"it has no label {self.key}, over which the VM is spread"
+            return refusals.SPREAD_LABEL.format(key=self.key)
         if self.counts.get(value, 0) + self.adds > self.most:
-            return f"its topology spread over {self.key} would be uneven"
+            return refusals.SPREAD.format(key=self.key)
         return None
 
 

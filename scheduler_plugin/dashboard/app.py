@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.runtime.clock import Clock
+from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.cost_reports import CostReports
 from scheduler_plugin.dashboard.doorman import SignIn
@@ -46,7 +47,7 @@ class Dashboard:
     def readiness(self) -> tuple[bool, str]:
         """Return True if the cluster has been read, with a text for probes."""
         missing = self.fleet.missing
-        return not missing, f"not listed yet: {', '.join(missing)}" if missing else "ok"
+        return not missing, texts.NOT_LISTED.format(kinds=", ".join(missing)) if missing else "ok"
 
     async def _say_ready(self) -> None:
         await self.fleet.synced.wait()

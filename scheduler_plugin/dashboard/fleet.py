@@ -17,6 +17,7 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.watches.informer import FactInformer
 from protocol.runtime.kubernetes.watches.kinds import FactChange, Kind
 from protocol.units import Seconds
+from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.core.frames import GROUP, MOVE, NODE, STANDING, VM
 from scheduler_plugin.dashboard.core.journal import Journal
 from scheduler_plugin.dashboard.core.rows import (
@@ -42,7 +43,6 @@ LOOK: Final = Seconds(1.0)
 GROUP_KINDS: Final = (VM_GROUPS, HVPAS, TORTOISES)
 WATCHED: Final = (VIRTUAL_MACHINES, MIGRATIONS)
 """The page shows these as current, so it says when updates stop."""
-SILENT: Final = "no contact with its agent"
 _FEW: Final = 4
 """A pause is this many times as long as the look before it, from ``LOOK`` to ``LONGEST_PAUSE``."""
 LONGEST_PAUSE: Final = Seconds(5.0)
@@ -146,7 +146,7 @@ class Fleet:
 
     def _laid_over(self, row: VmRow) -> VmRow:
         now, stated = self._clock.now(), said_of(row, self._words.get(row.key))
-        trouble = SILENT if self._silent_agents.is_long(row.key, now) else self._troubles.get(row.key, "")
+        trouble = texts.NO_CONTACT if self._silent_agents.is_long(row.key, now) else self._troubles.get(row.key, "")
         return vm_stated(msgspec.structs.replace(stated, waiting=self._waiting.is_long(row.key, now), trouble=trouble))
 
     async def _look_for_ever(self) -> None:

@@ -9,6 +9,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from scheduler_plugin.dashboard import texts
+
 POLICY: Final = (
     # Nothing is loaded from elsewhere, nothing inline runs, and no other page may frame this one.
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -46,7 +48,7 @@ class SafeHeaders:
 
         # A foreign name that resolves to this machine is an attack (DNS rebinding).
         if self._hosts is not None and host_of(scope) not in self._hosts:
-            await PlainTextResponse("this host name is not answered\n", 421)(scope, receive, sending)
+            await PlainTextResponse(f"{texts.OTHER_HOST}\n", 421)(scope, receive, sending)
             return
         await self._app(scope, receive, sending)
 

@@ -13,7 +13,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -28,6 +28,7 @@ from starlette.types import ASGIApp
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
+from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.core.frames import LONGEST_ID
 from scheduler_plugin.dashboard.core.sessions import LASTS, Session
@@ -55,9 +56,6 @@ Span = Annotated[int, Query(ge=60, le=400 * 86_400)]
 LONGEST_BODY: Final = LONGEST_TOKEN + 1024
 _ICON: Final = "max-age=86400"
 """Cached, unlike the other files: a browser may ask for the icon whenever the view's address changes."""
-_AWAY: Final = {"error": "the API server does not answer: try again"}
-_NOT_HERE: Final = {"error": "there is no such object"}
-_SIGN_IN: Final = {"error": "sign in first"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ def _add_files(app: FastAPI, files: dict[str, PageFile]) -> None:
     def answer(request: Request, name: str) -> Response:
         page_file = files.get(name)
         if page_file is None:
-            return JSONResponse({"error": "there is no such file"}, 404)
+            return _error(texts.NO_FILE, 404)
         headers = {"ETag": page_file.etag, "Cache-Control": _ICON if name == "icon.svg" else "no-cache"}
         # no-cache makes a browser ask again at each load, so that a new release shows at once.
         if request.headers.get("if-none-match") == page_file.etag:
@@ -126,16 +124,16 @@ def _add_sign_in(app: FastAPI, title: str, doorman: SignIn) -> None:
     @app.post("/api/session")
     async def sign_in(request: Request) -> Response:
         if not _is_own(request):
-            return JSONResponse({"error": "expected a request of the page itself"}, 403)
+            return _error(texts.OTHER_SITE, 403)
         token = await _token_in(request)
         if token is None:
-            return JSONResponse({"error": 'expected {"token": …}'}, 400)
+            return _error(texts.BODY_EXPECTED, 400)
         try:
             secret = await doorman.sign_in(token)
         except (ApiError, TimeoutError):
-            return JSONResponse(_AWAY, 503, {"Retry-After": "2"})
+            return _error(texts.NO_ANSWER, 503, {"Retry-After": "2"})
         if secret is None:
-            return JSONResponse({"error": "this does not let you in"}, 401)
+            return _error(texts.NOT_ADMITTED, 401)
         response = JSONResponse({"signedIn": True, "way": doorman.way, "title": title})
         _set_cookie(response, request, secret, int(LASTS))
         return response
@@ -143,7 +141,7 @@ def _add_sign_in(app: FastAPI, title: str, doorman: SignIn) -> None:
     @app.delete("/api/session")
     async def sign_out(request: Request) -> Response:
         if not _is_own(request):
-            return JSONResponse({"error": "expected a request of the page itself"}, 403)
+            return _error(texts.OTHER_SITE, 403)
         current = await _session(request, doorman)
         if current is not None:
             doorman.sessions.end(current)
@@ -157,9 +155,9 @@ def _add_events(app: FastAPI, doorman: SignIn, readers: Readers) -> None:
     async def events(request: Request, after: Id = "") -> Response:
         session = await _session(request, doorman)
         if session is None:
-            return JSONResponse(_SIGN_IN, 401)
+            return _error(texts.SIGN_IN, 401)
         if readers.is_full(session.person):
-            return JSONResponse({"error": "too many pages are open: try again"}, 503, {"Retry-After": "5"})
+            return _error(texts.MANY_PAGES, 503, {"Retry-After": "5"})
 
         async def sees() -> VisibilityFilter | None:
             current = await doorman.renewed(session)
@@ -176,10 +174,10 @@ def _add_accounts(app: FastAPI, doorman: SignIn, accounts: Accounts) -> None:
     async def answer(request: Request, ask: Callable[[VisibilityFilter], Awaitable[Json | None]]) -> Response:
         session = await _session(request, doorman)
         if session is None:
-            return JSONResponse(_SIGN_IN, 401)
+            return _error(texts.SIGN_IN, 401)
         account = await ask(session.sight)
         # The same whether the object does not exist or the session may not see it.
-        return JSONResponse(_NOT_HERE, 404) if account is None else JSONResponse(account)
+        return _error(texts.NO_OBJECT, 404) if account is None else JSONResponse(account)
 
     @app.get("/api/vms/{namespace}/{name}")
     async def vm(request: Request, namespace: Name, name: Name) -> Response:
@@ -200,6 +198,10 @@ def _add_accounts(app: FastAPI, doorman: SignIn, accounts: Accounts) -> None:
     @app.get("/api/settings")
     async def settings(request: Request) -> Response:
         return await answer(request, accounts.of_settings)
+
+
+def _error(text: str, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": text}, status, headers)
 
 
 def _set_cookie(response: Response, request: Request, secret: str, age: int) -> None:

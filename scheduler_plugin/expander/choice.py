@@ -14,6 +14,7 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.prices import is_estimated, node_price
 from protocol.ranking.rank import Option, rank_options
 from protocol.units import Instant
+from scheduler_plugin.expander import texts
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.scaleup import NodeShape, ScaleUp, ScaleUpOption
 
@@ -48,7 +49,7 @@ def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_
             judged[offered.group] = why_not
             continue
         # Stands unless a rank replaces it below: the ranking leaves out ranks that are not finite.
-        judged[offered.group] = "its rank is no number"
+        judged[offered.group] = texts.NOT_A_NUMBER
         # The most specific first: the table may name the group, its pool or its machine type.
         names = (offered.group, *shape.price_keys)
         if is_estimated(names, config):
@@ -64,10 +65,10 @@ def judge(config: RankingConfig, cluster_nodes: Callable[[], int | None], scale_
 
 def _flaw(offered: ScaleUpOption, shape: NodeShape | None) -> str:
     if shape is None:
-        return "no node of this group was sent"
+        return texts.NO_NODE_SENT
     if not shape.offers.resources.cpu:
-        return "its node has no cpu"
-    return "" if offered.nodes else "it would add no nodes"
+        return texts.NO_CPU
+    return "" if offered.nodes else texts.NO_NODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def _best(
 ) -> tuple[list[ScaleUpOption], str]:
     sound = [option for option in offered if not failures.demoted(option.group, now)]
     # Groups that failed come after every group that did not, whatever the ranks.
-    for options, note in ((sound, ""), (offered, "every group has failed lately, ")):
+    for options, note in ((sound, ""), (offered, texts.ALL_FAILED)):
         # Groups without a rank are left out if any of the others has one.
         ranks = {option.group: rank for option in options if isinstance(rank := judgements[option.group], Rank)}
         if ranks:
@@ -111,8 +112,8 @@ def _best(
         # None of them can be judged, so all are passed on: the autoscaler's next expander picks one.
         if options:
             reasons = "; ".join(f"{option.group}: {judgements[option.group]}" for option in options[:3])
-            return list(options), f"{note}none of {len(options)} can be judged ({reasons})"
-    return [], "nothing was offered"
+            return list(options), texts.NONE_JUDGED.format(note=note, options=len(options), reasons=reasons)
+    return [], texts.NOTHING_OFFERED
 
 
 def _lowest(
@@ -122,9 +123,8 @@ def _lowest(
     tied = [group for group, rank in ranks.items() if _is_equal(rank, lowest)]
     # All tied groups are named, except to find out which of several suspects fails.
     chosen = set(failures.one_of(tied, now))
-    why = f"{note}rank {lowest.value:.4g} is the lowest of {len(ranks)}"
-    if lowest.is_estimated:
-        why += " (from the price of its parts: the price table has no price for any of them)"
+    estimated = texts.ESTIMATED if lowest.is_estimated else ""
+    why = texts.LOWEST.format(note=note, rank=lowest, ranks=len(ranks), estimated=estimated)
     return [option for option in options if option.group in chosen], why
 
 

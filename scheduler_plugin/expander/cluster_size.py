@@ -11,6 +11,7 @@ from protocol.kubernetes.api import ApiCall, ApiError, RawApi
 from protocol.kubernetes.resources import NODES
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
+from scheduler_plugin.expander import texts
 
 INTERVAL: Final = Seconds(60.0)
 RETRY: Final = Seconds(10.0)
@@ -47,7 +48,7 @@ class ClusterSize:
     async def follow(self, clock: Clock) -> None:
         """Counts for ever, or returns at once if there is no cluster to ask."""
         if self._api is None:
-            _log.info("not in a cluster: its nodes are not counted")
+            _log.info(texts.NOT_IN_CLUSTER)
             return
         while True:
             try:
@@ -55,7 +56,7 @@ class ClusterSize:
             except (ApiError, ValueError, RecursionError) as error:
                 # The last count stays; if there is none, no node size is preferred.
                 details = {"nodes": self._counted, "reason": repr(error)}
-                _log.warning("cannot count the cluster's nodes, keeping what was counted last", extra=details)
+                _log.warning(texts.NOT_COUNTED, extra=details)
                 await clock.sleep(RETRY)
             else:
                 await clock.sleep(INTERVAL)

@@ -13,6 +13,7 @@ import msgspec
 
 from protocol.backoff import Backoff
 from protocol.units import Instant, Seconds
+from scheduler_plugin.expander import texts
 
 MOST_OPEN_CHOICES = 1000
 """Choices whose outcome is still open; beyond this the oldest is forgotten."""
@@ -106,13 +107,13 @@ class Failures:
         if len(choice.groups) > 1:
             for name in choice.groups:
                 self._of(name).suspect_until = Instant(now + self.rules.demote)
-            return f"one of {', '.join(choice.groups)} brought no nodes: they are tried one at a time now"
+            return texts.ONE_FAILED.format(groups=", ".join(choice.groups))
         group = self._of(choice.groups[0])
         group.failures += 1
         # Twice as long for each further failure in a row. No spread, since nobody else retries at the same time.
         span = Backoff(self.rules.demote, self.rules.longest, spread=0.0).delay(group.failures, 0.0)
         group.demoted_until = Instant(now + span)
-        return f"{choice.groups[0]} brought no nodes {group.failures} times in a row: it comes last for {span:g} s"
+        return texts.FAILED_AGAIN.format(group=choice.groups[0], failures=group.failures, span=span)
 
     def _worked(self, choice: _Choice) -> None:
         for name in choice.groups:

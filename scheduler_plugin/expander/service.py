@@ -11,6 +11,7 @@ import grpc
 from protocol.runtime.clock import Clock
 from protocol.runtime.tls_files import FollowedTls, TlsParts, server_context
 from protocol.units import Seconds
+from scheduler_plugin.expander import texts
 from scheduler_plugin.expander.choice import Judgement, choose
 from scheduler_plugin.expander.failures import Failures
 from scheduler_plugin.expander.scaleup import ScaleUp, ScaleUpOption
@@ -67,7 +68,7 @@ class Expander:
             answer = _written(verdict.options, verdict.why)
         except Exception:  # noqa: BLE001 - a mistake of ours must not keep pods waiting: everything is passed on
             self._telemetry.failed(len(scale_up.options))
-            return _written(scale_up.options, "the expander failed: see its log")
+            return _written(scale_up.options, texts.EXPANDER_FAILED)
         self._telemetry.answered(scale_up, verdict, Seconds(self._clock.now() - began))
         return answer
 

@@ -9,6 +9,7 @@ from typing import Final
 from prometheus_client import Histogram
 
 from protocol.units import Seconds
+from scheduler_plugin.expander import texts
 from scheduler_plugin.expander.choice import Verdict
 from scheduler_plugin.expander.scaleup import ScaleUp
 from scheduler_plugin.program_telemetry import SettingsTelemetry
@@ -51,9 +52,9 @@ class PriceExpanderTelemetry(SettingsTelemetry):
         self._seconds.observe(took)
         for line in verdict.learnt:
             self._failures.inc()
-            LOG.warning("failed choice", extra={"reason": line})
+            LOG.warning(texts.FAILED_CHOICE, extra={"reason": line})
         for group, problem in list(scale_up.problems.items())[:_SHOWN]:
-            LOG.warning("group cannot be judged", extra={"group": group, "reason": problem})
+            LOG.warning(texts.NOT_JUDGED, extra={"group": group, "reason": problem})
         details = {
             "groups": [option.group for option in verdict.options[:_SHOWN]],
             "passed_on": len(verdict.options),
@@ -63,14 +64,14 @@ class PriceExpanderTelemetry(SettingsTelemetry):
         }
         if verdict.unlisted:
             details["not_in_price_table"] = list(verdict.unlisted[:_SHOWN])
-        LOG.info("answered", extra=details)
+        LOG.info(texts.ANSWERED, extra=details)
 
     def malformed(self, problem: str) -> None:
         """A question could not be read at all."""
         self._answers.labels("malformed").inc()
-        LOG.error("question refused, the autoscaler passes on every option", extra={"reason": problem})
+        LOG.error(texts.MALFORMED, extra={"reason": problem})
 
     def failed(self, offered: int) -> None:
         """We failed; called while the error is being handled."""
         self._answers.labels("all").inc()
-        LOG.exception("cannot decide, passing on all options", extra={"offered": offered})
+        LOG.exception(texts.CANNOT_DECIDE, extra={"offered": offered})

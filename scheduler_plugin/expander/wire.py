@@ -11,6 +11,7 @@ from protocol.kubernetes.protobuf import KUBERNETES, Fields, message_classes, on
 from protocol.ranking.price_keys import price_keys
 from protocol.ranking.prices import Needs, is_accelerator
 from protocol.units import ZERO, Bytes, MilliCpu, QuantityError, Resources
+from scheduler_plugin.expander import texts
 from scheduler_plugin.expander.scaleup import NodeShape, PodNeeds, ScaleUp, ScaleUpOption
 
 LOCAL_STORAGE: Final = "ephemeral-storage"
@@ -101,7 +102,7 @@ class _Reader:
             pods = tuple(map(self._pods.__getitem__, option.podBytes or option.pod))
         except (DecodeError, QuantityError) as error:
             # This affects only this group: the others are still judged.
-            self.problems[option.nodeGroupId] = f"a pod cannot be read: {error}"
+            self.problems[option.nodeGroupId] = texts.POD_UNREADABLE.format(error=error)
         # The field is signed on the wire, so it may be negative.
         return ScaleUpOption(option.nodeGroupId, max(0, option.nodeCount), pods)
 
@@ -111,7 +112,7 @@ class _Reader:
             try:
                 shapes[group] = self._shape(_parse("Node", body))
             except (DecodeError, QuantityError) as error:
-                self.problems[group] = f"its node cannot be read: {error}"
+                self.problems[group] = texts.NODE_UNREADABLE.format(error=error)
         return shapes
 
     def _shape(self, node: _Message) -> NodeShape:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Final
 
 from protocol.kubernetes.objects import JsonObject
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.objects.group_status import stopped_because
 from scheduler_plugin.program_telemetry import ProgramTelemetry
 
@@ -24,11 +25,11 @@ class GroupsTelemetry(ProgramTelemetry):
         super().__init__("autoscale_groups", LOG, "Objects that cannot be decoded")
         self._stopped: set[tuple[str, str]] = set()
         self.leading = self._gauge("leading", "1 while this process holds the Lease and acts")
-        self.reconciles = self._counter("reconciles", "Groups that were looked at, by outcome", "kind", "outcome")
+        self.reconciles = self._counter("reconciles", "Reconciles of groups, by outcome", "kind", "outcome")
         self.writes = self._counter("writes", "Writes to the API, by what is written and outcome", "what", "outcome")
         self.scalings = self._counter("scalings", "Scalings that were carried out", "kind", "axis", "direction")
         self.stopped = self._gauge("stopped", "Groups that scale nothing, by reason", "kind", "reason")
-        self.count = self._gauge("count", "Groups that there are", "kind")
+        self.count = self._gauge("count", "Groups", "kind")
 
     def take(self, kind: str, groups: Collection[JsonObject]) -> None:
         """Counts the groups of one kind, and those that scale nothing by reason, as they are now."""
@@ -47,9 +48,9 @@ class GroupsTelemetry(ProgramTelemetry):
     def leads(self, leads: bool) -> None:
         """The Lease was gained or lost."""
         self.leading.set(int(leads))
-        LOG.info("holds the Lease" if leads else "does not hold the Lease")
+        LOG.info(texts.LEASE_HELD if leads else texts.LEASE_LOST)
 
     def became_ready(self) -> None:
         """The cluster has been read for the first time."""
         self.ready.set(1)
-        LOG.info("ready")
+        LOG.info(texts.READY)

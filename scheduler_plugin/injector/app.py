@@ -14,6 +14,7 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
 from protocol.runtime.tls_files import FollowedTls, server_tls
 from protocol.units import Instant, Seconds
+from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.injection import no_native_sidecars
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.certificates.gathered_bundle import GatheredBundle
@@ -23,10 +24,9 @@ from scheduler_plugin.injector.certificates.rotation import longest_pause
 from scheduler_plugin.injector.certificates.stored import BUNDLE, CERTIFICATE, KEY, OwnCertificate
 from scheduler_plugin.injector.settings import InjectorSettings
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
+from scheduler_plugin.web.probes import standing
 
 OWN: Final = "injector"
-NO_CERTIFICATE: Final = "the webhook has no certificate yet"
-NO_AUTHORITY: Final = "no ca.crt names an authority that is valid"
 TIMEOUT: Final = Seconds(3.0)
 RETRY: Final = Seconds(2.0)
 """The pause after a turn that failed, and while the webhook has no certificate yet."""
@@ -75,10 +75,10 @@ class InjectorProgram:
     def standing(self) -> tuple[bool, str]:
         """Return whether pods can get an agent, and why not."""
         if not self.serves.is_set():
-            return False, NO_CERTIFICATE
+            return False, texts.NO_CERTIFICATE
         if self.injector.problem:
             return False, self.injector.problem
-        return True, "ok, leading" if self.leadership.leads else "ok, standing by"
+        return standing([], self.leadership.leads)
 
     async def _look_after_certificates(self) -> None:
         pause = Seconds(longest_pause(self.settings.certificates.lives().certificate))
@@ -96,7 +96,7 @@ class InjectorProgram:
         try:
             trouble = await self._certificates()
             if not self.own.file.exists():
-                return trouble or NO_CERTIFICATE
+                return trouble or texts.NO_CERTIFICATE
             # Raises if certificate and key do not belong together: nothing is served then.
             self.tls.value()
         except (ApiError, NotLeadingError, MissingSecretError, OSError) as error:  # TlsFilesError is an OSError
@@ -115,7 +115,7 @@ class InjectorProgram:
             # Somebody else, such as cert-manager, makes the certificates; we only tell everybody whom to trust.
             mounted = (self.folder / BUNDLE).read_bytes()
             bundle = await self.gathered.gather(mounted, await self.publisher.published())
-            trouble = await self.publisher.publish(bundle) if bundle else NO_AUTHORITY
+            trouble = await self.publisher.publish(bundle) if bundle else texts.NO_AUTHORITY
         # Every replica serves the webhook; leading does not matter.
         if makes:
             await self.own.fetch()
@@ -128,7 +128,7 @@ class InjectorProgram:
             try:
                 self.injector.problem = no_native_sidecars(await self.api.call(ApiCall("GET", VERSION_PATH, TIMEOUT)))
             except ApiError as error:
-                self.injector.problem = f"the version of Kubernetes cannot be read: {error}"
+                self.injector.problem = texts.VERSION_UNREADABLE.format(error=error)
             self.telemetry.cannot_inject(self.injector.problem)
             self.telemetry.is_ready(self.standing()[0])
             await self.clock.sleep(RETRY)

@@ -10,6 +10,7 @@ from typing import Final
 
 from prometheus_client import Counter
 
+from scheduler_plugin.injector import texts
 from scheduler_plugin.program_telemetry import SettingsTelemetry
 
 LOG: Final = logging.getLogger("autoscale.injector")
@@ -20,11 +21,11 @@ class InjectorTelemetry(SettingsTelemetry):
 
     def __init__(self) -> None:
         super().__init__("autoscale_injector", LOG)
-        self._reviews = self._counter("reviews", "New pods that it was asked about, by outcome", "outcome")
+        self._reviews = self._counter("reviews", "Reviews of new pods, by outcome", "outcome")
         self._renewals = Counter(
             "autoscale_certificate_renewals", "Certificates written, by outcome", ("outcome",), registry=self.registry
         )
-        self._turns = self._counter("turns", "Looks at all certificates, by outcome", "outcome")
+        self._turns = self._counter("turns", "Rounds of checking all certificates, by outcome", "outcome")
         self._leading = self._gauge("leading", "1 while this process makes certificates")
         self._ready = self._gauge("ready", "1 while pods can get an agent")
         for outcome in ("done", "failed"):  # at zero, so that the first failure shows as an increase
@@ -45,19 +46,19 @@ class InjectorTelemetry(SettingsTelemetry):
         self._turns.labels("failed" if trouble else "done").inc()
         # A turn comes every few seconds; the same trouble is logged once.
         if trouble and trouble != self._trouble:
-            LOG.warning("certificates could not be looked after, trying again", extra={"reason": trouble})
+            LOG.warning(texts.TURN_FAILED, extra={"reason": trouble})
         self._trouble = trouble
 
     def cannot_inject(self, problem: str) -> None:
         """Log once why no pod gets an agent; empty if they do."""
         if problem and problem != self._problem:
-            LOG.error("no agents are injected", extra={"reason": problem})
+            LOG.error(texts.NO_AGENTS, extra={"reason": problem})
         self._problem = problem
 
     def leads(self, leads: bool) -> None:
         """The Lease was gained or lost."""
         self._leading.set(int(leads))
-        LOG.info("holds the Lease" if leads else "does not hold the Lease")
+        LOG.info(texts.LEASE_HELD if leads else texts.LEASE_LOST)
 
     def is_ready(self, ready: bool) -> None:
         """Records whether pods can get an agent now."""

@@ -8,6 +8,7 @@ import msgspec
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
+from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.admission.reviews import MalformedReviewError
 from scheduler_plugin.web.bodies import BodyError
@@ -27,7 +28,7 @@ def webhook_app(injector: Injector) -> HotPaths:
             response = await injector.answer(request.body())
         except MalformedReviewError as error:
             # The webhook fails open (``Ignore``): the API server creates the pod, and logs this.
-            return _problem(f"expected an AdmissionReview of admission.k8s.io/v1: {error}", 400)
+            return _problem(texts.NOT_A_REVIEW.format(error=error), 400)
         except BodyError as error:
             return _problem(str(error), error.status)
         return HotResponse(response)

@@ -31,6 +31,7 @@ from scheduler_plugin.ledger.outcomes import (
 )
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Filtered, Refused, shortage, sort_out, verdict
+from scheduler_plugin.texts import refusals
 
 UNSETTLED = (ClaimState.TENTATIVE, ClaimState.UNKNOWN)
 
@@ -42,11 +43,11 @@ def claim_of(state: LedgerState, pod: PodFacts) -> Resources:
     account = state.accounts.of(pod)
     facts = None if account is None else account.facts
     if facts is None:
-        raise NotReadyError(f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet")
+        raise NotReadyError(refusals.VM_UNKNOWN.format(pod=pod))
     if facts.unreadable:
-        raise NotReadyError(f"VirtualMachine {pod.vm} of pod {pod.name} cannot be read: {facts.unreadable}")
+        raise NotReadyError(refusals.VM_UNREADABLE.format(pod=pod, why=facts.unreadable))
     if pod.vm_uid and facts.pod not in (None, pod.name):
-        raise NotReadyError(f"VirtualMachine {pod.vm} runs in pod {facts.pod}, not in {pod.name}")
+        raise NotReadyError(refusals.VM_ELSEWHERE.format(pod=pod, runs_in=facts.pod))
     return claim_size(pod, account)
 
 
@@ -69,7 +70,7 @@ def filter_pod(state: LedgerState, pod: PodFacts, names: list[str]) -> Filtered:
             suits = state.rooms if state.sampled.is_sample(len(names), len(state.rooms)) else names
             state.waiting.add(pod, account, suits if pod.migration is None else filtered.refused)
         return filtered
-    elsewhere = f"the pod holds a reservation on node {claim.node}"
+    elsewhere = refusals.RESERVED_ELSEWHERE.format(node=claim.node)
     others = {name: elsewhere for name in names if name != claim.node}
     return Filtered([name for name in names if name == claim.node], others, {})
 
@@ -149,7 +150,7 @@ def reserve(state: LedgerState, pod: PodFacts, node: str) -> Reservation:
     state.require_ready()
     state.assumed.settle(pod.uid)
     if state.is_gone(pod.uid):
-        raise UnknownPodError(f"pod {pod.name} is deleted or has finished")
+        raise UnknownPodError(refusals.POD_OVER.format(pod=pod.name))
     claim = state.claims.get(pod.uid)
     if claim is not None:
         return _again(claim, node)
@@ -168,7 +169,7 @@ def reserve(state: LedgerState, pod: PodFacts, node: str) -> Reservation:
 
 def _again(held: Claim, node: str) -> Reservation:
     if held.node != node:
-        where = f"the pod holds a reservation on node {held.node}"
+        where = refusals.RESERVED_ELSEWHERE.format(node=held.node)
         return Reservation(Refused(where), f"{where} ({held.state.value})")
     # kube-scheduler may repeat a bind whose answer it has lost.
     if held.state not in UNSETTLED:

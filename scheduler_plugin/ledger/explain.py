@@ -13,6 +13,7 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount, Pressure
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.facts import RunnerRequests
 from scheduler_plugin.ledger.moves import Migration
+from scheduler_plugin.texts import explanations
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +107,31 @@ def explain(
 def _requests_problem(claim: Claim, account: VmAccount, node: NodeAccount, now: Instant) -> str:
     runner, resizes = claim.pod.runner, claim.resizes or PodRequests()
     if runner is None:
-        return "the pod's requests are left as they are: it has none, or its guest's container has limits or restarts"
+        return explanations.LEFT_AS_THEY_ARE
     if resizes.exempt_because:
-        return f"the pod's requests cannot be changed, and permits do not wait for them: {resizes.exempt_because}"
+        return explanations.EXEMPT.format(why=resizes.exempt_because)
     if runner.problem:
-        return f"the kubelet does not give what the pod requests: {runner.problem}"
+        return explanations.NOT_GIVEN.format(why=runner.problem)
     # What the permit lacks only because requests do not hold it yet counts as wanted.
     wanted = account.reserved.at_least((account.permit or ZERO) + claim.unsecured)
     if resizes.raising.parts_at(now).any or (resizes.raising.parts.any and not wanted.within(runner.asked)):
-        return f"the pod's requests were not raised: {resizes.raising.why}"
+        return explanations.NOT_RAISED.format(why=resizes.raising.why)
     problem = _not_done(runner, resizes, account)
     # The requests are high enough, so what is missing is up to the kubelet.
     if problem or wanted.within(runner.asked):
         return problem
     fits = node.facts is None or (wanted + claim.pod.around).within(node.facts.allocatable)
-    return "the pod requests less than its VM needs" + ("" if fits else ": its node has no more")
+    return explanations.TOO_LITTLE if fits else explanations.NODE_HAS_NO_MORE
 
 
 def _not_done(runner: RunnerRequests, resizes: PodRequests, account: VmAccount) -> str:
     """The pod's requests that were asked for and are not known to be in effect."""
     if resizes.no_answer:
-        return f"it is not known whether the pod's requests were changed: {resizes.no_answer}"
+        return explanations.CHANGE_UNKNOWN.format(why=resizes.no_answer)
     if not runner.asked.within(resizes.least(runner)):
-        return "the kubelet has not set aside yet what the pod requests"
+        return explanations.NOT_SET_ASIDE
     if resizes.lowering.parts.any and not runner.asked.within(account.reserved):
-        return f"the pod's requests were not lowered: {resizes.lowering.why}"
+        return explanations.NOT_LOWERED.format(why=resizes.lowering.why)
     return ""
 
 
@@ -153,25 +154,25 @@ def _journey(migration: Migration, account: VmAccount | None, now: Instant) -> J
 
 def _floors(claim: Claim, account: VmAccount | None) -> dict[str, Resources]:
     if account is None or account.facts is None:
-        return {"requests of the pod": claim.pod.requests}
+        return {explanations.POD_REQUESTS: claim.pod.requests}
     # The VM runs elsewhere now; this pod follows it no more.
     if claim.left is not None:
-        return {"what the VM had when it left this pod": claim.left, "requests of the pod": claim.pod.requests}
+        return {explanations.LEFT_WITH: claim.left, explanations.POD_REQUESTS: claim.pod.requests}
     around = claim.pod.around
     offered = Resources.most(offer.permit for offer in account.offers.values())
-    use = "the maximum of an unreadable VM" if account.facts.unreadable else "spec.guest use"
+    use = explanations.UNREADABLE_MOST if account.facts.unreadable else explanations.GUEST_USE
     guest = {
-        "permit the agent may hold": account.held,
-        "permit that is being written": offered,
-        "permit the API may hold": account.stored_high,
+        explanations.HELD_PERMIT: account.held,
+        explanations.OFFERED_PERMIT: offered,
+        explanations.STORED_PERMIT: account.stored_high,
         use: account.facts.use,
-        "what the guest has": account.facts.actual or ZERO,
-        f"granted by the original's scheduler: annotation {ANNOTATION_APPROVED}": account.facts.granted,
+        explanations.GUEST_HAS: account.facts.actual or ZERO,
+        explanations.OTHERS_GRANT.format(annotation=ANNOTATION_APPROVED): account.facts.granted,
     }
     floors = {source: amount + around for source, amount in guest.items() if amount.any}
-    floors["requests of the pod"] = claim.pod.requests
+    floors[explanations.POD_REQUESTS] = claim.pod.requests
     if claim.resizes is not None and claim.pod.runner is not None and claim.resizes.may_land:
-        floors["a resize of the pod that is on its way"] = claim.resizes.most + around
+        floors[explanations.RESIZE_LANDING] = claim.resizes.most + around
     # Zeros explain nothing.
     return {source: amount for source, amount in floors.items() if amount.any}
 
@@ -181,5 +182,5 @@ def _denied_by(claim: Claim, node: NodeAccount) -> str | None:
         return None
     # Room would not help: a VM that is being copied must not be resized.
     if claim.holds_still:
-        return "the VM is moving and may not grow before it has moved"
-    return f"node {node.name} has {node.room.free} free of {node.room.total}, needed {claim.unmet} more"
+        return explanations.HOLDS_STILL
+    return explanations.NODE_FULL.format(room=node.room, lacking=claim.unmet)

@@ -32,14 +32,15 @@ from scheduler_plugin.ledger.outcomes import (
 )
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
+from scheduler_plugin.texts import explanations, refusals
 
-OVER: Final = Refused("the migration has ended or is being cancelled")
-OTHER_VM: Final = NeverFits("pod's migration belongs to a different VM")
-STAYS_AWAY: Final = NeverFits("the VM is to leave this node")
-TAKEN: Final = Refused("a migration of this name exists already")
-ON_THE_WAY: Final = Refused("the VM is migrating already")
-STALLED: Final = f"its target pod has had no node for {BEGINS_WITHIN:g} s, so it counts no more until it has one"
-NOT_SETTLED: Final = Refused("the VM does not run in one pod that is known to be bound there")
+OVER: Final = Refused(refusals.MIGRATION_OVER)
+OTHER_VM: Final = NeverFits(refusals.OTHER_VM)
+STAYS_AWAY: Final = NeverFits(refusals.LEAVES_NODE)
+TAKEN: Final = Refused(refusals.NAME_TAKEN)
+ON_THE_WAY: Final = Refused(refusals.MIGRATES)
+STALLED: Final = explanations.STALLED.format(span=BEGINS_WITHIN)
+NOT_SETTLED: Final = Refused(refusals.NOT_SETTLED)
 
 
 # What happens to migrations ------------------------------------------------------------------------------------------
@@ -260,12 +261,12 @@ def _reserve(state: LedgerState, migration: Migration, account: VmAccount | None
         return None
     room = _room(state, migration.target)
     if room is None or account is None:
-        return f"node {migration.target} is gone"
+        return explanations.NODE_GONE.format(node=migration.target)
     pod = _incoming(migration, account, room.node)
     judged = verdict(room, claim_size(pod, account))
     if not isinstance(judged, Fits):
         # The planner reads the problem, and may cancel.
-        return f"node {migration.target}: {judged.message}"
+        return explanations.NODE_REFUSES.format(node=migration.target, why=judged.message)
     state.open_claim(pod, room.node, ClaimState.INCOMING)
     return None
 
@@ -288,14 +289,14 @@ def judge_target(state: LedgerState, pod: PodFacts, migration: ObjectName, node:
     """
     owner = state.migrations.named.get(migration)
     if owner is None:
-        raise NotReadyError(f"migration {migration} of pod {pod.name} is not known yet")
+        raise NotReadyError(refusals.MIGRATION_UNKNOWN.format(migration=migration, pod=pod.name))
     if not owner.is_active or owner.is_leaving:
         return OVER
     account = state.vms.get(owner.vm)
     if pod.vm != owner.vm or account is None:
         return OTHER_VM
     if owner.target not in (None, node):
-        return NeverFits(f"the migration goes to node {owner.target}")
+        return NeverFits(refusals.OTHER_TARGET.format(node=owner.target))
     if any(claim.node == node and leaves(owner, claim) for claim in account.claims):
         return STAYS_AWAY
     needed = claim_size(pod, account)

@@ -30,6 +30,7 @@ from scheduler_plugin.ledger.outcomes import (
     UnknownPodError,
 )
 from scheduler_plugin.ledger.state import LedgerState
+from scheduler_plugin.texts import refusals
 
 
 def decide(state: LedgerState, event: AgentAsked, now: Instant) -> PermitDecision:
@@ -42,7 +43,7 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> PermitDecisio
     account = _account(claim)
     policy = state.nodes[claim.node].policy
     if policy is None:
-        raise NotReadyError(f"node {claim.node} of pod {request.pod} is not known yet")
+        raise NotReadyError(refusals.NODE_UNKNOWN.format(node=claim.node, pod=request.pod))
     agent = event.agent or event.uid
     message = Message(claim.pod.uid, agent, request.sequence, request.resources, request.last_permit)
     if account.has_agent:
@@ -98,10 +99,7 @@ def _require_turn(state: LedgerState, claim: Claim, account: VmAccount, message:
         return
     account.turn_away(message, now)
     where, left = state.claims[rival].pod.name, account.turn_until - now
-    raise OtherAgentError(
-        f"VM {account.name} is looked after by the agent in pod {where}: run one form of agent for a VM, or wait"
-        f" {left:.0f} s in case that one is gone"
-    )
+    raise OtherAgentError(refusals.OTHER_AGENT.format(vm=account.name, pod=where, left=left))
 
 
 def _by_room(state: LedgerState, claim: Claim, account: VmAccount, message: Message, wanted: Resources) -> Resources:
@@ -129,22 +127,22 @@ def claim_of(state: LedgerState, uid: str) -> Claim:
     """The claim of the pod. Raises ``UnknownPodError``."""
     claim = state.claims.get(uid)
     if claim is None:
-        raise UnknownPodError(f"no pod with UID {uid} holds a claim")
+        raise UnknownPodError(refusals.NO_CLAIM.format(uid=uid))
     return claim
 
 
 def _account(claim: Claim) -> VmAccount:
     account, pod = claim.vm, claim.pod
     if account is None:
-        raise UnknownPodError(f"pod {pod.name} runs no VM")
+        raise UnknownPodError(refusals.RUNS_NO_VM.format(pod=pod.name))
     if account.facts is None:
-        raise NotReadyError(f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet")
+        raise NotReadyError(refusals.VM_UNKNOWN.format(pod=pod))
     if account.facts.unreadable:
-        raise NotReadyError(f"VirtualMachine {pod.vm} cannot be read: {account.facts.unreadable}")
+        raise NotReadyError(refusals.VM_UNREADABLE.format(pod=pod, why=account.facts.unreadable))
     if claim.left is not None:
-        raise NotReadyError(f"VirtualMachine {pod.vm} has left pod {pod.name}")
+        raise NotReadyError(refusals.VM_LEFT.format(pod=pod))
     if account.facts.pod is not None and account.facts.pod != pod.name:
-        raise NotReadyError(f"VirtualMachine {pod.vm} runs in pod {account.facts.pod}, not in {pod.name}")
+        raise NotReadyError(refusals.VM_ELSEWHERE.format(pod=pod, runs_in=account.facts.pod))
     return account
 
 

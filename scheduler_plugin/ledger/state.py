@@ -25,6 +25,7 @@ from scheduler_plugin.ledger.moves import Migrations
 from scheduler_plugin.ledger.outcomes import Effect, Effects, NotReadyError, PersistPermit, ReadPod, RoomFreed
 from scheduler_plugin.placement import Room
 from scheduler_plugin.placement.node_index import NodeIndexes
+from scheduler_plugin.texts import refusals
 
 REMEMBERED_GONE: Final = 20_000
 """How many UIDs of gone pods are remembered; an event later than this many deletions would count as news."""
@@ -65,7 +66,7 @@ class LedgerState:
     def require_ready(self) -> None:
         """Raises ``NotReadyError`` until complete lists have been taken in."""
         if not self.is_ready:
-            raise NotReadyError("the ledger has not read the cluster yet")
+            raise NotReadyError(refusals.NOT_READY)
 
     def is_gone(self, uid: str) -> bool:
         """Return True if the pod was deleted or has finished."""

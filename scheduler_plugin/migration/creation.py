@@ -20,6 +20,7 @@ from scheduler_plugin.ledger import CreateMigration, Creation, ReadMigration
 from scheduler_plugin.ledger.events import MoveAnswered, WriteEnd
 from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.texts import explanations, logs
 
 READ_INTERVAL: Final = Seconds(1.0)
 CREATE_SETTLE: Final = Seconds(10.0)
@@ -47,13 +48,13 @@ class MigrationCreator:
     def busy_with(self) -> str | None:
         """The reason why no further migration should be ordered now; None if one may be."""
         if self._refusals.all_wait(self._context.clock.now()):
-            return "the API has refused the last order; the log says why"
+            return explanations.ORDER_REFUSED
         doubted = [
             migration
             for migration in self._context.ledger.migrations.values()
             if migration.creation is not Creation.DONE
         ]
-        return f"the API has not answered yet whether it created {doubted[0].name}" if doubted else None
+        return explanations.ORDER_IN_DOUBT.format(migration=doubted[0].name) if doubted else None
 
     async def _create(self) -> Never:
         while True:
@@ -64,7 +65,7 @@ class MigrationCreator:
         reserved = self._context.ledger.migrations.get(name)
         # The order has waited in a queue; its room may be gone meanwhile.
         if reserved is None or reserved.problem is not None:
-            self._undo(name, "it is not wanted any more" if reserved is None else f"{reserved.problem}")
+            self._undo(name, explanations.NOT_WANTED if reserved is None else f"{reserved.problem}")
             return
         settings = self._context.feed.settings
         wanted = MigrationOrder(
@@ -102,13 +103,13 @@ class MigrationCreator:
     def _undo(self, name: ObjectName, why: str) -> None:
         self._count("refused")
         self._unanswered.settled(name)
-        LOG.warning("migration not created, its room is free again", extra={"migration": str(name), "reason": why})
+        LOG.warning(logs.NOT_CREATED, extra={"migration": str(name), "reason": why})
         self._context.report(MoveAnswered(name, WriteEnd.REFUSED))
 
     def _doubt(self, name: ObjectName, error: ApiError) -> None:
         self._count("unknown")
         what = {"migration": str(name), "reason": str(error)}
-        LOG.warning("migration may or may not be created, its room is kept", extra=what)
+        LOG.warning(logs.CREATION_IN_DOUBT, extra=what)
         self._context.report(MoveAnswered(name, WriteEnd.UNKNOWN))
 
     def _count(self, outcome: str) -> None:
@@ -135,7 +136,7 @@ class MigrationCreator:
             # still land.
             if is_absent and not self._unanswered.may_land(name, self._context.clock.now()):
                 self._note_lost(name)
-                self._undo(name, "the API has no such object")
+                self._undo(name, explanations.NO_SUCH_OBJECT)
             else:
                 self._context.queues.migration_reads.put(name, order)
 

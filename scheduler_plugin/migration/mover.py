@@ -24,12 +24,11 @@ from scheduler_plugin.planner.plan import MovePlan
 from scheduler_plugin.planner.planner import Look, Planner
 from scheduler_plugin.planner.victims import Now
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.texts import explanations, logs
 
 PLAN_INTERVAL: Final = Seconds(1.0)
 FAILED_WAIT: Final = Seconds(30.0)
 """Wait before the next look after one that failed."""
-
-FAILED: Final = "the last look at what to move has failed; the log says how"
 
 LONGEST_NAME: Final = 200
 """Characters of a VM's name, so that the names of the migration and its pod stay within Kubernetes' limit."""
@@ -77,13 +76,13 @@ class Mover:
         cancels = {cancel.migration: cancel.why for cancel in plan.cancels} | self._without_vm()
         for name, why in cancels.items():
             self._reporter.cancelling(name, why)
-        self._remover.want(cancels | dict.fromkeys(plan.forget, "it is over"))
+        self._remover.want(cancels | dict.fromkeys(plan.forget, explanations.ENDED))
 
     def _note_failure(self) -> None:
-        LOG.exception("migration planning failed; retrying", extra={"wait": FAILED_WAIT})
+        LOG.exception(logs.PLANNING_FAILED, extra={"wait": FAILED_WAIT})
         self._context.telemetry.migrations.failed_looks.inc()
         self._looks_from = Instant(self._context.clock.now() + FAILED_WAIT)
-        self._publish(MovePlan(), FAILED)
+        self._publish(MovePlan(), explanations.PLANNING_FAILED)
         # What an earlier look wanted deleted may be needed again.
         self._remover.want({})
 
@@ -104,7 +103,7 @@ class Mover:
             if migration.is_active and migration.is_ours
         ]
         return {
-            migration.name: f"VM {migration.vm} is gone"
+            migration.name: explanations.CANCELLED_VM_GONE.format(vm=migration.vm)
             for migration in active
             if migration.vm not in self._context.feed.vms.facts
         }
@@ -139,9 +138,9 @@ class Mover:
         """The reason why no VM may be moved now; None if VMs may."""
         feed = self._context.feed
         if not feed.settings.migration.enabled:
-            return "migration.enabled is false in the settings"
+            return explanations.DISABLED
         if feed.migrations.is_missing:
-            return "the cluster has no VirtualMachineMigrations (its CRD is missing)"
+            return explanations.NO_MIGRATIONS
         # No further order while one has no answer: orders that cannot be carried out must not pile up.
         return self._creator.busy_with
 
@@ -152,10 +151,10 @@ class Mover:
         # The ledger may have changed since the planner looked at it.
         if not isinstance(reservation.verdict, Fits):
             reason = f"{reservation.verdict.message} {reservation.detail}".rstrip()
-            LOG.warning("move not reserved", extra={"vm": str(move.vm), "to": move.target, "reason": reason})
+            LOG.warning(logs.MOVE_NOT_RESERVED, extra={"vm": str(move.vm), "to": move.target, "reason": reason})
             return
         what = {"vm": str(move.vm), "from": move.source, "to": move.target, "reason": move.reason}
-        LOG.info("move reserved", extra=what)
+        LOG.info(logs.MOVE_RESERVED, extra=what)
         context.telemetry.migrations.causes.labels(move.cause.value).inc()
 
     def _name_for(self, move: Move) -> ObjectName:

@@ -12,6 +12,7 @@ from protocol.messages import ObjectName
 from protocol.units import Seconds
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.texts import logs
 from scheduler_plugin.workers.for_each import for_each
 
 DELETE_RETRY: Final = Seconds(5.0)
@@ -52,6 +53,6 @@ class MigrationRemover:
             # Gone already is as good as deleted.
             if not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND):
                 what = {"migration": str(name), "why": why, "reason": str(error)}
-                LOG.warning("migration not deleted, trying again", extra=what)
+                LOG.warning(logs.NOT_DELETED, extra=what)
                 return False
         return True

@@ -20,6 +20,7 @@ from scheduler_plugin.ledger import MigrationPhase
 from scheduler_plugin.migration.waiting import WaitReporter
 from scheduler_plugin.planner.beneficiaries import waiting_for_room
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.texts import events, logs
 from scheduler_plugin.workers.event_recorder import SchedulerEvents
 
 RECENT: Final = Seconds(600.0)
@@ -49,7 +50,7 @@ class MigrationReporter:
         """This scheduler calls the migration off."""
         if name not in self._cancelled:
             self._cancelled[name] = why
-            LOG.info("migration called off", extra={"migration": str(name), "reason": why})
+            LOG.info(logs.CALLED_OFF, extra={"migration": str(name), "reason": why})
 
     def reconcile(self) -> None:
         """Report what has changed since the last call."""
@@ -75,9 +76,9 @@ class MigrationReporter:
         stalled = {name for name, ordered in ledger.items() if ordered.is_stalled and name in there}
         for name in sorted(stalled - self._stalled):
             migration, why = there[name], ledger[name].waiting_target
-            refusal = f" (kube-scheduler says: {why.refusal})" if why is not None and why.refusal else ""
-            self._tell(migration, "Stalled", f"{ledger[name].problem}{refusal}: {name.name}")
-            LOG.warning("migration has not begun", extra={"migration": str(name), "vm": str(migration.facts.vm)})
+            refusal = "" if why is None else why.refusal
+            self._tell(migration, events.migration_stalled(name.name, ledger[name].problem, refusal), is_warning=True)
+            LOG.warning(logs.NOT_BEGUN, extra={"migration": str(name), "vm": str(migration.facts.vm)})
         self._stalled = stalled
         self._context.telemetry.migrations.stalled.set(len(stalled))
 
@@ -98,10 +99,10 @@ class MigrationReporter:
         if before is None:
             source, target = self._routes[facts.name]
             # At the first call after a start, nobody has seen it begin.
-            turn = "started" if self._known is not None else "found under way"
+            line = logs.FOUND_UNDER_WAY if self._known is None else logs.STARTED
             what = {"vm": str(facts.vm), "from": source, "to": target, "reason": found.reason}
-            LOG.info(f"migration {turn}", extra=what)
-            self._tell(found, "Started", f"moves from {source} to {target}{_because(found.reason)}")
+            LOG.info(line, extra=what)
+            self._tell(found, events.migration_started(source, target, found.reason))
             self._tell_who_waits(found, source, target)
         if facts.phase.is_over and (before is None or not before.facts.phase.is_over):
             self._ended(found, is_success=facts.phase is MigrationPhase.SUCCEEDED)
@@ -114,9 +115,9 @@ class MigrationReporter:
         for claim in waiting[:MOST_TOLD]:
             vm = self._context.feed.vm_of(claim.pod)
             about = EventSubject(PODS, claim.pod.name, claim.pod.uid) if vm is None else about_vm(vm)
-            note = f"VM {facts.vm} moves from {source} to {target} to make room"
+            text = events.room_being_made(facts.vm, source, target)
             name = f"{about.name.name}.{facts.uid[:8]}.room"
-            self._notices.tell(EventRecord(about, "RoomBeingMade", note, is_warning=False, name=name))
+            self._notices.tell(EventRecord(about, *text, is_warning=False, name=name))
 
     def _is_old(self, found: ClusterMigration) -> bool:
         ended_at = found.facts.ended_at
@@ -127,8 +128,8 @@ class MigrationReporter:
         in_ledger = self._context.ledger.migrations.get(found.facts.name)
         old = self._routes.get(found.facts.name, (None, None))
         # The ledger knows where the pods are while they are there; afterwards the route is remembered.
-        source = found.source_node or (in_ledger and in_ledger.source) or old[0] or "an unknown node"
-        target = found.target_node or (in_ledger and in_ledger.goal) or old[1] or "a node still to be chosen"
+        source = found.source_node or (in_ledger and in_ledger.source) or old[0] or events.UNKNOWN_SOURCE
+        target = found.target_node or (in_ledger and in_ledger.goal) or old[1] or events.UNKNOWN_TARGET
         self._routes[found.facts.name] = (source, target)
 
     def _vanished(self, before: ClusterMigration) -> None:
@@ -137,7 +138,7 @@ class MigrationReporter:
             vm = self._context.feed.vms.facts.get(facts.vm)
             # A migration that vanishes before its end was seen was cancelled, unless its VM runs in its target pod.
             arrived = vm is not None and facts.target_pod == ObjectName(facts.vm.namespace, vm.pod_name or "")
-            self._cancelled.setdefault(facts.name, "its object was deleted")
+            self._cancelled.setdefault(facts.name, events.DELETED)
             self._ended(before, is_success=arrived)
         self._cancelled.pop(facts.name, None)
         self._routes.pop(facts.name, None)
@@ -146,20 +147,20 @@ class MigrationReporter:
         facts = found.facts
         source, target = self._routes[facts.name]
         if facts.is_leaving:
-            self._cancelled.setdefault(facts.name, "its object was deleted")
+            self._cancelled.setdefault(facts.name, events.DELETED)
         cancelled = self._cancelled.get(facts.name)
         outcome = "succeeded" if is_success else "cancelled" if cancelled else "failed"
-        why = f"called off: {cancelled}" if cancelled else found.why or "its controller gave no reason"
-        numbers = f"in {_ms(found.total)}, it stood still for {_ms(found.downtime)}"
+        why = events.CANCELLED.format(why=cancelled) if cancelled else found.why or events.NO_REASON
+        numbers = events.migration_numbers(found.total, found.downtime)
         # Metrics and log lines only for migrations that this process saw end.
         if self._known is not None:
             self._count(found, outcome)
             what = {"vm": str(facts.vm), "from": source, "to": target, "reason": numbers if is_success else why}
-            LOG.log(logging.INFO if is_success else logging.WARNING, f"migration {outcome}", extra=what)
+            LOG.log(logging.INFO if is_success else logging.WARNING, logs.ENDED.format(outcome=outcome), extra=what)
         if is_success:
-            self._tell(found, "Succeeded", f"moved from {source} to {target} {numbers}")
+            self._tell(found, events.migration_succeeded(source, target, numbers))
         else:
-            self._tell(found, "Failed", f"did not move from {source} to {target}: {why}")
+            self._tell(found, events.migration_failed(source, target, why), is_warning=True)
 
     def _count(self, found: ClusterMigration, outcome: str) -> None:
         metrics = self._context.telemetry.migrations
@@ -169,20 +170,11 @@ class MigrationReporter:
                 if span is not None:
                     histogram.observe(span)
 
-    def _tell(self, found: ClusterMigration, turn: str, note: str) -> None:
+    def _tell(self, found: ClusterMigration, text: events.EventText, *, is_warning: bool = False) -> None:
         facts = found.facts
         vm = self._context.feed.vms.facts.get(facts.vm)
         if vm is not None:
             # A name of its own for each turn: after a restart the same Event is not written twice.
-            name = f"{facts.name.name}.{facts.uid[:8]}.{turn.lower()}"
-            self._notices.tell(
-                EventRecord(about_vm(vm), f"Migration{turn}", note, is_warning=turn in {"Failed", "Stalled"}, name=name)
-            )
-
-
-def _because(reason: str) -> str:
-    return f": {reason}" if reason else ""
-
-
-def _ms(span: Seconds | None) -> str:
-    return "an unknown time" if span is None else f"{round(span * 1000)} ms"
+            reason, note = text
+            name = f"{facts.name.name}.{facts.uid[:8]}.{reason.removeprefix('Migration').lower()}"
+            self._notices.tell(EventRecord(about_vm(vm), reason, note, is_warning=is_warning, name=name))

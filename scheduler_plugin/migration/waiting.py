@@ -9,6 +9,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import ClaimState, Migration
 from scheduler_plugin.ledger.facts import MigrationFacts
 from scheduler_plugin.planner.beneficiaries import no_room
+from scheduler_plugin.texts import events
 from scheduler_plugin.workers.event_recorder import SchedulerEvents
 
 
@@ -49,11 +50,11 @@ class WaitReporter:
         # The node that the VM is on is no target, however much room it has.
         left = {claim.node for claim in claims}
         rooms = (room for name, room in ledger.rooms.items() if name not in left)
-        return no_room(rooms, Resources.most(claim.size for claim in claims)) or f"kube-scheduler says: {refusal}"
+        return no_room(rooms, Resources.most(claim.size for claim in claims)) or events.REFUSED.format(refusal=refusal)
 
     def _tell(self, facts: MigrationFacts, why: str) -> None:
         vm = self._context.feed.vms.facts.get(facts.vm)
         subjects = [EventSubject(MIGRATIONS, facts.name, facts.uid), *([] if vm is None else [about_vm(vm)])]
         for about in subjects:
             name = f"{about.name.name}.{facts.uid[:8]}.waits"
-            self._notices.tell(EventRecord(about, "MigrationWaits", f"{facts.name.name} waits: {why}", name=name))
+            self._notices.tell(EventRecord(about, *events.migration_waits(facts.name.name, why), name=name))

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from protocol.units import Resources
+from scheduler_plugin.texts import refusals
 
 
 class Room(msgspec.Struct, frozen=True, gc=False):
@@ -55,15 +56,13 @@ class NeverFits:
 
 Verdict = Fits | Refused | NeverFits
 
-# Few fixed texts, because kube-scheduler counts equal ones ("3000 Insufficient cpu"). ``shortage`` gives the numbers
-# of one node.
 FITS: Final = Fits()
-UNKNOWN_NODE: Final = Refused("the scheduler does not know the node yet")
-CORDONED: Final = NeverFits("node is unschedulable")
-NO_FREE_CPU: Final = Refused("Insufficient cpu")
-NO_FREE_MEM: Final = Refused("Insufficient memory")
-CPU_TOO_SMALL: Final = NeverFits("Insufficient cpu: more than the node has")
-MEM_TOO_SMALL: Final = NeverFits("Insufficient memory: more than the node has")
+UNKNOWN_NODE: Final = Refused(refusals.UNKNOWN_NODE)
+CORDONED: Final = NeverFits(refusals.UNSCHEDULABLE)
+NO_FREE_CPU: Final = Refused(refusals.INSUFFICIENT.format(resource="cpu"))
+NO_FREE_MEM: Final = Refused(refusals.INSUFFICIENT.format(resource="memory"))
+CPU_TOO_SMALL: Final = NeverFits(refusals.TOO_SMALL.format(resource="cpu"))
+MEM_TOO_SMALL: Final = NeverFits(refusals.TOO_SMALL.format(resource="memory"))
 
 
 def verdict(room: Room | None, claim: Resources) -> Verdict:
@@ -85,7 +84,7 @@ def verdict(room: Room | None, claim: Resources) -> Verdict:
 
 def shortage(room: Room, claim: Resources) -> str:
     """The numbers behind a refusal: what the pod needs, and how much of the node's total is free."""
-    return f"pod needs {claim}; node {room.node} has {room.free} free of {room.total}"
+    return refusals.SHORTAGE.format(claim=claim, room=room)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from scheduler_plugin.ledger import LedgerViews, Migration
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.giving import givers
 from scheduler_plugin.placement import Room
-from scheduler_plugin.planner.wording import some
+from scheduler_plugin.texts import explanations
+from scheduler_plugin.texts.amounts import some
 
 
 def waiting_for_room(ledger: LedgerViews, node: str) -> list[Claim]:
@@ -28,7 +29,7 @@ def room_being_made(ledger: LedgerViews, claim: Claim, now: Instant) -> Iterator
     if claim in waiting_for_room(ledger, claim.node):
         for giver in givers(ledger.nodes[claim.node], now):
             if giver.asked_since is not None and giver is not claim:
-                yield f"VM {giver.pod.vm} is asked to give back {some(giver.offered)} that it does not need"
+                yield explanations.GIVES_BACK.format(vm=giver.pod.vm, room=some(giver.offered))
         for migration in ledger.migrations.values():
             if migration.is_active and migration.source == claim.node:
                 yield sentence(migration)
@@ -36,8 +37,7 @@ def room_being_made(ledger: LedgerViews, claim: Claim, now: Instant) -> Iterator
 
 def sentence(migration: Migration) -> str:
     """Sentence on who moves where, and why."""
-    why = f": {migration.reason}" if migration.reason else ""
-    return f"VM {migration.vm} moves from {migration.source} to {migration.goal or 'a node still to be chosen'}{why}"
+    return explanations.moves(migration.vm, migration.source, migration.goal, migration.reason)
 
 
 def no_room(rooms: Iterable[Room], need: Resources) -> str:
@@ -46,11 +46,11 @@ def no_room(rooms: Iterable[Room], need: Resources) -> str:
     if any(need.within(room.free) for room in candidates):
         return ""
     if not candidates:
-        return "no other node takes pods"
+        return explanations.NO_OTHER_NODE
     # The name decides between equals, so that the sentence does not change from look to look.
     nearest = min(candidates, key=lambda room: (_lacking_share(room, need), room.node))
     lacking = some(need.minus_or_zero(nearest.free))
-    return f"no node has room for {some(need)}; {nearest.node} comes nearest, it lacks {lacking}"
+    return explanations.NEAREST.format(need=some(need), node=nearest.node, lacking=lacking)
 
 
 def _lacking_share(room: Room, need: Resources) -> float:

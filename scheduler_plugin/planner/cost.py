@@ -17,7 +17,7 @@ from typing import Final
 
 from protocol.units import ZERO, Bytes, Resources
 from scheduler_plugin.planner.victims import Victim
-from scheduler_plugin.planner.wording import memory, some
+from scheduler_plugin.texts import explanations
 
 SET_UP: Final = 2.5 * 1024**3
 """Bytes that could be copied while a move is ordered, placed and ended: about ten seconds at 256 MiB a second."""
@@ -33,9 +33,6 @@ MOST_DOUBLINGS: Final = 16
 
 SPARE: Final = Fraction(1, 10)
 """The share of a node's watermark that is welcome below it, so that the next growth needs no move."""
-
-IDLE: Final = 0.05
-"""A load below this would print as 0.0."""
 
 HALF: Final = Fraction(1, 2)
 
@@ -88,15 +85,7 @@ def cost_of(victim: Victim) -> float:
 
 def costs(victim: Victim) -> str:
     """Gain and cost of its move, for people."""
-    again = f", and it is its move no. {victim.moved + 1} within the hour" if victim.moved else ""
-    freed, copied = some(victim.claim.reserved), memory(Bytes(victim.to_copy))
-    return f"its move frees {freed} and copies {copied}; {_load(victim)}{again}"
-
-
-def _load(victim: Victim) -> str:
-    if victim.load == inf:
-        return "its load is not known"
-    return "it is idle" if victim.load < IDLE else f"its load is {victim.load:.1f}"
+    return explanations.costs(victim.claim.reserved, Bytes(victim.to_copy), victim.load, victim.moved)
 
 
 def least_cost(victims: Sequence[Victim], need: Freedom | None, has_place: HasPlace) -> Iterable[Victim]:

@@ -9,9 +9,8 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import ge
-from typing import Final
 
 from protocol.messages import ObjectName
 from scheduler_plugin.ledger import ClaimState, LedgerViews, Move
@@ -19,9 +18,7 @@ from scheduler_plugin.planner.cost import Selection, costs
 from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck
 from scheduler_plugin.planner.targets import Targets, Traffic
 from scheduler_plugin.planner.victims import Now, Victim, victim_of
-
-RESTING: Final = "resting after a migration"
-BESIDE: Final = "beside a VM that asks for more than the whole node"
+from scheduler_plugin.texts import explanations
 
 LeftAlone = Callable[[ObjectName], str | None]
 """Why a VM should not be moved just now, whatever its migrations say; None if it may be."""
@@ -57,7 +54,7 @@ class DrainPlan:
             return None
         is_housed = any(targets.has_place(victim) for victim in victims)
         hindrances = {} if is_housed else targets.hindrances(victims)
-        return Stuck(node, _why(len(victims), others, hindrances, is_housed=is_housed))
+        return Stuck(node, explanations.unrelieved(len(victims), others, hindrances, is_housed=is_housed))
 
     def _victims(self, need: RoomNeed, left_alone: LeftAlone, targets: Targets) -> tuple[list[Victim], Counter[str]]:
         """The VMs that may move, by name, and why the other ones may not."""
@@ -71,7 +68,7 @@ class DrainPlan:
             if isinstance(victim, str):
                 others[victim] += 1
                 continue
-            why = RESTING if self._rests(victim.vm, need) else left_alone(victim.vm)
+            why = explanations.RESTING if self._rests(victim.vm, need) else left_alone(victim.vm)
             if why is None:
                 movable.append(victim)
             else:
@@ -79,7 +76,7 @@ class DrainPlan:
         movable.sort(key=lambda victim: victim.vm)
         helpful = _helpful(need, movable, targets)
         if len(helpful) < len(movable):
-            others[BESIDE] = len(movable) - len(helpful)
+            others[explanations.BESIDE] = len(movable) - len(helpful)
         return helpful, others
 
     def _rests(self, vm: ObjectName, need: RoomNeed) -> bool:
@@ -105,13 +102,3 @@ def _helpful(need: RoomNeed, victims: list[Victim], targets: Targets) -> list[Vi
 def _move(need: RoomNeed, victim: Victim, target: str) -> Move:
     because = need.reason if need.excess is None else f"{need.reason}; {costs(victim)}"
     return Move(victim.vm, victim.claim.pod.uid, need.book.name, target, because, need.cause)
-
-
-def _why(movable: int, others: Mapping[str, int], hindrances: Mapping[str, int], *, is_housed: bool) -> str:
-    if movable and not is_housed:
-        reasons = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(hindrances.items()))
-        return f"no node has room below its watermark for any of {movable} VMs that may move{reasons}"
-    if movable:
-        return f"none of {movable} VMs that may move would relieve it"
-    excluded = ", ".join(f"{count} {why}" for why, count in sorted(others.items()))
-    return f"no VM may move: {excluded}" if excluded else "no VM is on it"

@@ -18,7 +18,8 @@ from scheduler_plugin.placement import Room
 from scheduler_plugin.planner.cost import SPARE, Freedom
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.victims import Rest
-from scheduler_plugin.planner.wording import some
+from scheduler_plugin.texts import explanations
+from scheduler_plugin.texts.amounts import some
 
 GRACE: Final = Seconds(30.0)
 """A migration ends itself at its time-out; one that is still there this much later is cancelled."""
@@ -87,15 +88,15 @@ class MigrationStatus:
     ``stuck`` says by node why VMs that should leave it cannot, ``refused`` where VMs were not placed lately.
     """
 
-    idle: str | None = "no planning round has run yet"
+    idle: str | None = explanations.NO_ROUND_YET
     stuck: Mapping[str, str] = field(default_factory=dict)
     refused: RefusedTargets = field(default_factory=RefusedTargets)
 
 
-SAID_OF: Final = {
-    MoveCause.WATERMARK: "is {} above its watermark",
-    MoveCause.DENIED_VM: "lacks {} and denies what VMs ask for",
-    MoveCause.DEFERRED_POD: "lacks {} and defers the resize of a pod",
+_REASONS: Final = {
+    MoveCause.WATERMARK: explanations.ABOVE_WATERMARK,
+    MoveCause.DENIED_VM: explanations.DENIES_VMS,
+    MoveCause.DEFERRED_POD: explanations.DEFERS_POD,
 }
 
 Seen = tuple[Room, Resources, Resources, DeferredResizes, Resources]
@@ -172,5 +173,5 @@ class RoomNeed:
     def reason(self) -> str:
         """The cause in words, for people."""
         if self.excess is None:
-            return f"node {self.book.name} is cordoned"
-        return f"node {self.book.name} {SAID_OF[self.cause].format(some(self.excess))}"
+            return explanations.CORDONED.format(node=self.book.name)
+        return _REASONS[self.cause].format(node=self.book.name, excess=some(self.excess))

@@ -21,7 +21,7 @@ from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.constraints.surroundings import NOTHING_KNOWN, ConstraintContext
 from scheduler_plugin.ledger import LedgerViews, Migration, MigrationPhase, Move
 from scheduler_plugin.planner.cost import Selection, least_cost
-from scheduler_plugin.planner.drain import RESTING, DrainPlan
+from scheduler_plugin.planner.drain import DrainPlan
 from scheduler_plugin.planner.places import Places
 from scheduler_plugin.planner.plan import GRACE, Cancel, MigrationPolicy, MovePlan, RoomNeed, Stuck, seen_of
 from scheduler_plugin.planner.refused_orders import RefusedOrders
@@ -29,6 +29,7 @@ from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
 from scheduler_plugin.planner.unplaced import UnplacedTargets
 from scheduler_plugin.planner.victims import Now
+from scheduler_plugin.texts import explanations
 
 Look = Generator[None, None, MovePlan]
 """A plan that is made step by step."""
@@ -150,7 +151,7 @@ class Planner:
 
     def _left_alone(self, now: Instant, vm: ObjectName) -> str | None:
         """The reason why the VM should not be moved just now, by what is remembered."""
-        return RESTING if self._resting.get(vm, now) > now else self.refused_orders.why_not(vm, now)
+        return explanations.RESTING if self._resting.get(vm, now) > now else self.refused_orders.why_not(vm, now)
 
     def _present_needs(self, ledger: LedgerViews, policy: MigrationPolicy, now: Instant) -> Iterator[RoomNeed]:
         for name in ledger.strained:
@@ -183,7 +184,7 @@ class Planner:
         self.refused.forget_old(now, policy.rest)
         for migration in self._unplaced.newly_failed(ledger.migrations.values()):
             if migration.name not in self._misled:
-                self._learn(ledger, migration, "its target pod found no node", policy, now)
+                self._learn(ledger, migration, explanations.FOUND_NO_NODE, policy, now)
 
     def _cancels(
         self, ledger: LedgerViews, policy: MigrationPolicy, now: Instant, *, is_current: bool
@@ -207,15 +208,15 @@ class Planner:
                     self._learn(ledger, migration, refusal, policy, now)
                 # Its end must not make the VM rest: the target was wrong, not the VM.
                 self._misled.add(migration.name)
-                yield Cancel(migration.name, f"kube-scheduler does not place it on node {migration.target}: {refusal}")
+                yield Cancel(migration.name, explanations.NOT_PLACED.format(node=migration.target, why=refusal))
             # It cannot go on, so it is cancelled at once.
             elif migration.problem is not None and not migration.is_stalled:
                 self._misled.add(migration.name)
-                yield Cancel(migration.name, f"it cannot go where it should: {migration.problem}")
+                yield Cancel(migration.name, explanations.CANNOT_GO.format(why=migration.problem))
             elif now - migration.since >= policy.timeout + GRACE:
-                yield Cancel(migration.name, f"it has not ended within {policy.timeout:g} s")
+                yield Cancel(migration.name, explanations.TIMED_OUT.format(span=policy.timeout))
             elif since is not None and now - since >= policy.settle:
-                yield Cancel(migration.name, f"node {migration.source} does not need it any more")
+                yield Cancel(migration.name, explanations.NOT_NEEDED.format(node=migration.source))
 
 
 def _needless(ledger: LedgerViews, policy: MigrationPolicy, ours: list[Migration]) -> list[Migration]:

@@ -14,11 +14,9 @@ from protocol.backoff import Backoff
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.texts import explanations
 
 PAUSE: Final = Backoff(Seconds(1.0), Seconds(30.0), spread=1.0)
-
-OF_VM: Final = "refused by the API"
-OF_NAMESPACE: Final = "in a namespace that has just refused another"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +66,8 @@ class RefusedOrders:
     def why_not(self, vm: ObjectName, now: Instant) -> str | None:
         """The reason why no migration of the VM should be ordered just now; None if one may be."""
         if _waits(self._vms.get(vm), now):
-            return OF_VM
-        return OF_NAMESPACE if _waits(self._namespaces.get(vm.namespace), now) else None
+            return explanations.REFUSED_BY_API
+        return explanations.REFUSED_NAMESPACE if _waits(self._namespaces.get(vm.namespace), now) else None
 
     def all_wait(self, now: Instant) -> bool:
         """Return True if no order at all should be given just now."""

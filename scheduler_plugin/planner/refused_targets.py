@@ -14,6 +14,7 @@ from protocol.units import Instant
 from scheduler_plugin.constraints.model import NodeTraits, PodConstraints
 from scheduler_plugin.ledger import LedgerViews
 from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.texts import explanations
 
 MOST_PAIRS: Final = 20_000
 """The oldest are forgotten first."""
@@ -63,7 +64,7 @@ class RefusedTargets:
         refusal = self._pairs.get((vm, node))
         if refusal is None or refusal.until <= now or refusal.likeness != _likeness(ledger, vm, node):
             return None
-        return f"was refused there lately: {refusal.why}"
+        return explanations.REFUSED_LATELY.format(why=refusal.why)
 
     def of(self, vm: ObjectName) -> Mapping[str, TargetRefusal]:
         """The VM's refusals by node, read only."""

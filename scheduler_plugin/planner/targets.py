@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,9 +25,7 @@ from scheduler_plugin.placement import Room, best_target, stays_below_watermark
 from scheduler_plugin.planner.places import Places
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Victim
-
-MOST_NAMED: Final = 3
-"""How many migrations of others a sentence names."""
+from scheduler_plugin.texts import explanations
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +74,7 @@ class Traffic:
         """The reason why all nodes wait, if migrations of others are part of it: those may never end."""
         if self.total < self.most or not self.of_others:
             return None
-        named = ", ".join(str(name) for name in sorted(self.of_others)[:MOST_NAMED])
-        more = f" and {len(self.of_others) - MOST_NAMED} more" if len(self.of_others) > MOST_NAMED else ""
-        return f"as many migrations are under way as may be ({self.most}), and not ours are {named}{more}"
+        return explanations.all_moves_taken(self.most, self.of_others)
 
 
 def _counts(ledger: LedgerViews, migration: Migration) -> bool:

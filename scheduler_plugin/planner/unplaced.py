@@ -16,6 +16,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scheduler_plugin.ledger import Migration, MigrationPhase
 from scheduler_plugin.planner.plan import MigrationPolicy
+from scheduler_plugin.texts import explanations
 
 REFUSAL_SETTLE: Final = Seconds(2.0)  # kube-scheduler's first attempt may be too early
 
@@ -50,7 +51,7 @@ class UnplacedTargets:
         if target is not None and refused is not None and now - refused >= REFUSAL_SETTLE:
             return target.refusal
         if since is not None and now - since >= policy.placement_timeout:
-            return f"its target pod has waited for {policy.placement_timeout:g} s"
+            return explanations.WAITED.format(span=policy.placement_timeout)
         return None
 
     def newly_failed(self, migrations: Iterable[Migration]) -> Iterator[Migration]:

@@ -18,6 +18,7 @@ from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import ClaimState, LedgerViews, Migration, MigrationPhase
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, VmFacts
+from scheduler_plugin.texts import explanations
 
 COPY_TIME: Final = Seconds(5.0)
 """About how long a migration copies; what the guest changes meanwhile is copied again."""
@@ -129,9 +130,9 @@ def _end_of(migration: Migration, facts: MigrationFacts, now: Now) -> float:
 def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
     """The reason why the scheduler never moves the VM by itself; None if it may. ``opt_in``: it has to ask for it."""
     if facts.auto_migration is False:
-        return "kept in place by a label or annotation"
+        return explanations.KEPT_IN_PLACE
     if opt_in and facts.auto_migration is None:
-        return "not opted in"
+        return explanations.NOT_OPTED_IN
     return facts.stays_because
 
 
@@ -145,9 +146,9 @@ def victim_of(ledger: LedgerViews, claim: Claim, arrived: int, now: Now, *, opt_
     """The VM of ``claim`` as one that may be moved, or in words why it cannot be."""
     facts = None if claim.vm is None else claim.vm.facts
     if facts is None:
-        return "not known"
+        return explanations.NOT_KNOWN
     if not ledger.places(claim.pod):
-        return "placed by another scheduler"
+        return explanations.OTHER_SCHEDULER
     why = stays_because(facts, opt_in=opt_in) or _busy(ledger, claim, facts)
     if why is not None:
         return why
@@ -160,14 +161,12 @@ def _busy(ledger: LedgerViews, claim: Claim, facts: VmFacts) -> str | None:
     account, moves = claim.vm, [migration for migration in ledger.migrations_of(facts.name) if migration.is_active]
     if claim.is_migrating or moves:
         return (
-            "in a migration that does not begin"
-            if any(migration.is_stalled for migration in moves)
-            else "migrating already"
+            explanations.DOES_NOT_BEGIN if any(migration.is_stalled for migration in moves) else explanations.MIGRATING
         )
     is_whole = account is not None and not account.is_deleted and account.hosts == [claim]
     if claim.state is not ClaimState.BOUND or facts.pod != claim.pod.name or not is_whole:
-        return "not running in one pod"
-    return None if facts.phase == RUNNING else f"in phase {facts.phase}"
+        return explanations.NOT_IN_ONE_POD
+    return None if facts.phase == RUNNING else explanations.IN_PHASE.format(phase=facts.phase)
 
 
 def _load(claim: Claim) -> float:

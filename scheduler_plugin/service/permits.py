@@ -26,12 +26,11 @@ from scheduler_plugin.ledger import (
 )
 from scheduler_plugin.ledger.events import AgentAsked
 from scheduler_plugin.service.workers import Workers
+from scheduler_plugin.texts import refusals
 
 RETRY_AFTER: Final = Seconds(1.0)
 AT_ONCE: Final = Seconds(0.0)
 """For retries that another scheduler may answer already."""
-
-_NO_TOKEN: Final = "a bearer token of the agent's service account is needed"  # noqa: S105 - a message
 
 
 class CallerRefusedError(Exception):
@@ -68,7 +67,7 @@ class Permits:
         context = self._context
         # Before the list of pods is complete, an existing pod would get 404.
         if not context.ledger.is_ready:
-            raise CallerRefusedError(503, "the scheduler has not read the cluster yet", RETRY_AFTER)
+            raise CallerRefusedError(503, refusals.NOT_READY, RETRY_AFTER)
         feed = context.feed
         if authorization is None:
             # An address that several pods have identifies none of them.
@@ -85,19 +84,19 @@ class Permits:
         else:
             is_refused = self._authenticator.is_refused(authorization, self._context.feed.settings.audience)
         if is_refused:
-            raise CallerRefusedError(401, _NO_TOKEN)
+            raise CallerRefusedError(401, refusals.NO_TOKEN)
 
     async def identify(self, authorization: str | None) -> CallerIdentity:
         """Owner of this token. Raises ``CallerRefusedError``."""
         try:
             identity = await self._authenticator.identify(authorization, self._context.feed.settings.audience)
         except OverloadedError:
-            raise CallerRefusedError(503, "too many tokens are waiting for a review", RETRY_AFTER) from None
+            raise CallerRefusedError(503, refusals.TOO_MANY_TOKENS, RETRY_AFTER) from None
         except ApiError as error:
-            message = f"the token cannot be reviewed just now: {error}"
+            message = refusals.NOT_REVIEWED.format(error=error)
             raise CallerRefusedError(503, message, self._until_asked_again()) from None
         if identity is None:
-            raise CallerRefusedError(401, _NO_TOKEN)
+            raise CallerRefusedError(401, refusals.NO_TOKEN)
         return identity
 
     def judge(self, wire: WireRequest, identity: CallerIdentity) -> Granted | Awaitable[Granted]:
@@ -105,7 +104,7 @@ class Permits:
         pod = self._pod_of(wire.pod, identity)
         vm = self._context.feed.vm_of(pod)
         if vm is None:
-            raise CallerRefusedError(503, f"VirtualMachine {pod.vm} of pod {pod.name} is not known yet", RETRY_AFTER)
+            raise CallerRefusedError(503, refusals.VM_UNKNOWN.format(pod=pod), RETRY_AFTER)
         try:
             request = wire.resolve(vm.slot_size)
         except MalformedRequestError as error:
@@ -164,14 +163,14 @@ class Permits:
         # If it is unknown whether the permit was stored, its reservation stays, and the agent asks again.
         if why:
             self._events.not_stored(vm, permit.permit, why)
-            message = f"the permit of {permit.vm} could not be stored, ask again: {why}"
+            message = refusals.NOT_STORED.format(vm=permit.vm, why=why)
             raise CallerRefusedError(503, message, self._until_asked_again())
         return self._within_term(granted)
 
     def _within_term(self, granted: Granted) -> Granted:
         """Return the permit if this process still leads; a new leader may lack it. Raises ``CallerRefusedError``."""
         if not self._context.term.leads:
-            raise CallerRefusedError(503, "this scheduler leads no more, ask again", AT_ONCE)
+            raise CallerRefusedError(503, refusals.LEADS_NO_MORE, AT_ONCE)
         return granted
 
     def _until_asked_again(self) -> Seconds:
@@ -183,16 +182,14 @@ class Permits:
         uid = context.ledger.uid_of(name)
         claim = None if uid is None else context.ledger.claims.get(uid)
         if claim is None:
-            raise CallerRefusedError(404, f"pod {name} is not known here")
+            raise CallerRefusedError(404, refusals.POD_UNKNOWN.format(pod=name))
         if not may_speak_for(identity, claim.pod, claim.node, context.feed.settings.node_agents):
-            raise CallerRefusedError(403, f"{identity.account} is not the agent of pod {name}")
+            raise CallerRefusedError(403, refusals.NOT_ITS_AGENT.format(account=identity.account, pod=name))
         if identity.pod_uid is not None and identity.pod_uid not in context.ledger.claims:
             # The API server and our own cache may accept the token of a node's agent after its pod is gone.
-            raise CallerRefusedError(
-                404, f"pod {identity.namespace}/{identity.pod}, which the token is bound to, is not known here"
-            )
+            raise CallerRefusedError(404, refusals.TOKENS_POD_UNKNOWN.format(caller=identity))
         if claim.pod.vm is None:
-            raise CallerRefusedError(400, f"pod.name: expected the pod of a VM, {name} runs none")
+            raise CallerRefusedError(400, refusals.NOT_A_VM.format(pod=name))
         return claim.pod
 
 

@@ -26,6 +26,7 @@ from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
 from scheduler_plugin.service.permits import Permits
 from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.texts import logs, refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class StandingByError(Exception):
     """Another process leads, or none yet."""
 
     def __init__(self, standing: LeaderStatus) -> None:
-        super().__init__(f"not the leader; leader is {standing.leader or 'not known yet'}")
+        super().__init__(refusals.NOT_LEADING.format(leader=standing.leader or refusals.LEADER_UNKNOWN))
 
 
 class ActiveService(Protocol):
@@ -138,13 +139,13 @@ class Service:
 
     def _require_ready(self) -> None:
         if not self.context.ledger.is_ready:
-            raise NotReadyError("the scheduler has not read the cluster yet")
+            raise NotReadyError(refusals.NOT_READY)
 
     async def _unseen_pod(self, name: ObjectName, uid: str) -> PodFacts:
         """Read a pod that kube-scheduler has seen before our watch did."""
         pod = await self.context.feed.pods.read(name, self.context.writer.read_pod(name))
         if pod is None or pod.uid != uid:
-            raise UnknownPodError(f"pod {name} with UID {uid} does not exist")
+            raise UnknownPodError(refusals.POD_ABSENT.format(pod=name, uid=uid))
         return pod
 
     async def _bind_reserved(self, pod: PodFacts, node: str) -> str:
@@ -161,11 +162,11 @@ class Service:
                 return await self._conflict(pod, node, error)
             # Only a certain refusal releases the reservation.
             self.context.report(BindEnded(pod.uid, node, WriteEnd.REFUSED))
-            return f"the API refused the binding: {error}"
+            return refusals.BIND_REFUSED.format(error=error)
         except ApiError as error:
             details = {"pod": str(pod.name), "node": node, "reason": str(error)}
-            LOG.warning("bind has no answer, reservation kept", extra=details)
-            return f"bind timed out; reservation kept: {error}"
+            LOG.warning(logs.BIND_IN_DOUBT, extra=details)
+            return refusals.BIND_TIMED_OUT.format(error=error)
         finally:
             # Even if the caller has gone away and this task was cancelled: the binding may still land.
             if not is_settled:
@@ -179,13 +180,11 @@ class Service:
         try:
             pod_now = await self._tasks.settle(pod.uid, pod.name)
         except ApiError as error:
-            return f"the binding met a conflict, and the pod cannot be read just now: {error}"
+            return refusals.BIND_IN_DOUBT.format(error=error)
         if pod_now is not None and pod_now.node == node:
             return ""
-        where = (
-            "is gone" if pod_now is None else "is not bound" if pod_now.node is None else f"runs on node {pod_now.node}"
-        )
-        return f"pod {pod.name} {where}: {conflict}"
+        where = None if pod_now is None else pod_now.node
+        return refusals.bind_conflict(pod.name, where, exists=pod_now is not None, error=conflict)
 
 
 def _why_not(verdict: Verdict, detail: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from protocol.units import Amount, Bytes, ComputeUnit
 from protocol.virtual_machine import Bounds
+from scheduler_plugin.texts import events
 
 
 def misfit(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:
@@ -20,7 +21,7 @@ def misfit(bounds: Bounds, slot_size: Bytes, unit: ComputeUnit) -> str | None:
     memory = _amount_misfit("memory", bounds.min.mem, bounds.max.mem, unit.mem)
     # Memory is plugged in slots, so a unit that is not a multiple of the slot is always rounded.
     if memory is None and bounds.min.mem < bounds.max.mem and not unit.mem.is_multiple_of(slot_size):
-        memory = f"the compute unit's memory of {unit.mem} is no whole number of the VM's slots of {slot_size}"
+        memory = events.SLOTS_MISFIT.format(unit=unit.mem, slot=slot_size)
     return "; ".join(filter(None, (cpu, memory))) or None
 
 
@@ -29,7 +30,7 @@ def _amount_misfit(what: str, least: Amount, most: Amount, unit: Amount) -> str 
         return None
     # Any growth would go straight to the maximum.
     if unit.value > most.value - least.value:
-        return f"the compute unit's {what} of {unit} is larger than the VM's range of {least} to {most}"
+        return events.UNIT_TOO_LARGE.format(what=what, unit=unit, least=least, most=most)
     if least.value % unit.value or most.value % unit.value:
-        return f"the VM's {what} of {least} to {most} is no whole number of compute units of {unit}"
+        return events.BOUNDS_MISFIT.format(what=what, unit=unit, least=least, most=most)
     return None

@@ -33,6 +33,7 @@ from protocol.wire.wire_batches import (
 from scheduler_plugin.service.permits import AT_ONCE, CallerRefusedError, Granted
 from scheduler_plugin.service.service import Service
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.texts import logs, refusals
 from scheduler_plugin.web.bodies import BodyError
 from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
 
@@ -147,15 +148,15 @@ class AgentRoutes:
     def _now(self, task: asyncio.Task[bytes]) -> bytes:
         if task.done():
             return task.result()
-        return self._refused_entry(CallerRefusedError(503, "the permit is still being written, ask again", AT_ONCE))
+        return self._refused_entry(CallerRefusedError(503, refusals.STILL_WRITTEN, AT_ONCE))
 
     def _refused_entry(self, refusal: CallerRefusedError) -> bytes:
         self._context.telemetry.refusals.labels(str(refusal.status)).inc()
         return refused_entry(refusal.status, str(refusal), refusal.retry_after)
 
     def _failed_entry(self) -> bytes:
-        LOG.exception("a request of a batch failed")
-        return refused_entry(500, "internal error; see the scheduler log")
+        LOG.exception(logs.ENTRY_FAILED)
+        return refused_entry(500, refusals.FAILED)
 
     def _refused(self, refusal: CallerRefusedError) -> HotResponse:
         self._context.telemetry.refusals.labels(str(refusal.status)).inc()

@@ -20,6 +20,7 @@ from protocol.messages import ObjectName
 from protocol.wire.wire_batches import LONGEST_BATCH, PATH
 from protocol.wire.wire_messages import WireRequestBody, WireResponseBody
 from scheduler_plugin.service.service import ActiveService, Service, StandingByError
+from scheduler_plugin.texts import refusals
 from scheduler_plugin.web.agents import LONGEST_BODY as LONGEST_REQUEST
 from scheduler_plugin.web.agents import AgentRoutes
 from scheduler_plugin.web.documentation import Operation, answers, document
@@ -58,7 +59,7 @@ PERMIT: Final = Operation(
     {
         200: ("the permit", WireResponseBody),
         400: _MALFORMED,
-        401: ("a bearer token of the agent's service account is needed", Problem),
+        401: (refusals.NO_TOKEN, Problem),
         403: ("the token is not that of the pod's agent", Problem),
         404: ("the pod is not known", Problem),
         409: ("another agent of the VM is answered", Problem),
@@ -163,7 +164,7 @@ def _add_probes(app: FastAPI, desk: ActiveService) -> None:
             standing = desk.standing()
             return PlainTextResponse("ok\n" if standing.leads else f"ok, {StandingByError(standing)}\n")
         missing = ", ".join(context.feed.missing)
-        return PlainTextResponse(f"the cluster has not been read yet, missing: {missing}\n", 503)
+        return PlainTextResponse(refusals.MISSING_KINDS.format(missing=missing) + "\n", 503)
 
 
 def _add_explanations(app: FastAPI, desk: ActiveService) -> None:
@@ -183,7 +184,7 @@ def _add_explanations(app: FastAPI, desk: ActiveService) -> None:
     async def explain(namespace: Name, vm: Name) -> Response:
         name = ObjectName(namespace, vm)
         view = vm_view(desk.context, name, desk.standing())
-        return _json(Problem(f"no pod runs {name}"), 404) if view is None else _json(view)
+        return _json(Problem(refusals.NO_POD_OF_VM.format(vm=name)), 404) if view is None else _json(view)
 
 
 def _app(title: str, description: str) -> FastAPI:

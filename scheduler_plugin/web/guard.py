@@ -10,10 +10,11 @@ import msgspec
 
 from protocol.runtime.credentials import CredentialsError, FileToken
 from scheduler_plugin.service.service import ActiveService
+from scheduler_plugin.texts import refusals
 from scheduler_plugin.web.http.hot_paths import Admission, HotResponse
 from scheduler_plugin.web.models import Problem
 
-_REFUSAL: Final = HotResponse(msgspec.json.encode(Problem("a bearer token is needed")), 401)
+_REFUSAL: Final = HotResponse(msgspec.json.encode(Problem(refusals.BEARER_NEEDED)), 401)
 
 
 def guarded(desk: ActiveService, admission: Admission) -> Admission:

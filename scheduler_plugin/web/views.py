@@ -19,6 +19,7 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.planner.beneficiaries import room_being_made
 from scheduler_plugin.planner.victims import stays_because
 from scheduler_plugin.service.service import LeaderStatus
+from scheduler_plugin.texts import explanations
 from scheduler_plugin.web.models import (
     Amounts,
     ExplainedPod,
@@ -121,7 +122,7 @@ def _unreadable(resource: Resource, found: Unreadable) -> UnreadableModel:
 
 def _stays_because(context: SchedulerContext, vm: VmFacts | None) -> str | None:
     """The reason why the scheduler may not move the VM by itself; None if it may."""
-    return "not known" if vm is None else stays_because(vm, opt_in=context.feed.settings.migration.opt_in)
+    return explanations.NOT_KNOWN if vm is None else stays_because(vm, opt_in=context.feed.settings.migration.opt_in)
 
 
 def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, RefusedTarget]:

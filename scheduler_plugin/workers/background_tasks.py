@@ -16,6 +16,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PodFacts, ReadPod, RoomFreed
 from scheduler_plugin.ledger.events import PodRead, TimePassed
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.texts import logs
 from scheduler_plugin.workers.for_each import for_each
 
 BIND_SETTLE: Final = Seconds(10.0)
@@ -94,7 +95,7 @@ class BackgroundTasks:
             self._context.telemetry.wakes.labels("refused" if is_refused else "unknown").inc()
             if isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND:
                 return None
-            LOG.warning("node not touched, trying again", extra={"node": order.node, "reason": str(error)})
+            LOG.warning(logs.NODE_NOT_TOUCHED, extra={"node": order.node, "reason": str(error)})
             # Repeated for as long as the node exists: a pod that is not woken might wait for ever.
             self._context.queues.wakes.put(order.node, order)
             return error
@@ -118,7 +119,7 @@ class BackgroundTasks:
         try:
             await self.settle(order.uid, order.pod)
         except ApiError as error:
-            LOG.warning("pod not read, trying again", extra={"pod": str(order.pod), "reason": str(error)})
+            LOG.warning(logs.POD_NOT_READ, extra={"pod": str(order.pod), "reason": str(error)})
             self._context.queues.reads.put(order.uid, order)
         else:
             # The bind may still land: read again until the outcome is certain.

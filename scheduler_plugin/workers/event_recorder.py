@@ -14,6 +14,7 @@ from scheduler_plugin.cluster.events import EventRecord, about_vm
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.order_queues import OrderQueue
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.texts import events, logs
 
 # Denials, and permits that cannot be stored, are reported on a VM at most once in this time.
 QUIET: Final = Seconds(300.0)
@@ -36,14 +37,13 @@ class SchedulerEvents:
         if not self._is_due(vm.name):
             return
         explanation = self._context.ledger.explain(uid, self._context.clock.now())
-        why = explanation.denied_by or explanation.requests_problem or "its upper bound is reached"
-        self.tell(EventRecord(about_vm(vm), "GrowthDenied", f"asked for {wanted}, got {permit}: {why}"))
+        why = explanation.denied_by or explanation.requests_problem
+        self.tell(EventRecord(about_vm(vm), *events.growth_denied(wanted, permit, why)))
 
     def not_stored(self, vm: VirtualMachine, permit: Resources, why: str) -> None:
         """The VM's permit could not be written, so that its agent was not answered."""
         if self._is_due(vm.name):
-            note = f"the permit {permit} could not be stored: {why}"
-            self.tell(EventRecord(about_vm(vm), "PermitNotStored", note))
+            self.tell(EventRecord(about_vm(vm), *events.permit_not_stored(permit, why)))
 
     def _is_due(self, vm: ObjectName) -> bool:
         """Return True if the VM has had no event for a while; if so, it gets one now."""
@@ -77,4 +77,4 @@ class SchedulerEvents:
             self._pile.put(notice.name, notice)
         elif not (isinstance(error, ApiRefusedError) and error.kind is RefusalKind.ALREADY_EXISTS):
             details = {"object": str(notice.about.name), "event": notice.reason, "reason": str(error)}
-            LOG.warning("event dropped", extra=details)
+            LOG.warning(logs.EVENT_DROPPED, extra=details)

@@ -12,6 +12,7 @@ from protocol.kubernetes.pages import UnreadableAnswerError, WatchEvent, read_ev
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
+from scheduler_plugin.texts import logs
 
 LOG: Final = logging.getLogger("autoscale.lease")
 
@@ -35,7 +36,7 @@ class LeaseWatch:
             except (ApiError, UnreadableAnswerError) as error:
                 # Without the right to watch this repeats for ever; the regular reads of the Lease are enough then.
                 if str(error) != previous:
-                    LOG.info("the Lease is not watched, only looked at", extra={"reason": str(error)})
+                    LOG.info(logs.LEASE_NOT_WATCHED, extra={"reason": str(error)})
                 previous = str(error)
             await self._clock.sleep(PAUSE)
 

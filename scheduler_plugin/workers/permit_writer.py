@@ -22,6 +22,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PersistPermit, VmFacts
 from scheduler_plugin.ledger.events import PermitWritten, WriteEnd
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.texts import explanations, logs
 from scheduler_plugin.workers.for_each import AT_ONCE
 
 
@@ -36,7 +37,7 @@ class WriteResult(NamedTuple):
     facts: VmFacts | None = None
 
 
-NOT_WANTED: Final = WriteResult("refused", "the VM has an agent again")
+NOT_WANTED: Final = WriteResult("refused", explanations.NO_LONGER_WANTED)
 
 
 class PermitWriter:
@@ -55,9 +56,9 @@ class PermitWriter:
         async with turn.lock:
             # A newer order overtook this one while it waited for the lock.
             if order.revision <= turn.newest:
-                return turn.why if order.revision == turn.newest else "a newer permit was written instead"
+                return turn.why if order.revision == turn.newest else explanations.OVERTAKEN
             # Set before the call: it holds if this task is cancelled.
-            turn.newest, turn.why = order.revision, "the write was given up"
+            turn.newest, turn.why = order.revision, explanations.GIVEN_UP
             result = await self._write(order, turn)
             turn.why = result.why
         waited = Seconds(self._context.clock.now() - began) if order.before_answer else None
@@ -90,7 +91,7 @@ class PermitWriter:
             await self.store(order)
 
     async def _write(self, order: PersistPermit, turn: _WriteTurn) -> WriteResult:
-        result = WriteResult("unknown", "the write was given up")
+        result = WriteResult("unknown", explanations.GIVEN_UP)
         try:
             facts = await self._stored_facts(order, turn)
             result = self._judged(order, facts) if self._context.ledger.wants(order) or facts else NOT_WANTED
@@ -106,21 +107,22 @@ class PermitWriter:
                 "outcome": result.outcome,
                 "reason": result.why,
             }
-            LOG.warning("permit not stored", extra=details)
+            LOG.warning(logs.PERMIT_NOT_STORED, extra=details)
         return result
 
     @staticmethod
     def _judged(order: PersistPermit, facts: VmFacts | None) -> WriteResult:
         """Check that the returned object holds at least what was ordered; at most, if a permit was taken back."""
         if facts is None:
-            return WriteResult("lost", "the VirtualMachine is gone")
+            return WriteResult("lost", explanations.VM_GONE)
         permit = facts.permit or ZERO
         # A webhook may drop or lower the permit, so only the returned object says what is stored.
         covers = permit.within(order.permit) if order.takes_back else order.permit.within(permit)
         if covers and facts.is_permit_known:
             return WriteResult("stored", facts=facts)
-        stored = "nothing that can be read" if facts.permit is None or not facts.is_permit_known else str(facts.permit)
-        why = f"wrote the permit {order.permit}, the API server stored {stored}: a webhook or a policy changed it"
+        is_known = facts.permit is not None and facts.is_permit_known
+        stored = facts.permit if is_known else explanations.NOTHING_READABLE
+        why = explanations.ALTERED.format(permit=order.permit, stored=stored)
         return WriteResult("altered", why, facts)
 
     async def _stored_facts(self, order: PersistPermit, turn: _WriteTurn) -> VmFacts | None:
@@ -148,11 +150,11 @@ class PermitWriter:
         # The API server answers a patch that changes nothing without writing to etcd, so this answer proves nothing
         # about earlier writes.
         if version == vm.resource_version:
-            raise ApiUnknownError("no-op write (resourceVersion unchanged); an earlier write may still apply")
+            raise ApiUnknownError(explanations.NO_OP)
         # A version older than one seen before: the store was restored, and the facts behind the permit may be gone.
         # Compared only within the kind, because other kinds may be in a store of their own.
         if 0 < number(version) <= newest_before or not self._context.ledger.is_ready:
-            raise ApiUnknownError("the cluster's store was restored, and has not been read since")
+            raise ApiUnknownError(explanations.RESTORED)
         written = with_permit(vm, order.permit, answer)
         if written is None:
             vm_now = vms.learn(answer)

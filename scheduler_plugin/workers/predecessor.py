@@ -14,6 +14,7 @@ from protocol.kubernetes.objects import JsonObject, is_over, items, name_of
 from protocol.kubernetes.resources import PODS
 from protocol.runtime.clock import Clock
 from protocol.units import Seconds
+from scheduler_plugin.texts import logs
 
 LOG: Final = logging.getLogger("autoscale.predecessor")
 
@@ -53,6 +54,6 @@ async def until_gone(api: KubernetesApi, clock: Clock, namespace: str) -> bool:
             return previous is not None
         # Logged only when it changes: this repeats twice a second.
         if waiting_for != previous:
-            LOG.warning("not leading yet: a scheduler without a Lease may act", extra={"reason": waiting_for})
+            LOG.warning(logs.NOT_LEADING, extra={"reason": waiting_for})
         previous = waiting_for
         await clock.sleep(INTERVAL)

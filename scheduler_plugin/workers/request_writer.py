@@ -17,6 +17,7 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import LedgerError, PodFacts, ResizePod
 from scheduler_plugin.ledger.events import RaiseWanted, RequestsFollow, ResizeDue, ResizeRefused, ResizeUnanswered
 from scheduler_plugin.telemetry import LOG
+from scheduler_plugin.texts import explanations, logs
 from scheduler_plugin.workers.for_each import AT_ONCE, for_each
 
 PATIENCE: Final = Seconds(2.0)
@@ -120,7 +121,7 @@ class RequestWriter:
                 is_offered = await offers_pod_resize(context.writer.api)
                 # Logged once, not at each look.
                 if not is_offered and self._offered is not False:
-                    LOG.warning("the API server has no pods/resize: requests of pods do not follow their VMs")
+                    LOG.warning(logs.NO_RESIZE)
                 self._offered = is_offered
         limits_cpu = context.feed.settings.limits_cpu
         # Without ``pods/resize`` permits do not wait for requests. While that is unknown, they do.
@@ -202,13 +203,13 @@ class RequestWriter:
         """Record what a webhook left of the write: the rest counts as refused."""
         runner = None if found is None else found.runner
         if runner is not None and runner.asked != order.size:
-            self._context.report(ResizeRefused(order, f"the API server has made them {runner.asked}"))
+            self._context.report(ResizeRefused(order, explanations.CHANGED_BY_API.format(requests=runner.asked)))
 
     def _note_withdrawn(self, order: ResizePod) -> None:
         verdict = order.withdraws if order.withdraws in VERDICTS else "other"
         self._context.telemetry.requests.withdrawn.labels(verdict).inc()
         details = {"pod": str(order.pod), "requests": str(order.size), "verdict": order.withdraws}
-        LOG.info("reverting pod resize rejected by the kubelet", extra=details)
+        LOG.info(logs.RESIZE_REVERTED, extra=details)
 
     async def _refused(self, order: ResizePod, error: ApiRefusedError) -> None:
         is_conflict = error.kind is RefusalKind.CONFLICT
@@ -226,7 +227,7 @@ class RequestWriter:
 
     def _tell(self, order: ResizePod, error: ApiError) -> None:
         details = {"pod": str(order.pod), "requests": str(order.size), "reason": str(error)}
-        LOG.warning("requests of a pod not written", extra=details)
+        LOG.warning(logs.REQUESTS_NOT_WRITTEN, extra=details)
 
     async def _until_kubelet_answers(self, uid: str, until: Instant) -> None:
         clock, events = self._context.clock, self._context.queues.requests_seen

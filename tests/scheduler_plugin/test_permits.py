@@ -181,7 +181,7 @@ async def test_no_decision_before_initial_list(cluster: FakeCluster, clock: Fake
         assert (await scheduler.ask(POD, 2, 8)).status_code == 503
         pod = plain_pod("p")
         result = await scheduler.verb("filter", {"Pod": pod, "NodeNames": ["n1"]})
-        assert (result["NodeNames"], result["Error"]) == (None, "the ledger has not read the cluster yet")
+        assert (result["NodeNames"], result["Error"]) == (None, "the scheduler has not read the cluster yet")
         assert await scheduler.bind(pod, "n1") == "the API is away"
         missing = "the cluster has not been read yet, missing: nodes, pods, virtualmachinemigrations, virtualmachines\n"
         assert (await scheduler.probe("readyz")).text == missing

@@ -216,7 +216,7 @@ async def test_second_agent_of_a_vm_is_told_of_the_first(cluster: FakeCluster, c
         answer = await scheduler.ask(POD, 2, 4, token="node", sequence=10**9)
         assert (answer.status_code, answer.json()["error"]) == (
             409,
-            "VM default/db is looked after by the agent in pod default/db-pod: run one form of agent for a VM, or wait"
+            "the agent in pod default/db-pod manages VM default/db: run one form of agent for a VM, or wait"
             " 45 s in case that one is gone",
         )
         assert scheduler.reserved("n1") == "9 cpu, 8Gi"

@@ -85,7 +85,7 @@ def test_the_story_of_a_vm_says_why_and_where_it_is_not_moved() -> None:
 
 
 def test_story_says_why_a_migration_does_not_go_on() -> None:
-    why = "its target pod has had no node for 60 s, so it counts no more until it has one"
+    why = "its target pod has had no node for 60 s, so it does not count until it has one"
     over = {"name": "default/old", "phase": "Failed", "problem": "no luck", "seenForSeconds": 900.0}
     waits = {"name": "default/by-hand", "phase": "Pending", "problem": why, "seenForSeconds": 61.4}
     fine = {"name": "default/fine", "phase": "Running", "problem": None, "seenForSeconds": 3.0}

@@ -22,6 +22,7 @@ from scheduler_plugin.cluster.pods.shapes import Metadata, Owner, Pod, PodMetada
 from scheduler_plugin.cluster.scheduling_fields import pod_traits
 from scheduler_plugin.constraints.model import PLAIN_POD, PodTraits
 from scheduler_plugin.ledger import PodFacts
+from scheduler_plugin.texts import explanations
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 """Phases after which a pod needs nothing."""
@@ -100,7 +101,7 @@ def _unschedulable(status: PodStatus) -> str:
     """kube-scheduler's message about a pod that it finds no node for."""
     for condition in status.conditions or ():
         if (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "Unschedulable"):
-            return condition.message or "kube-scheduler finds no node for it"
+            return condition.message or explanations.FOUND_NO_NODE_YET
     return ""
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from protocol.kubernetes.objects import Json, child, items
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
+from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.core.sight import VisibilityFilter
 from scheduler_plugin.history.core.samples import DAY, HOUR, MINUTE, SECOND, Size
 from scheduler_plugin.history.costs.bills import bill, key_of
@@ -26,8 +27,6 @@ HIGH: Final = 0.995
 MOST_LINES: Final = 200
 NOT_KEPT: Final[Json] = {"kept": False, "lines": [], "others": 0}
 """The answer if there is no history, or none that can be read."""
-PUBLISHED: Final = "the published reference prices"
-OWN: Final = "the scheduler's price table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +69,5 @@ def prices_in(settings: Json | None) -> tuple[RankingConfig, str]:
         table = parse_ranking({"prices": stated, "nodePrices": child(ranking, "node_prices")})
     # The scheduler may be of another release; people see which prices were used.
     except RankingConfigError:
-        return RankingConfig(), PUBLISHED
-    return table, PUBLISHED if table == RankingConfig() else OWN
+        return RankingConfig(), texts.PUBLISHED_PRICES
+    return table, texts.PUBLISHED_PRICES if table == RankingConfig() else texts.OWN_PRICES

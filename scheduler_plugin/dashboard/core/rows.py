@@ -14,6 +14,7 @@ from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of,
 from protocol.names import ANNOTATION_REASON, BOOTING, LABEL_GROUP
 from protocol.units import QuantityError, Resources
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
+from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.core.states import (
     CALM,
     CLOSED,
@@ -225,9 +226,9 @@ def wait_of(migration: JsonObject) -> str:
     ):
         return reason
     if not phase:
-        return "waiting for neonvm-controller to take the migration up"
+        return texts.NOT_TAKEN_UP
     # With a target node nothing is missing any more.
-    return "" if text(status, "targetNode") else "waiting for a node that takes the target pod"
+    return "" if text(status, "targetNode") else texts.NO_NODE
 
 
 def _progress(ram: JsonObject) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from protocol.kubernetes.objects import JsonObject, flag, items, shortened, text
+from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.core.rows import NOTHING, ZERO, Pair, VmRow, pair_at
 
 
@@ -40,7 +41,7 @@ def trouble_in(account: JsonObject) -> str:
     'its agent has trouble with metrics: no answer'
     """
     troubles = troubles_in(account)
-    return shortened(f"its agent has trouble with {'; '.join(troubles)}") if troubles else ""
+    return shortened(texts.TROUBLE.format(parts="; ".join(troubles))) if troubles else ""
 
 
 def troubles_in(account: JsonObject) -> list[str]:

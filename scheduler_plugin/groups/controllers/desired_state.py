@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, is_leaving, name_of, text, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.workload import SizedContainer, Workload, WorkloadDecision
 from scheduler_plugin.groups.core.writes import Write, adapted, creation, holds, is_owned_by, refuse_foreign
 from scheduler_plugin.groups.objects.autoscalers import about
@@ -178,7 +179,7 @@ def companions(facts: GroupFacts, desired: DesiredState) -> tuple[Write, ...]:
         if companion.spec is not None:
             writes.append(upkeep(resource, obj, facts.group, companion.name, companion.spec))
         elif obj is None and not companion.may_be_missing:
-            raise StopError("AutoscalerMissing", f"{resource.kind} {companion.name} is not there")
+            raise StopError("AutoscalerMissing", texts.NOT_THERE.format(object=f"{resource.kind} {companion.name}"))
     return tuple(write for write in writes if write is not None)
 
 
@@ -217,7 +218,10 @@ def _refuse_other_workload(resource: Resource, found: JsonObject, group: JsonObj
     # An HPA may point to the group's `/scale` or scale the target itself; both are fine.
     if subject not in (desired.target, TargetRef(api_group(group), text(group, "kind"), name_of(group).name)):
         what = str(subject).strip() or "nothing"
-        raise StopError("ForeignAutoscaler", f"{resource.kind} {name_of(found).name} is about {what}")
+        raise StopError(
+            "ForeignAutoscaler",
+            texts.AUTOSCALER_ELSEWHERE.format(kind=resource.kind, name=name_of(found).name, subject=what),
+        )
 
 
 def managed(facts: GroupFacts, found: ScalableTarget, decision: PolicyDecision) -> tuple[Write, ...]:

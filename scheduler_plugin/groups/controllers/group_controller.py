@@ -17,6 +17,7 @@ from protocol.kubernetes.api import ApiCall, ApiRefusedError
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.desired_state import (
     GroupFacts,
@@ -113,7 +114,7 @@ class GroupController(QueuedController):
                     failed = error
                     continue
                 details = {"object": str(write.name), "why": str(error)}
-                LOG.warning("an HPA or a VPA of others could not be put back", extra=details)
+                LOG.warning(texts.NOT_PUT_BACK, extra=details)
         if failed is not None:
             raise failed
 

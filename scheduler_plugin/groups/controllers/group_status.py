@@ -15,6 +15,7 @@ from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of,
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.desired_state import (
     DesiredState,
     PolicyDecision,
@@ -106,7 +107,7 @@ def conditions(
         else ("False", "AsWanted", "")
     )
     return [
-        condition(group, ABLE, "True", "TargetFound", f"scales {desired.target}"),
+        condition(group, ABLE, "True", "TargetFound", texts.SCALES.format(target=desired.target)),
         condition(group, ACTIVE, *active),
         condition(group, LIMITED, *limited),
         *([condition(group, AS_ORDERED, "False", "PodsDiffer", decided.pods_differ)] if decided.pods_differ else []),

@@ -16,6 +16,7 @@ from protocol.kubernetes.objects import JsonObject, is_leaving, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.units import Instant, Seconds
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.controller import PASSING, Writer
 from scheduler_plugin.groups.core.disputes import Disputes
@@ -92,7 +93,9 @@ class PodResizer:
         if behind is not None:
             raise behind
         unresized = {**self._withdrawn, **self._refusals}
-        return _told([problem for pod in pods if (problem := unresized.get(uid_of(pod))) is not None])
+        problems = [problem for pod in pods if (problem := unresized.get(uid_of(pod))) is not None]
+        # They come in the order of their names, so the text is stable.
+        return texts.not_resized([problem.pod for problem in problems], problems[0].why) if problems else ""
 
     def _wanted(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> Write | None:
         """The resize to request of the pod now; None if it has its size, or is left alone for a while."""
@@ -115,7 +118,7 @@ class PodResizer:
         """Return True if another writer keeps overwriting the pod's sizes, so that it is left alone for a while."""
         until = self.disputes.held_until(write, now)
         if until is not None:
-            why = "another writer keeps overwriting its sizes"
+            why = texts.OVERWRITTEN
             self._withdrawn[uid_of(pod)] = _Unresized(until, name_of(pod).name, why)
         return until is not None
 
@@ -132,11 +135,3 @@ class PodResizer:
         # A pod that still exists is asked again once its pause is over, so an older refusal belongs to one that is
         # gone.
         self._refusals = {uid: refusal for uid, refusal in self._refusals.items() if refusal.until + PATIENCE > now}
-
-
-def _told(unresized: list[_Unresized]) -> str:
-    """Names the first three pods; they come in the order of their names, so the text is stable."""
-    if not unresized:
-        return ""
-    names, more = ", ".join(problem.pod for problem in unresized[:3]), len(unresized) - 3
-    return f"{names}{f' and {more} more' if more > 0 else ''} cannot be resized: {unresized[0].why}"

@@ -15,6 +15,7 @@ from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child,
 from protocol.kubernetes.resources import HVPAS, TORTOISES, Resource
 from protocol.names import ANNOTATION_FLOOR
 from protocol.virtual_machine import parse_virtual_machine
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.desired_state import (
     Companion,
     DesiredState,
@@ -122,7 +123,7 @@ def _recommendations(found: Hvpa, facts: GroupFacts) -> tuple[Recommendations, s
         return Recommendations(horizontal, vertical), ""
     reasons = (fault, "" if hpa is None else why_blind(hpa), "" if vpa is None else why_silent(vpa))
     why = "; ".join(reason for reason in reasons if reason)
-    return Recommendations(), why or "neither the HPA nor the VPA recommends anything yet"
+    return Recommendations(), why or texts.NOTHING_YET
 
 
 def _overlapping(spec: HvpaSpec) -> Iterator[tuple[str, str, str]]:
@@ -130,9 +131,7 @@ def _overlapping(spec: HvpaSpec) -> Iterator[tuple[str, str, str]]:
     shared = next(overlaps([interval.within(spec.replicas) for interval in spec.intervals]), None)
     if shared is not None:
         (first, first_end), (second, second_end) = shared
-        message = (
-            f"at replicas in both {first}-{first_end} and {second}-{second_end} the interval that is listed first holds"
-        )
+        message = texts.INTERVALS_OVERLAP.format(one=f"{first}-{first_end}", other=f"{second}-{second_end}")
         yield "IntervalsOverlap", "FirstMatchWins", message
 
 
@@ -202,9 +201,9 @@ def _floored(tortoise: Tortoise, facts: GroupFacts, now: datetime) -> PolicyDeci
     vm = parse_virtual_machine(target)
     peaks = read_peaks(child(facts.group, "status"), configuration).learned(vm.use, configuration.layout, now)
     floor = renewed(_floor(target), wanted_floor(peaks, tortoise.spec.mode, vm.bounds, now), now)
-    floor_text = "no floor" if floor is None else f"a floor of {floor.size}"
+    explanation = texts.NO_FLOOR if floor is None else texts.FLOOR.format(size=floor.size)
     return PolicyDecision(
-        WorkloadDecision(explanation=(f"{floor_text}, from what this hour needed before",)),
+        WorkloadDecision(explanation=(explanation,)),
         status=write_peaks(peaks, tortoise.spec.mode),
         annotations={ANNOTATION_FLOOR: None if floor is None else encode_floor(floor)},
     )
@@ -213,7 +212,7 @@ def _floored(tortoise: Tortoise, facts: GroupFacts, now: datetime) -> PolicyDeci
 def _remarks(found: Tortoise) -> Iterator[tuple[str, str, str]]:
     """Notes for people on an object without errors."""
     if ignored := found.spec.configuration.ignored:
-        yield "ConfigurationIgnored", "NoEffect", f"the global configuration has {', '.join(ignored)}: no effect here"
+        yield "ConfigurationIgnored", "NoEffect", texts.IGNORED.format(names=", ".join(ignored))
 
 
 def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> Json | None:
@@ -231,7 +230,7 @@ def _recommended(vpa: JsonObject | None) -> tuple[VerticalRecommendation | None,
     except ValueError as error:
         return None, str(error)
     why = "" if vpa is None else why_silent(vpa)
-    return recommendation, "" if recommendation is not None else why or "the VPA recommends nothing yet"
+    return recommendation, "" if recommendation is not None else why or texts.VPA_SILENT
 
 
 def _floor(vm: JsonObject) -> Floor | None:

@@ -16,6 +16,7 @@ from protocol.kubernetes.conditions import condition, condition_of
 from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, text
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
 from protocol.kubernetes.timestamps import parse_timestamp, timestamp
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.desired_state import (
     GroupFacts,
     GroupPolicy,
@@ -63,7 +64,7 @@ def reconcile(policy: GroupPolicy, facts: GroupFacts, now: datetime) -> Reconcil
     except StopError as problem:
         return _stopped(facts, problem, now)
     except TooLargeError as error:
-        return _stopped(facts, StopError("AutoscalerTooLarge", f"the HPA or VPA is not changed: {error}"), now)
+        return _stopped(facts, StopError("AutoscalerTooLarge", texts.AUTOSCALER_KEPT.format(error=error)), now)
 
 
 def _target(facts: GroupFacts) -> ScalableTarget:
@@ -72,19 +73,22 @@ def _target(facts: GroupFacts) -> ScalableTarget:
         raise StopError("InvalidSpec", facts.fault)
     reference = desired.target
     if facts.target is None:
-        raise StopError("TargetMissing", f"{reference} is not there")
+        raise StopError("TargetMissing", texts.NOT_THERE.format(object=reference))
     if is_leaving(facts.target):
-        raise StopError("TargetLeaving", f"{reference} is being deleted")
+        raise StopError("TargetLeaving", texts.TARGET_LEAVING.format(target=reference))
     if facts.rivals:
-        raise StopError("TargetTaken", f"{reference} is the target of {' and '.join(facts.rivals)} too")
+        raise StopError("TargetTaken", texts.TARGET_SHARED.format(target=reference, rivals=" and ".join(facts.rivals)))
     # A target that scales itself would be a second writer of its replicas.
     if child(facts.target, "spec", "scaling"):
-        raise StopError("TargetTaken", f"{reference} scales itself (spec.scaling)")
+        raise StopError("TargetTaken", texts.TARGET_SCALES_ITSELF.format(target=reference))
     if facts.others:
-        raise StopError("ForeignAutoscaler", f"{reference} is {' and '.join(facts.others)} too")
+        raise StopError(
+            "ForeignAutoscaler",
+            texts.TARGET_SCALED_BY_OTHERS.format(target=reference, others=" and ".join(facts.others)),
+        )
     kind = reference.target_kind
     if kind.shape is TargetFields.TEMPLATE and (keeper := kept_by(facts.target)):
-        raise StopError("TargetTaken", f"{reference} is kept by {keeper}, which would undo every scaling")
+        raise StopError("TargetTaken", texts.TARGET_KEPT.format(target=reference, keeper=keeper))
     try:
         template = workload_of(facts.target, kind)
         writes = companions(facts, desired)
@@ -111,7 +115,7 @@ def _scalable(policy: GroupPolicy, facts: GroupFacts, target: ScalableTarget, no
         decision = policy.decide(facts, workload, now)
     except InvalidSpecError as error:
         raise StopError("InvalidSpec", str(error)) from None
-    killed = (f"{kill.container} ran out of memory at {kill.at:%H:%M:%S} UTC" for kill in workload.out_of_memory)
+    killed = (texts.OUT_OF_MEMORY.format(kill=kill) for kill in workload.out_of_memory)
     explanation = (*killed, *decision.decision.explanation)
     decision = replace(decision, decision=replace(decision.decision, explanation=explanation))
     return _decided(policy.kind, facts, target, decision, now)
@@ -124,7 +128,7 @@ def _workload(facts: GroupFacts, target: ScalableTarget, now: datetime) -> Workl
     try:
         pods = running_pods(target.target, target.kind, facts.pods, target.sizes, refused=refused)
     except ValueError as error:
-        raise StopError("TargetUnreadable", f"a pod of {target.desired.target}: {error}") from None
+        raise StopError("TargetUnreadable", texts.POD_UNREADABLE.format(target=target, error=error)) from None
     # With resizing in place, sizes that pods have and the template lacks may be the group's own, so they are not taken
     # for admission defaults.
     template = target.template if target.desired.in_place else with_defaults(target.template, facts.pods)

@@ -31,6 +31,7 @@ from protocol.names import ANNOTATION_DRAINING
 from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.cache import Index
 from scheduler_plugin.groups.controllers.controller import PASSING, GroupsContext, QueuedController
 from scheduler_plugin.groups.controllers.member_agents import SETTLED, SOON, MemberAgents, MemberLooks
@@ -133,7 +134,7 @@ class VmGroupController(QueuedController):
         await self._context.writer.do(scale)
         direction = "up" if decision.replicas > current else "down"
         self._context.telemetry.scalings.labels(VM_GROUPS.kind, "horizontal", direction).inc()
-        await self._tell(seen, "Scaled", f"{current} → {decision.replicas} replicas: {decision.because}")
+        await self._tell(seen, "Scaled", texts.SCALED.format(before=current, decision=decision))
         # `/scale` answers with a Scale only, so the group is read again.
         again = await read_object(self._context.writer.api, VM_GROUPS, group.name)
         if again is not None:
@@ -198,20 +199,20 @@ class VmGroupController(QueuedController):
         refusals = await self._make(seen, plan)
         for stays in plan.stay:
             await self._mark(namespace, stays, None)
-            await self._tell(seen, "MemberStays", f"VM {stays.name} stays: it is wanted again")
+            await self._tell(seen, "MemberStays", texts.MEMBER_STAYS.format(vm=stays.name))
         for going in plan.drain:
             # The mark comes before the endpoint drops the replica, so that a successor knows why it is not listed.
             await self._mark(namespace, going.member, self._now())
-            await self._tell(seen, "MemberDrains", f"VM {going.member.name} leaves: {going.because}")
+            await self._tell(seen, "MemberDrains", texts.MEMBER_DRAINS.format(vm=going.member.name, why=going.because))
         await offer(self._context.writer, group, seen.endpoint, plan)
         # Deletion comes last: the read endpoint must not list a VM that is gone.
         for gone in plan.delete:
             await self._delete(namespace, gone.member)
-            await self._tell(seen, "MemberDeleted", f"VM {gone.member.name} is deleted: {gone.because}")
+            await self._tell(seen, "MemberDeleted", texts.MEMBER_DELETED.format(vm=gone.member.name, why=gone.because))
         # A conflict or an existing name only means that the cache is behind; people need not know.
-        unwritten = [f"VM {name} cannot be made: {why}" for name, why in refusals.items() if why.kind not in PASSING]
+        unwritten = [texts.NOT_MADE.format(vm=vm, why=why) for vm, why in refusals.items() if why.kind not in PASSING]
         if seen.endpoint.foreign:
-            unwritten += [f"{seen.endpoint.foreign} does not belong to this group, so the read endpoint is not written"]
+            unwritten += [texts.FOREIGN_ENDPOINT.format(object=seen.endpoint.foreign)]
         status = group_status(seen.found, group, seen.members, plan, "; ".join(unwritten), seen.rivals, self._now())
         if seen.decision is not None:
             status["scaling"] = scaling_status(seen.decision)
@@ -230,7 +231,7 @@ class VmGroupController(QueuedController):
             except ApiRefusedError as error:
                 refusals[new.name] = error
                 continue
-            await self._tell(seen, "MemberCreated", f"VM {new.name} is made")
+            await self._tell(seen, "MemberCreated", texts.MEMBER_CREATED.format(vm=new.name))
         return refusals
 
     async def _mark(self, namespace: str, member: Member, since: str | None) -> None:

@@ -16,6 +16,7 @@ from protocol.kubernetes.timestamps import timestamp
 from protocol.names import ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
 from protocol.runtime.kubernetes.lease import NotLeadingError
 from protocol.units import Bytes
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.controller import GroupsContext
 from scheduler_plugin.groups.controllers.desired_state import GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
@@ -79,9 +80,9 @@ class VmRecommender:
         try:
             await act(self._watches.facts(self._policy, group))
         except (ApiError, NotLeadingError) as error:
-            LOG.info("a recommendation was not written", extra={"group": str(name_of(group)), "reason": str(error)})
+            LOG.info(texts.NOT_RECOMMENDED, extra={"group": str(name_of(group)), "reason": str(error)})
         except Exception:  # one group must not end the program of all others
-            LOG.exception("a group cannot be recommended for", extra={"group": str(name_of(group))})
+            LOG.exception(texts.RECOMMENDING_FAILED, extra={"group": str(name_of(group))})
 
     async def _recommend(self, facts: GroupFacts) -> None:
         if facts.desired is None or facts.target is None:

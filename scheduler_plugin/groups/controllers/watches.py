@@ -27,6 +27,7 @@ from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOS
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.watches.kinds import FactChange
 from protocol.units import Seconds
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.cache import Cache, GroupKey, Index, Key, PodIndex, References, key_of
 from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, GroupPolicy
 from scheduler_plugin.groups.core.writes import is_owned_by, original_of
@@ -37,11 +38,7 @@ from scheduler_plugin.groups.objects.vm_use import as_noted
 AROUND: Final = (*(kind.resource for kind in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
 """Every kind that a group may refer to."""
 
-NO_VPAS: Final = (
-    "SizesUnknown",
-    "KindMissing",
-    "the cluster has no VerticalPodAutoscalers, so nothing recommends sizes",
-)
+NO_VPAS: Final = ("SizesUnknown", "KindMissing", texts.NO_VPAS)
 
 Enqueue = Callable[[str, ObjectName], None]
 """Queues the group of that kind and name."""
@@ -137,13 +134,13 @@ class GroupWatches:
         if desired.hpa is not None:
             hpas = self._foreign(HORIZONTAL_AUTOSCALERS, key, group, desired.hpa.name)
             if names := ", ".join(name for name, _ in hpas):
-                yield f"scaled by {HORIZONTAL_AUTOSCALERS.kind} {names}"
+                yield texts.SCALED_BY.format(kind=HORIZONTAL_AUTOSCALERS.kind, names=names)
         if desired.sizes:
             vpas = self._foreign(VERTICAL_AUTOSCALERS, key, group, "" if desired.vpa is None else desired.vpa.name)
             # A VPA with mode Off only recommends, so it disturbs nobody.
-            modes = [f"{name} (updateMode {mode})" for name, vpa in vpas if (mode := sizing_mode(vpa))]
+            modes = [texts.SIZING_MODE.format(name=name, mode=mode) for name, vpa in vpas if (mode := sizing_mode(vpa))]
             if modes:
-                yield f"sized by {VERTICAL_AUTOSCALERS.kind} {', '.join(modes)}"
+                yield texts.SIZED_BY.format(kind=VERTICAL_AUTOSCALERS.kind, names=", ".join(modes))
 
     def _foreign(self, kind: Resource, key: Key, group: JsonObject, own: str) -> Iterator[tuple[str, JsonObject]]:
         """Autoscalers of the object that are not the group's."""

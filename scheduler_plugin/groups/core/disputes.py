@@ -18,6 +18,7 @@ from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.writes import Write
 
 REVERTS: Final = 3
@@ -153,9 +154,9 @@ def told(resource: Resource, name: str, what: str, claim: Claim, at: float) -> s
     """The fight over one object's fields for people; ``at`` is when it is tried again, in seconds since 1970."""
     fields = ", ".join(sorted(child(claim.lost, "spec"))) if what in ("autoscaler", resource.kind) else what
     subject = f"{fields} of {resource.kind} {name}"
-    again = f"it is left alone until {timestamp(at)}" if claim.noticed is not None else "it was written again just now"
+    again = texts.LEFT_ALONE.format(time=timestamp(at)) if claim.noticed is not None else texts.WRITTEN_AGAIN
     who = claim.manager or UNKNOWN
-    return f"{who} has overwritten {subject} {claim.reverts} times: {again}; let only one of the two manage it"
+    return texts.FIGHT.format(who=who, subject=subject, times=claim.reverts, again=again)
 
 
 _WORDS: Final = (

@@ -31,6 +31,7 @@ from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
 from protocol.units import QuantityError, parse_quantity
+from scheduler_plugin.groups import texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def refuse_foreign(found: JsonObject, resource: Resource, group: JsonObject) -> 
     # By UID: a group that was made again under the same name is another owner.
     if owner is not None and text(owner, "uid") != uid_of(group):
         whose = f"{text(owner, 'kind')} {text(owner, 'name')}"
-        raise ForeignObjectError(f"{resource.kind} {name_of(found).name} belongs to {whose}")
+        raise ForeignObjectError(texts.OWNED.format(kind=resource.kind, name=name_of(found).name, owner=whose))
 
 
 def holds(found: object, wanted: object) -> bool:
@@ -177,7 +178,7 @@ class Original:
         body = {"group": group, "before": dict(self.before), "written": dict(self.written)}
         encoded = json.dumps(body, separators=(",", ":"), sort_keys=True)
         if len(encoded) > LARGEST:
-            raise TooLargeError(f"its spec has more than {LARGEST // 1024} KiB and could not be put back")
+            raise TooLargeError(texts.TOO_LARGE.format(kib=LARGEST // 1024))
         return encoded
 
 

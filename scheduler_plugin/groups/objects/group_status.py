@@ -13,6 +13,7 @@ from typing import Final
 from protocol.kubernetes.conditions import condition, condition_of, stamped
 from protocol.kubernetes.objects import Json, JsonObject, child, text, whole
 from protocol.names import LABEL_GROUP, LABEL_ROLE
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan
 from scheduler_plugin.groups.core.replicas.members import Member, Role, primary_of, replicas_of
 from scheduler_plugin.groups.objects.vm_group import VmGroup
@@ -91,7 +92,7 @@ def selector(group: VmGroup) -> str:
 
 def taken_by(rivals: Sequence[str]) -> str:
     """The reason why a group does not scale itself, for people."""
-    return f"spec.scaling and {', '.join(rivals)} would both write the replicas: take one away"
+    return texts.REPLICAS_CONTESTED.format(rivals=", ".join(rivals))
 
 
 def _able(rivals: Sequence[str]) -> _Verdict:
@@ -123,7 +124,7 @@ def _primary_ready(primary: Member | None, plan: GroupPlan) -> _Verdict:
     if plan.fault:
         return _Verdict(False, "PrimaryMissing", plan.fault)
     if primary is None or not primary.available:
-        return _Verdict(False, "PrimaryStarting", "the primary's database does not answer yet")
+        return _Verdict(False, "PrimaryStarting", texts.PRIMARY_STARTS)
     return _Verdict(True, "Serves")
 
 
@@ -134,7 +135,7 @@ def _ready(group: VmGroup, primary: _Verdict, plan: GroupPlan, unwritten: str) -
         return _Verdict(False, "NotWritten", unwritten)
     if not primary.holds:
         return primary
-    count = f"{serving} of {wanted} replicas serve"
+    count = texts.SERVING.format(serving=serving, wanted=wanted)
     if serving >= wanted:
         return _Verdict(True, "AllServe", count)
     waits = "; ".join(f"{reasoned.member.name}: {reasoned.because}" for reasoned in plan.held_back)

@@ -25,6 +25,7 @@ from protocol.kubernetes.objects import (
 from protocol.kubernetes.resources import PODS, REPLICA_SETS
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.units import Amount
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.workload import (
     Resource,
     ResourceList,
@@ -224,7 +225,7 @@ def running_pods(
     # A Deployment's pods are replaced when its template changes; a ReplicaSet's stay as they are.
     requested = in_place or (ordered if kind.resource == REPLICA_SETS else ())
     unsized = [name_of(pod).name for pod in running if requested and not _has(pod, requested)]
-    difference = _progress(target, kind) or _unsized(unsized, len(running))
+    difference = _progress(target, kind) or (texts.other_size(unsized, len(running)) if unsized else "")
     return RunningPods(
         whole(status, "readyReplicas"),
         _mean(sizes) or ordered,
@@ -252,19 +253,14 @@ def _progress(target: JsonObject, kind: TargetKind) -> str:
     ordered = ordered if isinstance(ordered, int) else 1
     # The controller has not seen the latest spec yet, so its numbers describe the old one.
     if whole(status, "observedGeneration") < whole(target, "metadata", "generation"):
-        return f"the {kind.resource.kind} was changed just now"
+        return texts.JUST_CHANGED.format(kind=kind.resource.kind)
     updated, there, ready = (whole(status, name) for name in ("updatedReplicas", "replicas", "readyReplicas"))
     # A ReplicaSet has no `updatedReplicas`.
     if kind.resource != REPLICA_SETS and updated < ordered:
-        return f"{updated} of {ordered} pods are of the latest template"
+        return texts.OLD_TEMPLATE.format(updated=updated, ordered=ordered)
     if there != ordered:
-        return f"there are {there} pods of {ordered}"
-    return f"{ready} of {ordered} pods are ready" if ready < ordered else ""
-
-
-def _unsized(names: Sequence[str], pods: int) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{len(names)} of {pods} pods have another size: {', '.join(names[:3])}{more}" if names else ""
+        return texts.OTHER_NUMBER.format(present=there, ordered=ordered)
+    return texts.NOT_ALL_READY.format(ready=ready, ordered=ordered) if ready < ordered else ""
 
 
 def _has(pod: JsonObject, asked: Sequence[SizedContainer]) -> bool:

@@ -17,6 +17,7 @@ from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child,
 from protocol.names import ANNOTATION_RECOMMENDATION
 from protocol.units import Bytes, MilliCpu, QuantityError
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.recommender.horizontal import HorizontalRules, MetricTarget, ReplicaUse
 from scheduler_plugin.groups.core.replicas.members import Role, role_of
 from scheduler_plugin.groups.core.workload import (
@@ -96,11 +97,11 @@ def _targets(hpa: JsonObject) -> Iterator[MetricTarget]:
 def hpa_status(hpa: JsonObject, current: int, found: HorizontalRecommendation | None) -> Json:
     """The status of an HPA for that recommendation, as its controller writes it; None: nothing could be measured."""
     if found is None:
-        why = "the agents of the VMs do not say how busy these are"
-        return {"conditions": [condition(hpa, "ScalingActive", "False", "FailedGetResourceMetric", why)]}
+        unknown = condition(hpa, "ScalingActive", "False", "FailedGetResourceMetric", texts.AGENTS_SILENT)
+        return {"conditions": [unknown]}
     limit = ("True", "TooManyReplicas") if found.limited else ("False", "DesiredWithinRange")
     conditions = [
-        condition(hpa, "ScalingActive", "True", "ValidMetricFound", "from what the agents of the VMs say"),
+        condition(hpa, "ScalingActive", "True", "ValidMetricFound", texts.FROM_AGENTS),
         condition(hpa, "ScalingLimited", *limit, ""),
     ]
     return {"currentReplicas": current, "desiredReplicas": found.desired, "conditions": conditions}

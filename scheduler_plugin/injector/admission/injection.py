@@ -19,6 +19,7 @@ from protocol.names import (
     RUNNER_CONTAINER,
     TOKEN_AUDIENCE,
 )
+from scheduler_plugin.injector import texts
 
 METRICS_PORT: Final = 9100
 MONITOR_PORT: Final = 10301
@@ -125,11 +126,11 @@ def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | Injection:
         return left
     # The volumes hold tokens, and other containers that mount these names could read them.
     if taken := _reserved_names(spec):
-        return RefusedPod(f"volumes of the agent are mentioned by the pod: {', '.join(taken)}")
+        return RefusedPod(texts.VOLUMES_TAKEN.format(names=", ".join(taken)))
     account, own = text(spec, "serviceAccountName"), template.agent.service_account
     # The agent would get tokens of the pod's own account, which anybody who may create VMs could choose.
     if account not in {*DEFAULT_ACCOUNTS, own}:
-        return Left("own_account", f"its pod has the service account {account}, and agents use {own}")
+        return Left("own_account", texts.OWN_ACCOUNT.format(account=account, own=own))
     # No label or annotation is set: NeonVM's controller removes those that the VM lacks.
     patch: list[Json] = [
         *_appended(spec, "initContainers", [_agent(labels[LABEL_VM_NAME], runners[0], template.agent)]),
@@ -256,8 +257,5 @@ def no_native_sidecars(version: JsonObject) -> str:
     numbers = tuple(int(match[0]) for match in matches if match is not None)
     if len(numbers) == len(matches) and numbers >= LEAST_KUBERNETES:
         return ""
-    version_text = text(version, "gitVersion") or "of an unknown version"
-    return (
-        f"native sidecars need Kubernetes {'.'.join(map(str, LEAST_KUBERNETES))} or later, "
-        f"this is {version_text}: no agent is injected"
-    )
+    least = ".".join(map(str, LEAST_KUBERNETES))
+    return texts.OLD_KUBERNETES.format(least=least, version=text(version, "gitVersion") or texts.UNNAMED_VERSION)

@@ -11,6 +11,7 @@ from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, Kubernet
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.units import Seconds
+from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.injection import AgentTemplate, Left, RefusedPod, judge
 from scheduler_plugin.injector.admission.reviews import PodReview, answer, read_review, refusal
 
@@ -30,7 +31,7 @@ class Injector:
     api: KubernetesApi
     template: AgentTemplate
     report: Callable[[str], None]
-    problem: str = "the version of Kubernetes is not known yet: no agent is injected"
+    problem: str = texts.VERSION_UNKNOWN
 
     async def answer(self, body: bytes) -> bytes:
         """The answer to an AdmissionReview. Raises ``MalformedReviewError``."""
@@ -39,9 +40,9 @@ class Injector:
             return await self._answered(question)
         # A mistake of ours must not keep a VM from starting: its pod is created without an agent, with a warning.
         except Exception:
-            LOG.exception("a pod is made without an agent", extra={"namespace": question.namespace})
+            LOG.exception(texts.WITHOUT_AGENT, extra={"namespace": question.namespace})
             self.report("failed")
-            return answer(question.uid, warning="autoscaling: the injector failed, see its log; the VM has no agent")
+            return answer(question.uid, warning=texts.FAILED)
 
     async def _answered(self, question: PodReview) -> bytes:
         if question.pod is None:
@@ -49,8 +50,8 @@ class Injector:
         verdict = judge(question.pod, self.template)
         if isinstance(verdict, RefusedPod):
             self.report("refused")
-            LOG.warning("a VM's pod is refused", extra={"namespace": question.namespace, "reason": verdict.why})
-            return refusal(question.uid, f"autoscaling: {verdict.why}")
+            LOG.warning(texts.POD_REFUSED, extra={"namespace": question.namespace, "reason": verdict.why})
+            return refusal(question.uid, texts.REFUSED.format(why=verdict.why))
         if isinstance(verdict, Left):
             return self._left(question, verdict.outcome, verdict.why)
         # After the judgement, so that only pods that would get an agent cause a warning.
@@ -67,18 +68,16 @@ class Injector:
         call = ApiCall("GET", SERVICE_ACCOUNTS.path(namespace, account), ACCOUNT_TIMEOUT)
         try:
             await self.api.call(call)
-        except ApiRefusedError as error:
-            if error.kind is RefusalKind.NOT_FOUND:
-                return f"namespace {namespace} has no service account {account} for it (agent-sidecar.yaml)"
-            return f"the service account {account} cannot be read: {error}"
         except ApiError as error:
-            return f"the service account {account} cannot be read: {error}"
+            if isinstance(error, ApiRefusedError) and error.kind is RefusalKind.NOT_FOUND:
+                return texts.NO_ACCOUNT.format(namespace=namespace, account=account)
+            return texts.ACCOUNT_UNREADABLE.format(account=account, error=error)
         return ""
 
     def _left(self, question: PodReview, outcome: str, why: str = "") -> bytes:
         self.report(outcome)
         if not why:
             return answer(question.uid)
-        LOG.warning("a VM's pod is made without an agent", extra={"namespace": question.namespace, "reason": why})
+        LOG.warning(texts.WITHOUT_AGENT, extra={"namespace": question.namespace, "reason": why})
         # Shown by kubectl; a controller that creates the pod only logs it, hence the log above.
-        return answer(question.uid, warning=f"autoscaling: the VM has no agent: {why}")
+        return answer(question.uid, warning=texts.NO_AGENT.format(why=why))

@@ -87,7 +87,7 @@ class CertificateKeeper:
     async def _trusted(self) -> list[Issued]:
         secret = await read_secret(self.api, self.namespace, self.authorities)
         if secret is None:
-            raise MissingSecretError(f"there is no Secret {self.namespace}/{self.authorities}: apply the manifests")
+            raise MissingSecretError(f"Secret {self.namespace}/{self.authorities} is missing: apply the manifests")
         now, stored = self.clock.wall(), content(secret)
         # Expired authorities are dropped from the Secret, and so from every bundle.
         valid = [authority for authority in authorities_in(stored) if authority.life.is_valid(now)]

@@ -18,6 +18,7 @@ from protocol.kubernetes.resources import CONFIG_MAPS, MERGE_PATCH, MUTATING_WEB
 from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
 from scheduler_plugin.injector.certificates.stored import BUNDLE, decoded
+from scheduler_plugin.injector.texts import AUTHORITIES_PUBLISHED, WEBHOOK_TRUSTED
 
 LOG: Final = logging.getLogger("autoscale.injector")
 
@@ -60,7 +61,7 @@ class BundlePublisher:
         name = name_of(copy)
         body: Json = {"metadata": {"resourceVersion": version_of(copy)}, "data": {BUNDLE: bundle.decode()}}
         await self._patch(CONFIG_MAPS.path(name.namespace, name.name), body, MERGE_PATCH)
-        LOG.info("authorities published", extra={"config_map": str(name)})
+        LOG.info(AUTHORITIES_PUBLISHED, extra={"config_map": str(name)})
 
     async def _to_api_server(self, bundle: bytes) -> None:
         wanted, configuration = base64.b64encode(bundle).decode(), await self._webhook()
@@ -74,7 +75,7 @@ class BundlePublisher:
         # A strategic merge patch keeps the webhook's other fields, merging the list by name.
         body: Json = {"metadata": {"resourceVersion": version_of(configuration)}, "webhooks": changed}
         await self._patch(MUTATING_WEBHOOKS.path(name=self.webhook), body, STRATEGIC_PATCH)
-        LOG.info("the API server trusts the webhook", extra={"webhook": self.webhook})
+        LOG.info(WEBHOOK_TRUSTED, extra={"webhook": self.webhook})
 
     async def _webhook(self) -> JsonObject | None:
         try:

@@ -136,7 +136,7 @@ async def _answered(request: Request, path: HotPath) -> HotResponse:
 
 _NOT_ALLOWED: Final = PlainTextResponse("Method Not Allowed", 405, {"Allow": "POST"})
 _FAILED: Final = HotResponse(
-    msgspec.json.encode(Problem("internal error; see the scheduler log")), 500, {"connection": "close"}
+    msgspec.json.encode(Problem("internal error; see the program log")), 500, {"connection": "close"}
 )
 _ENDING: Final = HotResponse(
     msgspec.json.encode(Problem("this process ends, ask again")), 503, {"retry-after": "0", "connection": "close"}

@@ -36,7 +36,7 @@ ADDRESSES: Final = ("10.199.0.2", "10.199.0.3")
 WAYS: Final = {address: 6501 + number for number, address in enumerate(ADDRESSES)}
 """The port of loopback at which each replica reaches the API server; the server's certificate names that address."""
 
-STEPS: Final = ("the Lease is lost", "the Lease is won", "leading", "EndpointSlice now points to this replica")
+STEPS: Final = ("Lease lost", "Lease acquired", "leading", "EndpointSlice now points to this replica")
 """What one service logs, and then the one that succeeds it."""
 
 CALLS: Final = "autoscale_scheduler_extender_calls_total"

@@ -56,7 +56,7 @@ def test_booting_vm_is_not_moved() -> None:
     obj = vm("db")
     obj["metadata"]["labels"] = ENABLED
     obj["status"]["conditions"] = [{"type": "Available", "status": "False", "reason": "Booting"}]
-    assert vm_facts(read_vm(obj)).stays_because == "its guest boots"
+    assert vm_facts(read_vm(obj)).stays_because == "booting"
     obj["status"]["conditions"] = [{"type": "Available", "status": "True", "reason": "GuestRuns"}]
     assert vm_facts(read_vm(obj)).stays_because is None
 

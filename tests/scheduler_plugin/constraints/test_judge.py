@@ -61,22 +61,24 @@ HINDRANCES = {
     "node(s) didn't satisfy existing pods anti-affinity rules": why_not(
         UNCONSTRAINED, ZONE_A, REPELS, traits=PodTraits({"app": "db"})
     ),
-    "it has no label rack, over which the VM is spread": why_not(PodConstraints(spreads=(Spread("rack", 1, APP),))),
-    "its topology spread over zone would be uneven": why_not(
+    "node(s) didn't match pod topology spread constraints (missing required label rack)": why_not(
+        PodConstraints(spreads=(Spread("rack", 1, APP),))
+    ),
+    "node(s) didn't match pod topology spread constraints (zone)": why_not(
         PodConstraints(spreads=(Spread("zone", 1, APP, min_domains=2),)),
         ZONE_A,
         PodTraits({"app": "db"}),
         traits=PodTraits({"app": "db"}),
     ),
-    "no more pods may be there": why_not(UNCONSTRAINED, NodeTraits(has={PODS: 1}), PLAIN_POD),
-    "too little example.com/gpu is left there": why_not(
+    "Too many pods": why_not(UNCONSTRAINED, NodeTraits(has={PODS: 1}), PLAIN_POD),
+    "Insufficient example.com/gpu": why_not(
         UNCONSTRAINED,
         NodeTraits(has={"example.com/gpu": 2}),
         PodTraits(asks=(("example.com/gpu", 1),)),
         traits=PodTraits(asks=(("example.com/gpu", 2),)),
     ),
-    "too little example.com/nic is left there": why_not(traits=PodTraits(asks=(("example.com/nic", 1),))),
-    "port 80 is taken there": why_not(
+    "Insufficient example.com/nic": why_not(traits=PodTraits(asks=(("example.com/nic", 1),))),
+    "node(s) didn't have free ports for the requested pod ports (80)": why_not(
         UNCONSTRAINED, ZONE_A, PodTraits(host_ports=(HostPort(80),)), traits=PodTraits(host_ports=(HostPort(80),))
     ),
 }
@@ -184,7 +186,7 @@ def _term(app: str) -> dict[str, object]:
 def test_spread_ignores_excluded_nodes() -> None:
     nodes = {"a": ZONE_A, "b": NodeTraits({"zone": "b"}, (Taint("gpu", "", "NoSchedule"),))}
     pods = [PlacedPod("a", "default", PodTraits({"app": "db"}))]
-    for honors, expected in ((False, "its topology spread over zone would be uneven"), (True, None)):
+    for honors, expected in ((False, "node(s) didn't match pod topology spread constraints (zone)"), (True, None)):
         constraints = PodConstraints(spreads=(Spread("zone", 1, APP, honors_taints=honors),))
         judgement = Judge(ClusterView(nodes, pods)).judge(Candidate("default", constraints, PodTraits({"app": "db"})))
         assert judgement.hindrance("a") == expected

@@ -4,7 +4,7 @@ from protocol.kubernetes.objects import Json, child
 from scheduler_plugin.dashboard.core.frames import VM
 from scheduler_plugin.dashboard.core.rows import VmRow
 from scheduler_plugin.dashboard.core.states import CALM, LONG
-from scheduler_plugin.dashboard.fleet import SILENT
+from scheduler_plugin.dashboard.texts import NO_CONTACT
 from tests.fake_clock import settle
 from tests.scheduler_plugin.dashboard.page_cluster import Page, a_node, a_pod, nodes_answer, page, put_vm
 from tests.scheduler_plugin.fake_cluster import MIGRATIONS, VMS
@@ -82,7 +82,7 @@ async def test_silent_agent_is_reported() -> None:
             found = await seen(run)
             states.append((found.state, found.trouble))
         calm = (CALM, "")
-        assert states == [calm, calm, ("trouble", SILENT), calm, calm]
+        assert states == [calm, calm, ("trouble", NO_CONTACT), calm, calm]
 
 
 async def test_silent_scheduler_blames_no_agent() -> None:

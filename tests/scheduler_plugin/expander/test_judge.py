@@ -72,7 +72,7 @@ def test_whoever_cannot_be_ranked_is_told_why() -> None:
         "b": "it would add no nodes",
         "c": "its node has no cpu",
         "d": "no node of this group was sent",
-        "e": "its rank is no number",
+        "e": "its rank is not a number",
     }
 
 

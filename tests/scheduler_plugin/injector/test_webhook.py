@@ -98,7 +98,7 @@ async def test_pod_naming_agent_volumes_is_refused() -> None:
     assert found["status"] == {
         "code": 403,
         "reason": "Forbidden",
-        "message": "autoscaling: volumes of the agent are mentioned by the pod: autoscaling-agent-api-access",
+        "message": "autoscaling: the pod uses names of the agent's volumes: autoscaling-agent-api-access",
     }
     assert ("patch" in found, asked.outcomes) == (False, ["refused"])
 

@@ -59,7 +59,7 @@ def test_deleted_target_drops_booking() -> None:
 def test_cordoned_target_drops_booking() -> None:
     fleet = reserved_move()
     fleet.apply(NodeSeen(node("n2", is_open=False)))
-    assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 0), "node n2: node is unschedulable")
+    assert (on_both(fleet), fleet.ledger.migrations[ONE].problem) == ((2, 0), "node n2: node(s) were unschedulable")
     assert fleet.ledger.apply(PodToBind(target_pod(), "n2"), LATER).verdict is CORDONED
 
 

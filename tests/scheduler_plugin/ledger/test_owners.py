@@ -153,7 +153,7 @@ def test_unreadable_vm_counts_at_maximum() -> None:
     fleet = Fleet(node(), unreadable(amount(6)), owned("a", "n1"))
     assert fleet.on("n1") == amount(6)
     assert fleet.ledger.filter(plain_pod("b", amount(4)), ["n1"]).fits == []
-    with pytest.raises(NotReadyError, match="VirtualMachine db/a cannot be read: spec: garbage"):
+    with pytest.raises(NotReadyError, match="VirtualMachine db/a of pod db/a-pod cannot be read: spec: garbage"):
         fleet.ask("a", amount(1))
     told = fleet.ledger.explain("uid-a", LATER)
     assert told.floors["the maximum of an unreadable VM"] == amount(6)

@@ -57,7 +57,7 @@ def test_it_is_named_and_why() -> None:
     fleet = ordered(two_nodes(), to="n2")
     fleet.apply(TimePassed(), OVERDUE)
     (journey,) = explained(fleet).journeys
-    why = "its target pod has had no node for 60 s, so it counts no more until it has one"
+    why = "its target pod has had no node for 60 s, so it does not count until it has one"
     assert (journey.migration, journey.problem, journey.lasts) == (name("a-1"), why, Seconds(60.0))
 
 

@@ -52,7 +52,7 @@ async def test_general_refusal_delays_all(status: int) -> None:
         s.cluster.faults.append(Fault(CREATION, refuse=status, times=3))
         await s.passes(2)
         assert (s.created(), s.migrations, s.reserved) == (1, [], FULL)
-        assert (await s.view("nodes"))["migrationsIdle"] == "the API has refused the last order; the log says why"
+        assert (await s.view("nodes"))["migrationsIdle"] == "the API refused the last migration; see the scheduler log"
         await s.passes(5)
         assert (s.created(), s.migrations) == (3, [])
         await s.passes(8)

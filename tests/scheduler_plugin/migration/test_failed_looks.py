@@ -10,13 +10,14 @@ from dataclasses import replace
 from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.migration.mover import FAILED, Mover
+from scheduler_plugin.migration.mover import Mover
 from scheduler_plugin.migration.reporter import MigrationReporter
 from scheduler_plugin.planner.cost import Freedom, HasPlace, Selection, least_cost
 from scheduler_plugin.planner.planner import Planner
 from scheduler_plugin.planner.victims import Victim
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.telemetry import Telemetry
+from scheduler_plugin.texts import explanations
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import FakeCluster
 from tests.scheduler_plugin.migration.moving_cluster import full_cluster
@@ -60,8 +61,8 @@ async def test_failed_planning_is_counted_and_retried() -> None:
     cluster, clock = full_cluster(), FakeClock()
     async with at_work(cluster, clock, FailsAtFirst(2)) as context:
         await clock.advance(5)
-        assert told(context) == (1.0, FAILED, 0)
+        assert told(context) == (1.0, explanations.PLANNING_FAILED, 0)
         await clock.advance(30)
-        assert told(context) == (2.0, FAILED, 0)
+        assert told(context) == (2.0, explanations.PLANNING_FAILED, 0)
         await clock.advance(30)
         assert told(context) == (2.0, None, 1)

@@ -49,7 +49,7 @@ async def full(s: MovingCluster) -> None:
 
 CHANGES: dict[Disturbance, tuple[str, str]] = {
     deleted: ("gone", "node n2 is gone"),
-    cordoned: ("0", "node n2: node is unschedulable"),
+    cordoned: ("0", "node n2: node(s) were unschedulable"),
     full: ("9", "node n2: Insufficient cpu"),
 }
 
@@ -65,7 +65,7 @@ async def test_lost_unplaced_target_cancels_move(change: Disturbance, count: int
             s.controller.obey_deletion()
             await s.passes(1)
         left, why = CHANGES[change]
-        failed = f"did not move from n1 to n2: called off: it cannot go where it should: {why}"
+        failed = f"did not move from n1 to n2: called off: it cannot go to its target: {why}"
         assert (s.migrations, s.reserved, await s.told(POD)) == ([], ("9500m", left), (200, False, 2))
         assert s.events == [STARTED, ("db", "MigrationFailed", failed)]
         assert s.created() == 1
@@ -210,7 +210,7 @@ async def test_gone_migration_succeeded_if_vm_moved() -> None:
         moved = (
             "db",
             "MigrationSucceeded",
-            "moved from n1 to n2 in an unknown time, it stood still for an unknown time",
+            "moved from n1 to n2 in an unknown time with a downtime of an unknown time",
         )
         assert (s.reserved, s.events) == (("7500m", "2"), [STARTED, moved])
 

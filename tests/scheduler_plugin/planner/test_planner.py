@@ -234,7 +234,7 @@ def test_gone_source_is_left_to_controller() -> None:
 def test_impossible_target_cancels_move() -> None:
     fixture = ordered()
     fixture.fleet.apply(NodeGone("n2"))
-    assert cancelled(fixture.plan()) == {"v0-1": "it cannot go where it should: node n2 is gone"}
+    assert cancelled(fixture.plan()) == {"v0-1": "it cannot go to its target: node n2 is gone"}
     fixture.migration(migration("v0", PENDING, to="n2", is_leaving=True))
     assert fixture.plan().cancels == ()
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from protocol.messages import ObjectName
 from protocol.units import Instant
-from scheduler_plugin.planner.refused_orders import OF_NAMESPACE, OF_VM, RefusedOrders
+from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.planner.victims import Rest
+from scheduler_plugin.texts.explanations import REFUSED_BY_API as OF_VM
+from scheduler_plugin.texts.explanations import REFUSED_NAMESPACE as OF_NAMESPACE
 
 REST = Rest()
 DB, OTHER, FAR = ObjectName("a", "db"), ObjectName("a", "other"), ObjectName("b", "far")

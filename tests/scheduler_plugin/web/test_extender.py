@@ -43,7 +43,7 @@ async def test_filter_tells_apart_what_preemption_may_help(cluster: FakeCluster)
             "Nodes": None,
             "NodeNames": ["free"],
             "FailedNodes": {"full": SHORT, "unknown": "the scheduler does not know the node yet"},
-            "FailedAndUnresolvableNodes": {"tiny": LESS, "closed": "node is unschedulable"},
+            "FailedAndUnresolvableNodes": {"tiny": LESS, "closed": "node(s) were unschedulable"},
             "Error": "",
         }
 

@@ -262,7 +262,7 @@ async def test_failing_handler_gives_500_and_closes(how: bytes, caplog: pytest.L
     async with serving() as (_, client):
         client.writer.write(post("/broken", how))
         status, headers, body = await client.answer()
-        assert (status, body) == ("500 Internal Server Error", '{"error":"internal error; see the scheduler log"}')
+        assert (status, body) == ("500 Internal Server Error", '{"error":"internal error; see the program log"}')
         assert headers["connection"] == "close"
         assert await client.has_ended()
         assert "a request failed" in caplog.text

@@ -11,6 +11,7 @@ from fractions import Fraction
 from math import ceil
 
 from protocol.units import Seconds
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.hvpa.rules import (
     DEFAULT_MIN_CHANGE,
     HORIZONTAL_ONLY,
@@ -81,14 +82,14 @@ class Gates:
     def message(self, wish: Recommendation, rule: Rule) -> str:
         """Message for people when ``rule`` holds ``wish`` back."""
         if rule is Rule.DELAY:
-            return f"until {self._until(wish).astimezone(UTC):%H:%M:%S} UTC"
+            return texts.UNTIL.format(time=self._until(wish).astimezone(UTC))
         if rule is Rule.MAINTENANCE_WINDOW:
-            return f"until the window, {self.spec.window}" if self.spec.window else "there is no window"
+            return texts.UNTIL_WINDOW.format(window=self.spec.window) if self.spec.window else texts.NO_WINDOW
         if rule is Rule.MIN_CHANGE:
-            return f"a change of less than {wish.shown(ceil(self._least(wish)))}"
+            return texts.SMALL_CHANGE.format(least=wish.shown(ceil(self._least(wish))))
         if rule is Rule.PODS_DIFFER:
-            return f"until the pods are as ordered: {self.pods_differ}"
-        return "update mode Off"
+            return texts.PODS_DIFFER.format(difference=self.pods_differ)
+        return texts.MODE_OFF
 
     def _until(self, wish: Recommendation) -> datetime:
         """The time when neither delay nor settling holds the wish back, if less is enough until then."""

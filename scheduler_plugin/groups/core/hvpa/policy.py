@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from protocol.units import Amount
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.hvpa.gates import GatedRecommendation, Gates, by_mode, by_weight, gated, written
 from scheduler_plugin.groups.core.hvpa.needs import (
     ContainerNeed,
@@ -42,9 +43,6 @@ from scheduler_plugin.groups.core.workload import (
 )
 
 WHY: Final = "effective intervals"
-SIZES_FIRST: Final = "sizes grow first"
-NOT_READY: Final = "until all replicas are ready"
-IMPOSSIBLE: Final = "no pod can have more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRe
     needs = [replace(need, grown=None) for need in plan.needs]
     sizes = _grown_first(_sizes(gates, workload, needs, planned_count, shrinks=True))
     if any(answer.wish.grows for answer in sizes):
-        return [GatedRecommendation(count, WHY, Rule.POLICY, SIZES_FIRST), *sizes]
+        return [GatedRecommendation(count, WHY, Rule.POLICY, texts.SIZES_FIRST), *sizes]
     return [answer, *sizes]
 
 
@@ -139,7 +137,7 @@ def _sizes(
             # place, so sizes start from what pods have.
             possible = wish if shrinks else _size(gates, container, need, replicas, most)
             if max(possible.wanted, most) < wish.now:
-                answers.append(GatedRecommendation(wish.at(max(possible.wanted, most)), IMPOSSIBLE))
+                answers.append(GatedRecommendation(wish.at(max(possible.wanted, most)), texts.NO_MORE))
                 continue
         if not wish.grows and wish.wanted != wish.now:
             # Replicas that are not ready carry no load yet.
@@ -149,7 +147,7 @@ def _sizes(
         if wish.value != wish.now:
             answers.append(gated(gates, at_most_needed(gates.memory, wish), WHY))
         elif wish.wanted != wish.now:
-            answers.append(GatedRecommendation(wish, WHY, Rule.POLICY, NOT_READY))
+            answers.append(GatedRecommendation(wish, WHY, Rule.POLICY, texts.NOT_READY))
     return answers
 
 
@@ -173,16 +171,13 @@ def _size(
     return Recommendation(None if size is None else now, value, value, container.name, need.resource)
 
 
-SCALED_TO_ZERO = "scaled to zero replicas: left alone until it has one"
-
-
 def decide(
     spec: HvpaSpec, workload: Workload, recommendations: Recommendations, memory: ScalingTimes, now: datetime
 ) -> tuple[WorkloadDecision, ScalingTimes]:
     """The decision now, and the memory to keep once it is written. ``now`` is an aware time."""
     # At zero replicas a recommendation means nothing, and people decide when to scale up from zero.
     if workload.replicas <= 0:
-        return WorkloadDecision(explanation=(SCALED_TO_ZERO,)), memory
+        return WorkloadDecision(explanation=(texts.SCALED_TO_ZERO,)), memory
     # A new HPA has `desiredReplicas: 0` until its first look.
     if recommendations.horizontal is not None and recommendations.horizontal.desired <= 0:
         recommendations = replace(recommendations, horizontal=None)
@@ -212,11 +207,10 @@ def _waiting(spec: HvpaSpec, answers: Sequence[GatedRecommendation]) -> list[Rec
 
 def _explained(plan: ScalingPlan) -> tuple[str, ...]:
     lines = (
-        f"{need.container}/{need.resource}: needs {amount(need.resource, need.each(plan.replicas))}"
-        f" in each of {plan.replicas} replicas"
+        texts.NEED.format(need=need, amount=amount(need.resource, need.each(plan.replicas)), replicas=plan.replicas)
         for need in plan.needs
     )
-    return (*lines, *(f"{subject}: its need is unknown, so no replica is taken away" for subject in plan.unknown))
+    return (*lines, *(texts.NEED_UNKNOWN.format(subject=subject) for subject in plan.unknown))
 
 
 def _decision(

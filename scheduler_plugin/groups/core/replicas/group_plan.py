@@ -21,6 +21,7 @@ from itertools import count, islice
 from typing import Final
 
 from protocol.units import Seconds
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.replicas.members import (
     DatabaseState,
     GroupSpec,
@@ -50,29 +51,29 @@ def drain(member: Member, age: Seconds, spec: GroupSpec) -> Drain:
     """Decide if a replica that has been draining for ``age`` may be deleted now."""
     # A database that does not run has no clients to wait for.
     if not member.available:
-        return Drain(True, "its database does not run: it has no clients")
+        return Drain(True, texts.NO_CLIENTS)
     # Clients are still sent to it, so its sessions would never end.
     if member.listed:
-        return _waits("the read endpoint still lists it")
+        return _waits(texts.STILL_LISTED)
     if age >= spec.drain_timeout:
-        return Drain(True, f"it has been draining for {spec.drain_timeout:g} s")
+        return Drain(True, texts.DRAINED_LONG.format(timeout=spec.drain_timeout))
     if age < SETTLE:
-        return _waits("clients may still have its address")
+        return _waits(texts.ADDRESS_KNOWN)
     if member.database is None:
-        return _waits("its database cannot be asked for its sessions")
+        return _waits(texts.SESSIONS_UNKNOWN)
     return _asked(member.database, age, spec)
 
 
 def _asked(database: DatabaseState, age: Seconds, spec: GroupSpec) -> Drain:
     if not database.sessions:
-        return Drain(True, "it has no session left")
+        return Drain(True, texts.NO_SESSION)
     if age < spec.grace:
-        return _waits(f"{database.sessions} sessions, {age:.0f} s of {spec.grace:g} s")
+        return _waits(texts.SESSIONS.format(sessions=database.sessions, age=age, grace=spec.grace))
     oldest = database.oldest_transaction
     # It began before the grace period was over, so it has until the time-out.
     if oldest is not None and oldest >= age - spec.grace:
-        return _waits("a transaction that began within the grace period is not over")
-    return Drain(True, f"the grace period of {spec.grace:g} s is over and no transaction of it is open")
+        return _waits(texts.TRANSACTION_OPEN)
+    return Drain(True, texts.GRACE_OVER.format(grace=spec.grace))
 
 
 def _waits(because: str) -> Drain:
@@ -83,7 +84,6 @@ SILENCE: Final = Seconds(30.0)
 """How long a replica that serves may leave questions unanswered: its agent may just be starting again."""
 
 _LEEWAY: Final = 2.0
-_UNSAID: Final = "its agent has not said how its database is"
 
 
 def hindrances(replicas: Collection[Member], primary: Member | None, spec: GroupSpec) -> dict[str, str]:
@@ -93,22 +93,22 @@ def hindrances(replicas: Collection[Member], primary: Member | None, spec: Group
     # If all of them are silent, they stay: stale reads are better than none at all.
     if len(silent) == sum(not why for why in reasons.values()):
         return reasons
-    return reasons | {replica.name: _UNSAID for replica in silent}
+    return reasons | {replica.name: texts.AGENT_SILENT for replica in silent}
 
 
 def hindrance(member: Member, primary: Member | None, spec: GroupSpec) -> str:
     """The reason why the read endpoint leaves out the replica, by itself; empty if it does not."""
     if member.leaving or member.draining is not None:
-        return "it leaves the group"
+        return texts.LEAVES
     if not member.available:
-        return "its database does not accept connections yet"
+        return texts.NOT_AVAILABLE
     if not member.address:
-        return "it has no address yet"
+        return texts.NO_ADDRESS
     if member.database is None:
         # One that served and cannot be asked stays here; `hindrances` judges how long it is silent.
-        return "" if member.listed else _UNSAID
+        return "" if member.listed else texts.AGENT_SILENT
     if not member.database.is_standby:
-        return "its database is not a standby"
+        return texts.NO_STANDBY
     return _behind(member, member.database, primary, spec)
 
 
@@ -116,12 +116,12 @@ def _behind(member: Member, database: DatabaseState, primary: Member | None, spe
     if not database.streaming:
         writable = primary is not None and primary.available
         # While the primary is away nothing is written, so a replica that served is not behind.
-        return "" if member.listed and not writable else "it does not stream from the primary"
+        return "" if member.listed and not writable else texts.NOT_STREAMING
     # Twice the bound for one that serves: a bound that is just reached must not make clients reconnect.
     bound = Seconds(spec.max_lag * (_LEEWAY if member.listed else 1.0))
     if database.lag is None:
-        return "" if member.listed else "it is not known how far it is behind"
-    return "" if database.lag <= bound else f"it is {database.lag:.0f} s behind, at most {bound:g} s are allowed"
+        return "" if member.listed else texts.LAG_UNKNOWN
+    return "" if database.lag <= bound else texts.TOO_FAR_BEHIND.format(lag=database.lag, bound=bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +179,11 @@ def plan_group(
     name = member_name(spec.name, Role.PRIMARY)
     # A name that a VM outside the group has is never used: the group would take over a stranger.
     if name in taken:
-        return GroupPlan(fault=f"a VirtualMachine {name} exists that does not belong to this group")
+        return GroupPlan(fault=texts.PRIMARY_TAKEN.format(name=name))
     if not members and not had_primary:
         return GroupPlan(create=(NewMember(name, Role.PRIMARY),))
     # Only the first primary is ever created: another one would be an empty database, so people decide.
-    lost = f"VM {name} is gone, and a new one would be an empty database: delete the group to start over"
+    lost = texts.PRIMARY_LOST.format(name=name)
     return _settled(spec, replicas_of(members), None, GroupPlan(fault=lost))
 
 
@@ -196,10 +196,10 @@ def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, t
     missing = spec.replicas - len(staying)
     # Draining replicas come back before a new one is created: they already have the data.
     stay = best(replica for replica in following if replica.draining is not None)[: max(0, missing)]
-    surplus = f"{len(staying)} replicas are more than the {spec.replicas} that are wanted"
+    surplus = texts.SURPLUS.format(replicas=len(staying), wanted=spec.replicas)
     going = [
         *(
-            Reasoned(replica, "the primary has another address now")
+            Reasoned(replica, texts.PRIMARY_MOVED)
             for replica in present
             if replica.draining is None and is_stale(replica, primary)
         ),
@@ -220,7 +220,7 @@ def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None
     misdated = [
         replica for replica in replicas if replica.misdated and not replica.leaving and replica.name not in staying
     ]
-    marked = (*todo.drain, *(Reasoned(replica, "its mark had no time that has come") for replica in misdated))
+    marked = (*todo.drain, *(Reasoned(replica, texts.MISDATED) for replica in misdated))
     drains = [
         (replica, drain(replica, replica.draining, spec))
         for replica in replicas

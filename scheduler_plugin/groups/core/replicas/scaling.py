@@ -20,6 +20,7 @@ from math import ceil
 from typing import Final
 
 from protocol.units import Instant, MilliCpu, Seconds
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.hvpa.needs import ContainerNeed, planned_replicas
 from scheduler_plugin.groups.core.hvpa.spec import DEFAULT_OVERLAP
 from scheduler_plugin.groups.core.replicas.members import Member
@@ -76,9 +77,6 @@ class LoadWindow:
 def _covers(count: tuple[Instant, AgentCpuCount], now: Instant, span: Seconds) -> bool:
     """Return True if the window can begin with that count, so that no earlier one is needed."""
     return now - count[0] >= span
-
-
-SCALED_TO_ZERO: Final = "scaled to zero replicas: left alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +141,17 @@ def decide(
     memory = memory.until(now)
     # Only people scale a group to zero, and only people scale it up again.
     if not current:
-        return ScalingDecision(0, None, memory.at_rest(), SCALED_TO_ZERO)
+        return ScalingDecision(0, None, memory.at_rest(), texts.SCALED_TO_ZERO)
     # A count outside the bounds is corrected at once, without delays.
     bounded = scaling.bounds.clamp(current)
     if bounded != current:
-        limits = f"{scaling.bounds.min} to {scaling.bounds.max} replicas are allowed"
+        limits = texts.OUT_OF_BOUNDS.format(bounds=scaling.bounds)
         return ScalingDecision(bounded, bounded, memory.at_rest(), limits)
     # A replica that boots carries no load of clients, so it does not count.
     loads = [replica.busy_cores for replica in replicas if replica.available and not replica.leaving]
     measured = [load for load in loads if load is not None]
     if not measured:
-        unknown = "their loads are not known over the window yet" if loads else "no replica serves"
+        unknown = texts.LOADS_UNKNOWN if loads else texts.NO_REPLICA_SERVES
         return ScalingDecision(current, None, memory.at_rest(), unknown)
     wanted = _wanted(scaling, current, sum(measured), len(loads) - len(measured))
     return _paced(scaling, current, wanted, memory, now, _story(scaling, measured, len(loads)))
@@ -173,17 +171,15 @@ def _wanted(scaling: GroupScaling, current: int, busy: float, unknown: int) -> i
 
 
 def _story(scaling: GroupScaling, known: Sequence[float], serving: int) -> str:
-    busy = f"{sum(known):.1f} CPUs were busy over {scaling.window:g} s"
-    if len(known) < serving:
-        busy += f" on {len(known)} of {serving} replicas"
-    return f"{busy}, a replica may have {scaling.most} and use {scaling.utilization:.0%} of it"
+    some = texts.BUSY_ON.format(known=len(known), serving=serving) if len(known) < serving else ""
+    return texts.BUSY.format(busy=sum(known), scaling=scaling, some=some)
 
 
 def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on
     scaling: GroupScaling, current: int, wanted: int, memory: ScalingMemory, now: float, story: str
 ) -> ScalingDecision:
     if wanted == current:
-        return ScalingDecision(current, wanted, memory.at_rest(), "the load fits the replicas that there are")
+        return ScalingDecision(current, wanted, memory.at_rest(), texts.LOAD_FITS)
     # More are needed, so the time for which fewer were enough starts over.
     if wanted > current:
         memory = memory.at_rest()
@@ -197,6 +193,6 @@ def _paced(  # noqa: PLR0913, PLR0917 - one decision and all that it depends on
         done = ScalingMemory(memory.last_up, now)
     blocked = [span for begun, span in waits if begun is not None and now - begun < span]
     if blocked:
-        story = f"{story}; the delay of {max(blocked):g} s is not over"
+        story = texts.DELAYED.format(story=story, delay=max(blocked))
         return ScalingDecision(current, wanted, memory, story, Rule.DELAY)
     return ScalingDecision(wanted, wanted, done, story)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.tortoise import horizontal, vertical
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Scaling, effective
 from scheduler_plugin.groups.core.tortoise.autoscaler import horizontal as horizontal_places
@@ -149,7 +150,7 @@ def _sizes(changes: Iterable[Resize]) -> tuple[SizedContainer, ...]:
 
 def _dry(changes: Iterable[Resize], seen: Autoscaler | None, found: Autoscaler | None) -> Iterable[WithheldChange]:
     """The changes that are not written because the mode is Off."""
-    message = "updateMode is Off"
+    message = texts.UPDATE_MODE_OFF
     for change in changes:
         if change.sized.size != change.request.value:
             size = type(change.request)(change.sized.size)
@@ -163,15 +164,15 @@ def _unheard(spec: Spec, memory: TortoiseMemory) -> Iterable[str]:
     """The reason why a requested emergency is not one."""
     if spec.mode is TortoiseMode.EMERGENCY and memory.phase is not Phase.EMERGENCY:
         is_vertical = not horizontal_places(memory.policies)
-        why = "nothing scales horizontally" if is_vertical else "it is not known yet how many replicas are many"
-        yield f"updateMode Emergency has no effect: {why}"
+        why = texts.NOTHING_HORIZONTAL if is_vertical else texts.MANY_UNKNOWN
+        yield texts.NO_EMERGENCY.format(why=why)
 
 
 _PHRASES: Final = {
-    Phase.INITIALIZING: "waiting for the first recommendation",
-    Phase.GATHERING_DATA: "gathering data before anything is scaled",
-    Phase.EMERGENCY: "an emergency: as many replicas as ever, and nothing shrinks",
-    Phase.BACK_TO_NORMAL: "on the way back from an emergency, step by step",
+    Phase.INITIALIZING: texts.INITIALIZING,
+    Phase.GATHERING_DATA: texts.GATHERING_DATA,
+    Phase.EMERGENCY: texts.EMERGENCY,
+    Phase.BACK_TO_NORMAL: texts.BACK_TO_NORMAL,
 }
 
 
@@ -179,12 +180,12 @@ def _explained(
     spec: Spec, memory: TortoiseMemory, proposed: Autoscaler | None, changes: Iterable[Resize]
 ) -> Iterator[str]:
     yield from _unheard(spec, memory)
-    bounds = "" if proposed is None else f"; between {proposed.min} and {proposed.max} replicas"
-    yield f"{_PHRASES.get(memory.phase or Phase.INITIALIZING, 'working')}{bounds}"
+    phase = _PHRASES.get(memory.phase or Phase.INITIALIZING, texts.WORKING)
+    yield phase if proposed is None else texts.BETWEEN.format(phase=phase, bounds=proposed)
     for change in changes:
         if change.sized.size != change.request.value:
             size = type(change.request)(change.sized.size)
-            yield f"{'/'.join(change.place)} from {change.request} to {size}: {change.sized.because}"
+            yield texts.SIZE_CHANGE.format(container="/".join(change.place), change=change, size=size)
 
 
 def _is_emergency(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> bool:
@@ -201,8 +202,8 @@ def _unanswered(spec: Spec, workload: Workload, memory: TortoiseMemory, now: dat
     """A sentence for each container that was killed recently and whose memory does not grow."""
     for kill in _recent(spec, workload, now):
         if why := _why_kept(spec, workload, memory, kill):
-            pods = f"{_pods(spec, kill, now)} of {workload.replicas} pods"
-            yield f"{kill.container} ran out of memory in {pods}, last at {kill.at:%H:%M:%S} UTC: {why}"
+            pods = _pods(spec, kill, now)
+            yield texts.KILLED.format(kill=kill, pods=pods, replicas=workload.replicas, why=why)
 
 
 def _recent(spec: Spec, workload: Workload, now: datetime) -> Iterator[OutOfMemory]:
@@ -228,10 +229,10 @@ def _why_kept(spec: Spec, workload: Workload, memory: TortoiseMemory, kill: OutO
     container = workload.container(kill.container)
     size = None if container is None else container.sizes.memory
     if size is None:
-        return "it has neither request nor limit for memory"
+        return texts.NO_MEMORY_SIZE
     if memory.policies.get((kill.container, "memory"), Scaling.OFF) is Scaling.OFF:
-        return "autoscalingPolicy does not scale its memory"
+        return texts.MEMORY_OFF
     if not memory.works((kill.container, "memory")):
-        return "data is still gathered on its memory"
+        return texts.MEMORY_GATHERING
     _, most = bounds_of(spec.sizes.get(kill.container, SizeBounds()), spec.configuration.sizes, "memory")
-    return f"its memory is at its maximum, {size}" if size.value >= most else ""
+    return texts.MEMORY_AT_MOST.format(size=size) if size.value >= most else ""

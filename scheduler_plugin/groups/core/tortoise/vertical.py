@@ -18,6 +18,7 @@ from fractions import Fraction
 from typing import Final
 
 from protocol.units import Amount
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.hvpa.rules import scaled_limit
 from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Scaling, horizontal
 from scheduler_plugin.groups.core.tortoise.configuration import (
@@ -96,12 +97,12 @@ class Ratios:
 def container_size(policy: Scaling, facts: SizeFacts, numbers: Numbers, ratios: Ratios) -> Sized:
     """The request that the container should have."""
     if policy is Scaling.OFF:
-        return Sized(facts.request, facts.request, "its policy is Off")
+        return Sized(facts.request, facts.request, texts.POLICY_OFF)
     if policy is Scaling.VERTICAL:
         wanted, because = _vertical(facts, ratios.buffer)
     else:
         results = (rule(facts, numbers) for rule in _HORIZONTAL)
-        usual = (facts.request, "the number of replicas follows the need")
+        usual = (facts.request, texts.FOLLOWS_NEED)
         wanted, because = next((result for result in results if result is not None), usual)
     return Sized(_bounded(wanted, facts, ratios.down), wanted, because)
 
@@ -110,11 +111,11 @@ def _vertical(facts: SizeFacts, buffer: Fraction) -> tuple[int, str]:
     ideal = int(facts.recommended * (1 + buffer))
     if ideal > facts.request:
         # The buffer twice: one large step instead of several, because each change may restart pods.
-        return int(facts.recommended * (1 + buffer) * (1 + buffer)), "the recommendation is above the request"
+        return int(facts.recommended * (1 + buffer) * (1 + buffer)), texts.ABOVE_REQUEST
     # The buffer on both sides: only a large gap is worth a change that may restart pods.
     if facts.request / (1 + buffer) * (1 - buffer) > facts.recommended * (1 + buffer):
-        return ideal, "the recommendation is far below the request"
-    return facts.request, "the recommendation is close to the request"
+        return ideal, texts.FAR_BELOW_REQUEST
+    return facts.request, texts.CLOSE_TO_REQUEST
 
 
 Found = tuple[int, str] | None
@@ -122,9 +123,9 @@ Found = tuple[int, str] | None
 
 def _too_many(facts: SizeFacts, numbers: Numbers) -> Found:
     if numbers.grows:
-        return int(facts.request * GROWTH), "there are as many replicas as preferred, so containers grow instead"
+        return int(facts.request * GROWTH), texts.TOO_MANY_REPLICAS
     if numbers.are_close_to_too_many:
-        return facts.request, "smaller containers might need more replicas than preferred"
+        return facts.request, texts.NEARLY_TOO_MANY
     return None
 
 
@@ -132,8 +133,8 @@ def _fewest(facts: SizeFacts, numbers: Numbers) -> Found:
     if numbers.replicas > numbers.minimum_min:
         return None
     if facts.recommended < facts.request:
-        return facts.recommended, "there are as few replicas as may be, so containers shrink instead"
-    return facts.request, "there are as few replicas as may be, and they use what they request"
+        return facts.recommended, texts.FEWEST_REPLICAS
+    return facts.request, texts.FEWEST_AND_USED
 
 
 def _under_used(facts: SizeFacts, numbers: Numbers) -> Found:
@@ -143,10 +144,7 @@ def _under_used(facts: SizeFacts, numbers: Numbers) -> Found:
         return None
     if facts.recommended * 100 >= UNDER_USED * facts.target * facts.request:
         return None
-    return (
-        facts.recommended * 100 // facts.target,
-        "other containers drive the number of replicas, and this one uses little",
-    )
+    return facts.recommended * 100 // facts.target, texts.LITTLE_USED
 
 
 _HORIZONTAL: Final[tuple[Callable[[SizeFacts, Numbers], Found], ...]] = (_too_many, _fewest, _under_used)
@@ -276,7 +274,7 @@ def _kept(each: Resize, *, delayed: bool) -> list[WithheldChange]:
     amount_type = type(each.request)
     subject, wanted = "/".join(each.place), amount_type(each.sized.wanted)
     if delayed:
-        message = "a container's request is lowered at most once an hour"
+        message = texts.LOWERED_LATELY
         return [WithheldChange(subject, amount_type(each.sized.size), each.request, Rule.DELAY, message)]
     if each.sized.size != each.sized.wanted:
         return [WithheldChange(subject, wanted, amount_type(each.sized.size), Rule.BOUNDS, each.sized.because)]

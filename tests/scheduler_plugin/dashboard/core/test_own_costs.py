@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
-from scheduler_plugin.dashboard.core.own_costs import OWN, PUBLISHED, Material, costs, prices_in
+from scheduler_plugin.dashboard.core.own_costs import Material, costs, prices_in
 from scheduler_plugin.dashboard.core.sight import ALL, VisibilityFilter
+from scheduler_plugin.dashboard.texts import OWN_PRICES, PUBLISHED_PRICES
 from scheduler_plugin.history.core.samples import HOUR, VmRecord
 from scheduler_plugin.history.core.spans import held
 from scheduler_plugin.history.costs.bills import KEYS
@@ -70,14 +71,14 @@ def test_omitted_lines_stay_in_total(given_vms: list[tuple[str, str, str]]) -> N
 def test_scheduler_prices_are_preferred() -> None:
     told: Json = {"ranking": {"prices": {"cpu": 0.05, "mem_gib": 0.01, "gpu": 0.7}, "node_prices": {"m5": 0.2}}}
     table, whose = prices_in(told)
-    assert (table.prices.cpu, table.prices.mem_gib, table.node_prices, whose) == (0.05, 0.01, {"m5": 0.2}, OWN)
+    assert (table.prices.cpu, table.prices.mem_gib, table.node_prices, whose) == (0.05, 0.01, {"m5": 0.2}, OWN_PRICES)
     usual = RankingConfig().prices
     same: Json = {"ranking": {"prices": {"cpu": usual.cpu, "mem_gib": usual.mem_gib}, "node_prices": {}}}
-    assert prices_in(same) == (RankingConfig(), PUBLISHED)
+    assert prices_in(same) == (RankingConfig(), PUBLISHED_PRICES)
     dear: Json = {"ranking": {"prices": {"cpu": "dear", "mem_gib": 1}}}
     negative: Json = {"ranking": {"prices": {"cpu": -1, "mem_gib": 1}}}
     for bad in (None, {}, dear, negative):
-        assert prices_in(bad) == (RankingConfig(), PUBLISHED)
+        assert prices_in(bad) == (RankingConfig(), PUBLISHED_PRICES)
 
 
 def test_unused_price_keys_are_shown_for_whole_fleet() -> None:

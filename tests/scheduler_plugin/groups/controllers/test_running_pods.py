@@ -71,8 +71,8 @@ def test_a_target_without_a_status_is_not_judged() -> None:
     [
         (target(observedGeneration=2), "the Deployment was changed just now"),
         (target(updatedReplicas=1), "1 of 2 pods are of the latest template"),
-        (target(replicas=3), "there are 3 pods of 2"),
-        (target(3, updatedReplicas=3, readyReplicas=3), "there are 2 pods of 3"),
+        (target(replicas=3), "3 of 2 pods exist"),
+        (target(3, updatedReplicas=3, readyReplicas=3), "2 of 3 pods exist"),
         (target(readyReplicas=1), "1 of 2 pods are ready"),
         (target(None, replicas=1, updatedReplicas=1, readyReplicas=1), ""),
     ],

@@ -222,7 +222,7 @@ async def test_a_put_back_that_is_refused_holds_up_no_other(caplog: pytest.LogCa
         await guest.run.passes(30)
         said = condition_of(await guest.run.cluster.get(TORTOISES, "lovely"), "AbleToScale")
         assert said[1] == "ForeignAutoscaler"  # both HPAs scale the target now
-        assert "an HPA or a VPA of others could not be put back" in caplog.text
+        assert "an HPA or a VPA that the group had changed could not be restored" in caplog.text
         await guest.leaves()
         refuse.clear()
         await guest.run.passes(30)

@@ -126,7 +126,7 @@ async def test_foreign_replica_writer_is_named_once() -> None:
         await run.pass_time(20)
         condition = condition_of(await run.cluster.get(VM_GROUPS, "shop"), "AbleToScale")
         assert condition[2] == (
-            "spec.scaling and Hvpa readers, HorizontalPodAutoscaler web would both write the replicas: take one away"
+            "spec.scaling and Hvpa readers, HorizontalPodAutoscaler web would both write the replicas: remove one"
         )
         events = [each for each in run.cluster.writes(whole=True) if "/events" in each]
         assert len(events) <= 4  # the members that were made, the Hvpa's own, and this once

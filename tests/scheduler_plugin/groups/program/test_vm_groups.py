@@ -314,7 +314,7 @@ async def test_refused_replica_is_reported() -> None:
         assert await run.offered() == ["replica-1"]
         status, reason, message = condition_of(await run.cluster.get(VM_GROUPS, "shop"), "Ready")
         assert (status, reason) == ("False", "NotWritten")
-        assert message.startswith("VM shop-replica-2 cannot be made: ")
+        assert message.startswith("VM shop-replica-2 cannot be created: ")
         way.refuse = {}
         await run.pass_time(16)
         assert "replica-2" in await run.vms()

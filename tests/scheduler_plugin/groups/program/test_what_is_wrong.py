@@ -161,7 +161,7 @@ async def test_intervals_that_overlap_are_allowed_and_said() -> None:
         await run.cluster.make(DEPLOYMENTS, DEPLOYMENT)
         await run.cluster.make(HVPAS, INTERVALS)
         await run.start()
-        said = "at replicas in both 3-7 and 7-10 the interval that is listed first holds"
+        said = "at replicas in both 3-7 and 7-10 the interval that is listed first applies"
         overlap = condition_of(await run.cluster.get(HVPAS, "hvpa-sample"), "IntervalsOverlap")
         assert overlap == ("True", "FirstMatchWins", said)
 
@@ -173,7 +173,7 @@ async def test_first_overlapping_interval_wins() -> None:
         await run.cluster.make(HVPAS, changed(INTERVALS, scaleUpDelay="0s", weightBasedScalingIntervals=listed))
         await run.start()
         await run.recommend("hvpa-sample", 4)
-        said = "at replicas in both 1-6 and 2-10 the interval that is listed first holds"
+        said = "at replicas in both 1-6 and 2-10 the interval that is listed first applies"
         overlap = condition_of(await run.cluster.get(HVPAS, "hvpa-sample"), "IntervalsOverlap")
         assert ((await run.size())[0], overlap) == (4, ("True", "FirstMatchWins", said))
 

@@ -55,7 +55,7 @@ def test_replicas_stay_while_memory_is_unknown(known: Recommendations) -> None:
 
 def test_the_explanation_names_what_is_unknown() -> None:
     decision = decided(SPEC, eight(), recommended(app=sized(125)))
-    assert "app/memory: its need is unknown, so no replica is taken away" in decision.explanation
+    assert "app/memory: its need is unknown, so no replica is removed" in decision.explanation
 
 
 def test_one_unknown_container_of_two_suffices() -> None:

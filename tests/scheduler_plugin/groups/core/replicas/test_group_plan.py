@@ -148,7 +148,7 @@ def test_a_mark_of_tomorrow_is_set_again() -> None:
     misdated = replica(1, draining=Seconds(0.0), misdated=True)
     plan = plan_group(replace(SHOP, replicas=1), [PRIMARY, replica(0), misdated], had_primary=True)
     assert [(each.member.name, each.because) for each in plan.drain] == [
-        ("shop-replica-1", "its mark had no time that has come")
+        ("shop-replica-1", "its draining mark has no valid time")
     ]
     wanted = plan_group(replace(SHOP, replicas=2), [PRIMARY, replica(0), misdated], had_primary=True)
     assert ([each.name for each in wanted.stay], wanted.drain) == (["shop-replica-1"], ())

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from protocol.units import MilliCpu, Seconds
+from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.replicas.scaling import GroupScaling, ScalingDecision, ScalingMemory, decide
 from scheduler_plugin.groups.core.workload import ReplicaBounds, Rule
 from tests.scheduler_plugin.groups.core.replicas.group_story import replica
@@ -43,7 +44,7 @@ def test_replica_is_added_at_maximum_size(busy: tuple[float, ...], replicas: int
 
 def test_it_says_what_it_saw() -> None:
     assert decided(1.9).because == "1.9 CPUs were busy over 30 s, a replica may have 2 and use 70% of it"
-    assert decided(1.0).because == "the load fits the replicas that there are"
+    assert decided(1.0).because == "the load fits the present replicas"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,11 @@ def test_the_bounds_hold_at_once() -> None:
 
 def test_intentional_zero_replicas_stay() -> None:
     found = decided()
-    assert (found.replicas, found.wanted, found.because) == (0, None, "scaled to zero replicas: left alone")
+    assert (found.replicas, found.wanted, found.because) == (
+        0,
+        None,
+        texts.SCALED_TO_ZERO,
+    )
 
 
 def test_growing_waits_after_growing_and_equality_passes() -> None:

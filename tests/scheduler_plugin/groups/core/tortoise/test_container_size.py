@@ -43,14 +43,14 @@ FREE = Ratios(buffer=Fraction(0), down=Fraction(0))
             FACTS,
             replace(SOME, replicas=3),
             600,
-            "there are as few replicas as may be, so containers shrink instead",
+            "the replicas are at their minimum, so containers shrink instead",
         ),
         (
             Scaling.HORIZONTAL,
             replace(FACTS, recommended=1200),
             replace(SOME, replicas=3),
             1000,
-            "there are as few replicas as may be, and they use what they request",
+            "the replicas are at their minimum, and they use what they request",
         ),
         (
             Scaling.HORIZONTAL,

@@ -220,7 +220,7 @@ def test_an_emergency_that_cannot_be_says_why() -> None:
         asked, workload(6, 2), ObservedAutoscalers(None, recommendation(1)), TortoiseMemory.empty(DAILY), BEGIN
     )
     assert new.decision.explanation[0] == (
-        "updateMode Emergency has no effect: it is not known yet how many replicas are many"
+        "updateMode Emergency has no effect: the usual number of replicas is not known yet"
     )
     vertical = replace(asked, policies={CPU: Scaling.VERTICAL})
     alone, _ = decide(vertical, workload(6, 2), ObservedAutoscalers(None, recommendation(1)), at_work(vertical), BEGIN)

@@ -84,7 +84,7 @@ def test_example_4_minimum_allocation_holds() -> None:
             wanted=MilliCpu(100),
             kept=MilliCpu(1000),
             rule=Rule.BOUNDS,
-            message="there are as few replicas as may be, so containers shrink instead",
+            message="the replicas are at their minimum, so containers shrink instead",
         ),
     )
 

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.units import Bytes, MilliCpu, Resources
-from scheduler_plugin.planner import wording
-from scheduler_plugin.planner.wording import some
+from scheduler_plugin.texts import amounts
+from scheduler_plugin.texts.amounts import some
 
 MIB = 1024**2
 
 
 def test_the_examples_hold() -> None:
-    assert doctest.testmod(wording).failed == 0
+    assert doctest.testmod(amounts).failed == 0
 
 
 @given(st.integers(0, 10**6), st.integers(0, 2**42))

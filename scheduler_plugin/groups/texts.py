@@ -1,0 +1,182 @@
+"""All texts of ``autoscale-groups``: conditions, Events, explanations and log lines. Pure.
+
+A text without a choice is a template for ``str.format``; mypy checks the fields. Errors of fields stand with the
+parsers, and help texts of metrics beside the metrics in ``telemetry``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+# Why a group scales nothing
+
+SCALES: Final = "scales {target}"
+NOT_THERE: Final = "{object} is not there"
+TARGET_LEAVING: Final = "{target} is being deleted"
+TARGET_SHARED: Final = "{target} is the target of {rivals} too"
+TARGET_SCALES_ITSELF: Final = "{target} scales itself (spec.scaling)"
+TARGET_SCALED_BY_OTHERS: Final = "{target} is {others} too"
+TARGET_KEPT: Final = "{target} is kept by {keeper}, which would undo every scaling"
+SCALED_BY: Final = "scaled by {kind} {names}"
+SIZED_BY: Final = "sized by {kind} {names}"
+SIZING_MODE: Final = "{name} (updateMode {mode})"
+AUTOSCALER_ELSEWHERE: Final = "{kind} {name} is about {subject}"
+OWNED: Final = "{kind} {name} belongs to {owner}"
+AUTOSCALER_KEPT: Final = "the HPA or VPA is not changed: {error}"
+TOO_LARGE: Final = "its spec has more than {kib} KiB and could not be restored"
+POD_UNREADABLE: Final = "a pod of {target.desired.target}: {error}"
+REPLICAS_CONTESTED: Final = "spec.scaling and {rivals} would both write the replicas: remove one"
+
+# Recommendations
+
+NOTHING_YET: Final = "neither the HPA nor the VPA recommends anything yet"
+VPA_SILENT: Final = "the VPA recommends nothing yet"
+NO_VPAS: Final = "the cluster has no VerticalPodAutoscalers, so nothing recommends sizes"
+INTERVALS_OVERLAP: Final = "at replicas in both {one} and {other} the interval that is listed first applies"
+IGNORED: Final = "the global configuration has {names}: no effect here"
+OUT_OF_MEMORY: Final = "{kill.container} ran out of memory at {kill.at:%H:%M:%S} UTC"
+FLOOR: Final = "a floor of {size}, from what this hour needed before"
+NO_FLOOR: Final = "no floor, from what this hour needed before"
+AGENTS_SILENT: Final = "no agent reports the CPU load of its VM"
+FROM_AGENTS: Final = "reported by the agents of the VMs"
+
+# Pods that are not as ordered
+
+JUST_CHANGED: Final = "the {kind} was changed just now"
+OLD_TEMPLATE: Final = "{updated} of {ordered} pods are of the latest template"
+OTHER_NUMBER: Final = "{present} of {ordered} pods exist"
+NOT_ALL_READY: Final = "{ready} of {ordered} pods are ready"
+OVERWRITTEN: Final = "another writer keeps overwriting its sizes"
+LEFT_ALONE: Final = "it is left alone until {time}"
+WRITTEN_AGAIN: Final = "it was written again just now"
+FIGHT: Final = "{who} has overwritten {subject} {times} times: {again}; let only one of the two manage it"
+
+# Why an Hvpa holds a recommendation back
+
+SIZES_FIRST: Final = "sizes grow first"
+NOT_READY: Final = "until all replicas are ready"
+NO_MORE: Final = "no pod can have more"
+UNTIL: Final = "until {time:%H:%M:%S} UTC"
+UNTIL_WINDOW: Final = "until the window, {window}"
+NO_WINDOW: Final = "there is no window"
+SMALL_CHANGE: Final = "a change of less than {least}"
+PODS_DIFFER: Final = "until the pods are as ordered: {difference}"
+MODE_OFF: Final = "update mode Off"
+NEED: Final = "{need.container}/{need.resource}: needs {amount} in each of {replicas} replicas"
+NEED_UNKNOWN: Final = "{subject}: its need is unknown, so no replica is removed"
+
+# What a Tortoise does, and why
+
+UPDATE_MODE_OFF: Final = "updateMode is Off"
+NO_EMERGENCY: Final = "updateMode Emergency has no effect: {why}"
+NOTHING_HORIZONTAL: Final = "nothing scales horizontally"
+MANY_UNKNOWN: Final = "the usual number of replicas is not known yet"
+INITIALIZING: Final = "waiting for the first recommendation"
+GATHERING_DATA: Final = "gathering data before anything is scaled"
+EMERGENCY: Final = "emergency: the maximum of replicas, and nothing shrinks"
+BACK_TO_NORMAL: Final = "returning from an emergency, step by step"
+WORKING: Final = "working"
+BETWEEN: Final = "{phase}; between {bounds.min} and {bounds.max} replicas"
+SIZE_CHANGE: Final = "{container} from {change.request} to {size}: {change.sized.because}"
+KILLED: Final = "{kill.container} ran out of memory in {pods} of {replicas} pods, last at {kill.at:%H:%M:%S} UTC: {why}"
+NO_MEMORY_SIZE: Final = "it has neither request nor limit for memory"
+MEMORY_OFF: Final = "autoscalingPolicy does not scale its memory"
+MEMORY_GATHERING: Final = "data is still gathered on its memory"
+MEMORY_AT_MOST: Final = "its memory is at its maximum, {size}"
+POLICY_OFF: Final = "its policy is Off"
+FOLLOWS_NEED: Final = "the number of replicas follows the need"
+ABOVE_REQUEST: Final = "the recommendation is above the request"
+FAR_BELOW_REQUEST: Final = "the recommendation is far below the request"
+CLOSE_TO_REQUEST: Final = "the recommendation is close to the request"
+TOO_MANY_REPLICAS: Final = "there are as many replicas as preferred, so containers grow instead"
+NEARLY_TOO_MANY: Final = "smaller containers might need more replicas than preferred"
+FEWEST_REPLICAS: Final = "the replicas are at their minimum, so containers shrink instead"
+FEWEST_AND_USED: Final = "the replicas are at their minimum, and they use what they request"
+LITTLE_USED: Final = "other containers drive the number of replicas, and this one uses little"
+LOWERED_LATELY: Final = "a container's request is lowered at most once an hour"
+
+# Members of a VirtualMachineGroup
+
+MEMBER_CREATED: Final = "VM {vm} is created"
+MEMBER_STAYS: Final = "VM {vm} stays: it is wanted again"
+MEMBER_DRAINS: Final = "VM {vm} leaves: {why}"
+MEMBER_DELETED: Final = "VM {vm} is deleted: {why}"
+NOT_MADE: Final = "VM {vm} cannot be created: {why}"
+FOREIGN_ENDPOINT: Final = "{object} does not belong to this group, so the read endpoint is not written"
+PRIMARY_STARTS: Final = "the primary's database does not answer yet"
+PRIMARY_TAKEN: Final = "a VirtualMachine {name} exists that does not belong to this group"
+PRIMARY_LOST: Final = "VM {name} is gone, and a new one would be an empty database: delete the group to start over"
+SERVING: Final = "{serving} of {wanted} replicas serve"
+PRIMARY_MOVED: Final = "the primary has another address now"
+SURPLUS: Final = "{replicas} replicas are more than the {wanted} that are wanted"
+MISDATED: Final = "its draining mark has no valid time"
+
+# Why a replica may leave, or not yet
+
+NO_CLIENTS: Final = "its database does not run: it has no clients"
+NO_SESSION: Final = "it has no session left"
+DRAINED_LONG: Final = "it has been draining for {timeout:g} s"
+GRACE_OVER: Final = "the grace period of {grace:g} s is over and no transaction of it is open"
+STILL_LISTED: Final = "the read endpoint still lists it"
+ADDRESS_KNOWN: Final = "clients may still have its address"
+SESSIONS_UNKNOWN: Final = "its database cannot be asked for its sessions"
+SESSIONS: Final = "{sessions} sessions, {age:.0f} s of {grace:g} s"
+TRANSACTION_OPEN: Final = "a transaction that began within the grace period is not over"
+
+# Why the read endpoint leaves a replica out
+
+LEAVES: Final = "it leaves the group"
+NOT_AVAILABLE: Final = "its database does not accept connections yet"
+NO_ADDRESS: Final = "it has no address yet"
+AGENT_SILENT: Final = "its agent has not said how its database is"
+NO_STANDBY: Final = "its database is not a standby"
+NOT_STREAMING: Final = "it does not stream from the primary"
+LAG_UNKNOWN: Final = "it is not known how far it is behind"
+TOO_FAR_BEHIND: Final = "it is {lag:.0f} s behind, at most {bound:g} s are allowed"
+
+# Why a VirtualMachineGroup has its number of replicas
+
+SCALED: Final = "{before} → {decision.replicas} replicas: {decision.because}"
+SCALED_TO_ZERO: Final = "scaled to zero replicas: left alone until it has one"
+OUT_OF_BOUNDS: Final = "{bounds.min} to {bounds.max} replicas are allowed"
+NO_REPLICA_SERVES: Final = "no replica serves"
+LOADS_UNKNOWN: Final = "their loads are not known over the window yet"
+LOAD_FITS: Final = "the load fits the present replicas"
+DELAYED: Final = "{story}; the delay of {delay:g} s is not over"
+BUSY_ON: Final = " on {known} of {serving} replicas"
+BUSY: Final = (
+    "{busy:.1f} CPUs were busy over {scaling.window:g} s{some}, a replica may have {scaling.most} and use"
+    " {scaling.utilization:.0%} of it"
+)
+
+# Log lines
+
+READY: Final = "ready"
+LEASE_HELD: Final = "holds the Lease"
+LEASE_LOST: Final = "does not hold the Lease"
+NOT_PUT_BACK: Final = "an HPA or a VPA that the group had changed could not be restored"
+NOT_RECOMMENDED: Final = "a recommendation was not written"
+RECOMMENDING_FAILED: Final = "recommending for a group failed"
+
+_MOST_NAMED: Final = 3
+
+
+def named(names: Sequence[str]) -> str:
+    """The first names, and how many more there are.
+
+    >>> named(["a", "b"]), named(["a", "b", "c", "d"])
+    ('a, b', 'a, b, c and 1 more')
+    """
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
+
+
+def not_resized(pods: Sequence[str], why: str) -> str:
+    """Pods that keep their size."""
+    return f"{named(pods)} cannot be resized: {why}"
+
+
+def other_size(pods: Sequence[str], total: int) -> str:
+    """Pods, of all in ``total``, whose size is not the one that was ordered."""
+    return f"{len(pods)} of {total} pods have another size: {named(pods)}"

@@ -1,0 +1,84 @@
+"""Reasons and notes of the scheduler's Events, as ``kubectl describe`` shows them. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.units import Resources, Seconds
+
+EventText = tuple[str, str]
+"""A reason in CamelCase, and a note."""
+
+UNKNOWN_SOURCE: Final = "an unknown node"
+UNKNOWN_TARGET: Final = "a node still to be chosen"
+BOUND_REACHED: Final = "its upper bound is reached"
+DELETED: Final = "its object was deleted"
+NO_REASON: Final = "its controller gave no reason"
+CANCELLED: Final = "called off: {why}"
+REFUSED: Final = "kube-scheduler says: {refusal}"
+
+PARTLY_UNREADABLE: Final = "PartlyUnreadable"
+UNIT_MISFIT: Final = "ComputeUnitMisfit"
+SLOTS_MISFIT: Final = "the compute unit's memory of {unit} is no whole number of the VM's slots of {slot}"
+UNIT_TOO_LARGE: Final = "the compute unit's {what} of {unit} is larger than the VM's range of {least} to {most}"
+BOUNDS_MISFIT: Final = "the VM's {what} of {least} to {most} is no whole number of compute units of {unit}"
+
+
+def growth_denied(wanted: Resources, permit: Resources, why: str) -> EventText:
+    """The VM did not get all that its agent asked for."""
+    return "GrowthDenied", f"asked for {wanted}, got {permit}: {why or BOUND_REACHED}"
+
+
+def permit_not_stored(permit: Resources, why: str) -> EventText:
+    """The agent was not answered."""
+    return "PermitNotStored", f"the permit {permit} could not be stored: {why}"
+
+
+def unreadable(why: str) -> EventText:
+    """The object cannot be read."""
+    return "Unreadable", f"cannot be read, so it counts at its maximum: {why}"
+
+
+def room_being_made(vm: object, source: str, target: str) -> EventText:
+    """A neighbour moves away."""
+    return "RoomBeingMade", f"VM {vm} moves from {source} to {target} to make room"
+
+
+def migration_waits(migration: str, why: str) -> EventText:
+    """kube-scheduler refuses the target pod of a person's migration."""
+    return "MigrationWaits", f"{migration} waits: {why}"
+
+
+def migration_started(source: str, target: str, reason: str) -> EventText:
+    """The migration was seen for the first time."""
+    return "MigrationStarted", f"moves from {source} to {target}{because(reason)}"
+
+
+def migration_stalled(migration: str, problem: str | None, refusal: str) -> EventText:
+    """The migration counts no more, and whoever made it can cancel it."""
+    says = f" ({REFUSED.format(refusal=refusal)})" if refusal else ""
+    return "MigrationStalled", f"{problem}{says}: {migration}"
+
+
+def migration_succeeded(source: str, target: str, numbers: str) -> EventText:
+    """The VM runs on its target."""
+    return "MigrationSucceeded", f"moved from {source} to {target} {numbers}"
+
+
+def migration_failed(source: str, target: str, why: str) -> EventText:
+    """The VM stays on its source."""
+    return "MigrationFailed", f"did not move from {source} to {target}: {why}"
+
+
+def migration_numbers(total: Seconds | None, downtime: Seconds | None) -> str:
+    """The speed of a migration."""
+    return f"in {_ms(total)} with a downtime of {_ms(downtime)}"
+
+
+def because(reason: str) -> str:
+    """The end of a sentence that has a reason."""
+    return f": {reason}" if reason else ""
+
+
+def _ms(span: Seconds | None) -> str:
+    return "an unknown time" if span is None else f"{round(span * 1000)} ms"

@@ -1,0 +1,161 @@
+"""Sentences of ``/nodes`` and ``/explain``, and the reasons of migrations. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Final
+
+from protocol.messages import ObjectName
+from protocol.units import Bytes, Resources
+from scheduler_plugin.texts.amounts import memory, some
+from scheduler_plugin.texts.events import UNKNOWN_TARGET, because
+
+# Amounts of which a reservation is the largest
+
+POD_REQUESTS: Final = "requests of the pod"
+LEFT_WITH: Final = "what the VM had when it left this pod"
+UNREADABLE_MOST: Final = "the maximum of an unreadable VM"
+GUEST_USE: Final = "spec.guest use"
+HELD_PERMIT: Final = "permit the agent may hold"
+OFFERED_PERMIT: Final = "permit that is being written"
+STORED_PERMIT: Final = "permit the API may hold"
+GUEST_HAS: Final = "what the guest has"
+OTHERS_GRANT: Final = "granted by the original's scheduler: annotation {annotation}"
+RESIZE_LANDING: Final = "a resize of the pod that is on its way"
+
+# Denials, and requests of pods that do not follow
+
+HOLDS_STILL: Final = "the VM is moving and may not grow before it has moved"
+NODE_FULL: Final = "node {room.node} has {room.free} free of {room.total}, needed {lacking} more"
+LEFT_AS_THEY_ARE: Final = (
+    "the pod's requests are left as they are: it has none, or its guest's container has limits or restarts"
+)
+EXEMPT: Final = "the pod's requests cannot be changed, and permits do not wait for them: {why}"
+NOT_GIVEN: Final = "the kubelet does not give what the pod requests: {why}"
+NOT_RAISED: Final = "the pod's requests were not raised: {why}"
+NOT_LOWERED: Final = "the pod's requests were not lowered: {why}"
+CHANGE_UNKNOWN: Final = "it is not known whether the pod's requests were changed: {why}"
+NOT_SET_ASIDE: Final = "the kubelet has not set aside yet what the pod requests"
+TOO_LITTLE: Final = "the pod requests less than its VM needs"
+NODE_HAS_NO_MORE: Final = "the pod requests less than its VM needs: its node has no more"
+CHANGED_BY_API: Final = "the API server has made them {requests}"
+
+# Permits that are not stored
+
+NO_LONGER_WANTED: Final = "the VM has an agent again"
+OVERTAKEN: Final = "a newer permit was written instead"
+GIVEN_UP: Final = "the write was given up"
+VM_GONE: Final = "the VirtualMachine is gone"
+ALTERED: Final = "wrote the permit {permit}, the API server stored {stored}: a webhook or a policy changed it"
+NOTHING_READABLE: Final = "nothing that can be read"
+NO_OP: Final = "no-op write (resourceVersion unchanged); an earlier write may still apply"
+RESTORED: Final = "the cluster's store was restored, and has not been read since"
+
+# Objects that cannot be read
+
+VM_UNREADABLE: Final = "VirtualMachine {vm} cannot be read: {why}"
+POD_UNREADABLE: Final = "pod {pod} cannot be read: {why}"
+
+# Why no VM is moved at all
+
+NO_ROUND_YET: Final = "no planning round has run yet"
+DISABLED: Final = "migration.enabled is false in the settings"
+NO_MIGRATIONS: Final = "the cluster has no VirtualMachineMigrations (its CRD is missing)"
+PLANNING_FAILED: Final = "planning migrations failed; see the scheduler log"
+ORDER_REFUSED: Final = "the API refused the last migration; see the scheduler log"
+ORDER_IN_DOUBT: Final = "the API has not answered yet whether it created {migration}"
+
+# Why a VM is not moved: each follows a number of VMs
+
+NOT_KNOWN: Final = "not known"
+NOT_AUTOSCALED: Final = "not autoscaled"
+NOT_READABLE: Final = "not readable"
+NO_OVERLAY: Final = "without an overlay address, so that a move would break its connections"
+BOOTS: Final = "booting"
+KEPT_IN_PLACE: Final = "kept in place by a label or annotation"
+NOT_OPTED_IN: Final = "not opted in"
+OTHER_SCHEDULER: Final = "placed by another scheduler"
+DOES_NOT_BEGIN: Final = "in a migration that does not begin"
+MIGRATING: Final = "migrating already"
+NOT_IN_ONE_POD: Final = "not running in one pod"
+IN_PHASE: Final = "in phase {phase}"
+RESTING: Final = "resting after a migration"
+BESIDE: Final = "beside a VM that asks for more than the whole node"
+REFUSED_BY_API: Final = "refused by the API"
+REFUSED_NAMESPACE: Final = "in a namespace whose last migration the API refused"
+
+# Where a VM is not sent
+
+NODE_STATE: Final = "the node is {faults}"
+NOT_READY: Final = "not ready"
+FAULTS: Final = {
+    "MemoryPressure": "under memory pressure",
+    "DiskPressure": "under disk pressure",
+    "PIDPressure": "short of process ids",
+    "NetworkUnavailable": "without a network",
+}
+"""Conditions of a node that keep VMs away while they are True."""
+REFUSED_LATELY: Final = "was refused there lately: {why}"
+FOUND_NO_NODE: Final = "its target pod found no node"
+FOUND_NO_NODE_YET: Final = "kube-scheduler finds no node for it"
+WAITED: Final = "its target pod has waited for {span:g} s"
+NO_OTHER_NODE: Final = "no other node takes pods"
+NEAREST: Final = "no node has room for {need}; {node} comes nearest, it lacks {lacking}"
+
+# Why a VM is moved, and a migration has no room or is cancelled
+
+CORDONED: Final = "node {node} is cordoned"
+ABOVE_WATERMARK: Final = "node {node} is {excess} above its watermark"
+DENIES_VMS: Final = "node {node} lacks {excess} and denies what VMs ask for"
+DEFERS_POD: Final = "node {node} lacks {excess} and defers the resize of a pod"
+STALLED: Final = "its target pod has had no node for {span:g} s, so it does not count until it has one"
+NODE_GONE: Final = "node {node} is gone"
+NODE_REFUSES: Final = "node {node}: {why}"
+NOT_PLACED: Final = "kube-scheduler does not place it on node {node}: {why}"
+CANNOT_GO: Final = "it cannot go to its target: {why}"
+TIMED_OUT: Final = "it has not ended within {span:g} s"
+NOT_NEEDED: Final = "node {node} does not need it any more"
+CANCELLED_VM_GONE: Final = "VM {vm} is gone"
+NOT_WANTED: Final = "it is not wanted any more"
+NO_SUCH_OBJECT: Final = "the API has no such object"
+ENDED: Final = "it is over"
+
+GIVES_BACK: Final = "VM {vm} is asked to give back {room} that it does not need"
+
+_MOST_NAMED: Final = 3
+_IDLE: Final = 0.05
+"""A load below this would print as 0.0."""
+
+
+def moves(vm: ObjectName, source: str | None, target: str | None, reason: str) -> str:
+    """A move, and its reason if that is known."""
+    return f"VM {vm} moves from {source} to {target or UNKNOWN_TARGET}{because(reason)}"
+
+
+def costs(freed: Resources, copied: Bytes, load: float, moved: int) -> str:
+    """Gain and cost of a move, for people; an infinite ``load`` is unknown."""
+    state = "its load is not known" if load == inf else "it is idle" if load < _IDLE else f"its load is {load:.1f}"
+    again = f", and it is its move no. {moved + 1} within the hour" if moved else ""
+    return f"its move frees {some(freed)} and copies {memory(copied)}; {state}{again}"
+
+
+def all_moves_taken(most: int, of_others: Sequence[ObjectName]) -> str:
+    """No move may begin beside those of others, which may never end."""
+    named = ", ".join(str(name) for name in sorted(of_others)[:_MOST_NAMED])
+    more = f" and {len(of_others) - _MOST_NAMED} more" if len(of_others) > _MOST_NAMED else ""
+    return f"concurrent migrations are at their limit of {most}; others ordered {named}{more}"
+
+
+def unrelieved(movable: int, others: Mapping[str, int], hindrances: Mapping[str, int], *, is_housed: bool) -> str:
+    """The reason why none of ``movable`` VMs leaves a node, by the numbers of ``others`` that may not move.
+
+    ``is_housed`` if one of them has a place to go; else ``hindrances`` are the reasons against nodes with room.
+    """
+    if movable and not is_housed:
+        reasons = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(hindrances.items()))
+        return f"no node has room below its watermark for any of {movable} VMs that may move{reasons}"
+    if movable:
+        return f"none of {movable} VMs that may move would relieve it"
+    excluded = ", ".join(f"{count} {why}" for why, count in sorted(others.items()))
+    return f"no VM may move: {excluded}" if excluded else "no VM is on it"

@@ -1,0 +1,49 @@
+"""The scheduler's log lines; what each is about stands in the fields of the entry. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# The cluster and its objects
+
+UNREADABLE: Final = "cannot decode object; accounting it at its maximum"
+READY: Final = "ready"
+
+# Leading
+
+LEASE_WON: Final = "Lease acquired"
+LEASE_LOST: Final = "Lease lost"
+LEASE_KEPT: Final = "not releasing the Lease: the outcome of a write is unknown"
+LEASE_NOT_WATCHED: Final = "cannot watch the Lease, polling it instead"
+LEADING: Final = "leading"
+NOT_LEADING: Final = "not leading yet: a scheduler without a Lease may act"
+RIVAL: Final = "another process wrote a permit: only one scheduler may run"
+NO_CLIENTS: Final = "EndpointSlice not updated, so clients do not reach this replica yet"
+SLICE_TURNED: Final = "EndpointSlice now points to this replica"
+SLICE_CREATED: Final = "created the missing EndpointSlice; it points to this replica"
+
+# Writes
+
+PERMIT_NOT_STORED: Final = "permit not stored"
+BIND_IN_DOUBT: Final = "bind has no answer, reservation kept"
+NODE_NOT_TOUCHED: Final = "node not touched, trying again"
+POD_NOT_READ: Final = "pod not read, trying again"
+REQUESTS_NOT_WRITTEN: Final = "requests of a pod not written"
+RESIZE_REVERTED: Final = "reverting pod resize rejected by the kubelet"
+NO_RESIZE: Final = "the API server has no pods/resize: requests of pods do not follow their VMs"
+EVENT_DROPPED: Final = "event dropped"
+ENTRY_FAILED: Final = "a request of a batch failed"
+
+# Migrations
+
+PLANNING_FAILED: Final = "migration planning failed; retrying"
+MOVE_RESERVED: Final = "move reserved"
+MOVE_NOT_RESERVED: Final = "move not reserved"
+NOT_CREATED: Final = "migration not created, its room is free again"
+CREATION_IN_DOUBT: Final = "creating a migration had no answer, its room stays reserved"
+NOT_DELETED: Final = "migration not deleted, trying again"
+CALLED_OFF: Final = "migration called off"
+NOT_BEGUN: Final = "migration has not begun"
+STARTED: Final = "migration started"
+FOUND_UNDER_WAY: Final = "migration found under way"
+ENDED: Final = "migration {outcome}"
