@@ -15,6 +15,7 @@ from typing import Final
 
 from agent.core.actions import AskMonitor
 from agent.core.events import Event, Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid
+from agent.core.monitor.token_bucket import TokenBucket
 from agent.ports import MonitorConnection, MonitorSource, PortError
 from protocol.backoff import Backoff, Retries
 from protocol.guest.monitor_messages import (
@@ -33,7 +34,6 @@ from protocol.guest.monitor_messages import (
     write_to_monitor,
 )
 from protocol.runtime.clock import Clock
-from protocol.token_bucket import TokenBucket
 from protocol.units import Instant, Seconds
 
 CHECK: Final = Seconds(5.0)

@@ -17,6 +17,7 @@ from websockets.protocol import Event
 
 from agent.core.events import Fault
 from agent.core.monitor.monitor_side import printable
+from agent.core.monitor.token_bucket import TokenBucket
 from agent.ports import MonitorConnection, PortError
 from protocol.guest.monitor_messages import (
     LARGEST_MONITOR_MESSAGE,
@@ -26,7 +27,6 @@ from protocol.guest.monitor_messages import (
     read_greeting,
     write_greeting,
 )
-from protocol.token_bucket import TokenBucket
 from protocol.units import Instant, Seconds
 
 UNREAD = 8

@@ -12,13 +12,13 @@ import msgspec
 from protocol.durations import parse_duration
 from protocol.field_errors import field_message
 from protocol.messages import ObjectName
+from protocol.runtime.certificates.issuing import Purpose
+from protocol.runtime.certificates.keeper import Lives, WantedCertificate
 from protocol.runtime.followed_file import SettingsError
 from protocol.runtime.kubernetes.lease import LeaseTerms
 from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.injector.admission.injection import AgentTemplate, InjectedAgentSettings, Name
-from scheduler_plugin.injector.certificates.issuing import Purpose
-from scheduler_plugin.injector.certificates.keeper import Lives, WantedCertificate
 
 OWN_SERVICE: Final = "autoscaling-injector"
 SERVERS: Final = {

@@ -10,7 +10,7 @@ import msgspec
 
 from protocol.runtime.credentials import CredentialsError, FileToken
 from scheduler_plugin.service.service import ActiveService
-from scheduler_plugin.web.http.hot_paths import Admission, HotResponse
+from scheduler_plugin.web.hot_paths import Admission, HotResponse
 from scheduler_plugin.web.models import Problem
 
 _REFUSAL: Final = HotResponse(msgspec.json.encode(Problem("a bearer token is needed")), 401)

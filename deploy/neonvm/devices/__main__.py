@@ -15,9 +15,9 @@ from deploy.neonvm.devices.registration import DeviceOffer, Registration
 from deploy.neonvm.devices.telemetry import DeviceTelemetry
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.program import add_log_level, prepare, run, stop_on_signals
-from scheduler_plugin.web.limits import Limits
-from scheduler_plugin.web.probes import probes_app
-from scheduler_plugin.web.serving import Listener, serve
+from protocol.runtime.serving.limits import Limits
+from protocol.runtime.serving.listeners import Listener, serve
+from protocol.runtime.serving.probes import probes_app
 
 DESCRIPTION: Final = (
     "Offers one resource on every node. A pod that takes one gets whichever devices of its node make guests fast; on a "

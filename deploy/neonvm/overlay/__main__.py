@@ -26,9 +26,9 @@ from deploy.neonvm.overlay.telemetry import OverlayTelemetry
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import add_kubeconfig, add_log_level, credentials, prepare, run, stop_on_signals
-from scheduler_plugin.web.limits import Limits
-from scheduler_plugin.web.probes import probes_app
-from scheduler_plugin.web.serving import Listener, serve
+from protocol.runtime.serving.limits import Limits
+from protocol.runtime.serving.listeners import Listener, serve
+from protocol.runtime.serving.probes import probes_app
 
 NAME: Final = "neonvm-network"
 DESCRIPTION: Final = "One node's part of the flat network of VMs."

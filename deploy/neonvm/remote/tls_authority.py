@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from deploy.neonvm.ports import GuestError
-from protocol.runtime.certificates import (
+from protocol.runtime.certificates.forms import (
     AUTHORITY,
     NO_AUTHORITY,
     CertificateForm,

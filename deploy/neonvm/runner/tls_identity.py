@@ -13,7 +13,7 @@ from pathlib import Path
 from cryptography import x509
 
 from deploy.neonvm.ports import GuestError
-from protocol.runtime.certificates import new_key, private_pem, signing_request
+from protocol.runtime.certificates.forms import new_key, private_pem, signing_request
 
 
 class TlsIdentity:

@@ -16,18 +16,18 @@ from deploy.neonvm.access.keys import client_context
 from protocol.kubernetes.access_reviews import identity_in
 from protocol.kubernetes.api import ApiError, KubernetesApi
 from protocol.names import RUNNER_AUDIENCE
-from protocol.runtime.clock import Clock
-from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
-from protocol.runtime.kubernetes.token_reviews import TokenReviews
-from protocol.units import Seconds
-from scheduler_plugin.injector.certificates.issuing import Purpose
-from scheduler_plugin.injector.certificates.keeper import (
+from protocol.runtime.certificates.issuing import Purpose
+from protocol.runtime.certificates.keeper import (
     CertificateKeeper,
     Lives,
     MissingSecretError,
     WantedCertificate,
 )
-from scheduler_plugin.injector.certificates.stored import certificate_in, content, read_secret
+from protocol.runtime.certificates.stored import certificate_in, content, read_secret
+from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
+from protocol.units import Seconds
 
 LOG: Final = logging.getLogger("neonvm.authority")
 

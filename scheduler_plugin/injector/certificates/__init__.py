@@ -1,1 +1,1 @@
-"""A small certificate authority: issuing, rotation, storage and distribution (B.4)."""
+"""How certificates are published, and the bundle gathered if another issuer makes them (B.4)."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.units import Seconds
-from scheduler_plugin.injector.certificates.issuing import (
+from protocol.rotation import Life
+from protocol.runtime.certificates.issuing import (
     Pair,
     Purpose,
     UnusablePairError,
@@ -17,8 +17,8 @@ from scheduler_plugin.injector.certificates.issuing import (
     new_authority,
     read_pair,
 )
-from scheduler_plugin.injector.certificates.rotation import Life
-from scheduler_plugin.injector.certificates.stored import authorities_as, authorities_in, content, encoded
+from protocol.runtime.certificates.stored import authorities_as, authorities_in, content, encoded
+from protocol.units import Seconds
 from tests.scheduler_plugin.certificates import pair
 
 NOW = 1_800_000_000.0

@@ -1,7 +1,4 @@
-"""Keys and certificates that our programs make: elliptic curves (P-256, SHA-256), in PEM.
-
-Needs ``cryptography``, which the agent's image lacks.
-"""
+"""Keys and certificates that our programs make: elliptic curves (P-256, SHA-256), in PEM."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from protocol.runtime.certificates import (
+from protocol.rotation import Life
+from protocol.runtime.certificates.forms import (
     NO_AUTHORITY,
     CertificateForm,
     CertifiedKey,
@@ -24,7 +25,6 @@ from protocol.runtime.certificates import (
     usage,
 )
 from protocol.units import Seconds
-from scheduler_plugin.injector.certificates.rotation import Life
 
 SKEW: Final = timedelta(hours=1)
 """Certificates are valid from this long before they are made, for clients whose clocks are behind."""
