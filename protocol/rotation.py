@@ -15,7 +15,7 @@ ANNOUNCED: Final = 1 / 3
 # The last third of a certificate's life is left for renewals that fail.
 RENEWED: Final = 2 / 3
 SKEW: Final = 3600.0
-"""A certificate is valid from this many seconds before it was made (``issuing.SKEW``)."""
+"""A certificate is valid from this many seconds before it was made, for clients whose clocks are behind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,3 +93,19 @@ def test_mismatched_pair_is_unused_key_hidden(kept: Pair) -> None:
         read_pair(kept)
     assert "PRIVATE" not in f"{refused.value} {kept!r}"
     assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "purpose",
+    [
+        Purpose("c" * 65),
+        Purpose("s" * 65, (f"{'n' * 63}.{'d' * 63}.svc.cluster.local",)),
+        Purpose("server", ("server",), ("0:0:0:0:0:0:0:1",)),
+    ],
+    ids=["long-client", "long-names", "address-in-full"],
+)
+def test_reread_certificate_serves_purpose(purpose: Purpose) -> None:
+    """A certificate that did not serve its purpose once stored would be issued again at each turn."""
+    issued = issue(new_authority(DAY, NOW), purpose, DAY, NOW)
+    stored = read_pair(issued.pair)
+    assert (stored.serves(purpose), stored.serves(CLIENT)) == (True, False)
