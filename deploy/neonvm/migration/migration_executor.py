@@ -12,7 +12,7 @@ from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
 from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
 from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers
-from deploy.neonvm.ports import TransferInfo, TransferLimits
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.conditions import stamped
 from protocol.kubernetes.objects import Json, child, items, name_of, node_of, text, uid_of

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Final
 
 from deploy.neonvm.migration.migration_facts import CANCELLED, Sending, TransferState
-from deploy.neonvm.ports import GuestError, NetworkError, TransferError, TransferFault, TransferInfo
+from deploy.neonvm.ports import GuestError, NetworkError, TransferError, TransferFault
+from deploy.neonvm.transfer_terms import TransferInfo
 from protocol.kubernetes.objects import Json
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds

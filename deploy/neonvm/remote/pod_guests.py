@@ -19,14 +19,7 @@ from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pod_form import is_open
-from deploy.neonvm.ports import (
-    Acceleration,
-    GuestError,
-    GuestPhase,
-    PodRole,
-    TransferInfo,
-    TransferLimits,
-)
+from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, PodRole
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.looks import Looks
@@ -36,6 +29,7 @@ from deploy.neonvm.remote.remote_guest import RemoteGuest
 from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
 from deploy.neonvm.remote.runner_client import OPEN, RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.backoff import Backoff
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, pod_phase, text, uid_of

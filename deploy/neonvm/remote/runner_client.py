@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from deploy.neonvm.access.connections import AskRunner, RunnerHttpResponse, RunnerPlace
-from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault
+from deploy.neonvm.ports import GuestError, TransferError, TransferFault
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.runner.pod_runner import RunnerStatus
@@ -85,7 +85,7 @@ class RunnerClient:
         answer = await self._ask("POST", "/handover", Handover(move, wanted))
         # An older release, or NeonVM's own runner: asking again never helps.
         if answer.status == _UNKNOWN_PATH:
-            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self.who}: its runner lets no guest go")
+            raise TransferError(TransferFault.REFUSED, f"{self.who}: its runner lets no guest go")
         try:
             return msgspec.json.decode(self._accepted("/handover", answer), type=Handover).decision
         except (ValueError, RecursionError) as error:

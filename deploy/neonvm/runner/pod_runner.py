@@ -126,7 +126,7 @@ class PodRunner:
 
     async def _tells_daemon(self) -> bool:
         try:
-            return (await self._guest.ask("PUT", "/shutdown", seconds=_SHUTDOWN_SECONDS)).status == 200
+            return (await self._guest.daemon.ask("PUT", "/shutdown", seconds=_SHUTDOWN_SECONDS)).status == 200
         except GuestError:
             return False
 
@@ -195,7 +195,7 @@ class PodRunner:
 
     async def database(self) -> DaemonResponse:
         """Status of the guest's database. Raises ``GuestError``."""
-        return await self._guest.ask("GET", "/database")
+        return await self._guest.daemon.ask("GET", "/database")
 
     def announce(self) -> None:
         """Redirects frames for the VM to this pod. A VM that is not on the flat network gets another address."""
