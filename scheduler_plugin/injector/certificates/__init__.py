@@ -1,1 +1,1 @@
-"""How certificates are published, and the bundle gathered if another issuer makes them (B.4)."""
+"""Publishing of certificates, and the bundle gathered if another issuer makes them (B.4)."""

@@ -186,7 +186,7 @@ class Move:
         self.target.run_state = "paused"
 
     async def fails(self) -> tuple[TransferFault, bool]:
-        """How it failed, and whether the source still runs."""
+        """The fault, and whether the source still runs."""
         with pytest.raises(TransferError) as caught:
             await self.transfer.run()
         return caught.value.fault, self.source.alive

@@ -92,7 +92,7 @@ class KnownFacts(Generic[F]):
         """
         at_most = self.kind.at_most
         fact = None if at_most is None else at_most(obj, found.reason)
-        # Its version may be what cannot be read. Lists and watches never go back, so it is as new as what is known.
+        # Its version may be what cannot be read. Lists and watches never go back, so it is no older than the known one.
         version = found.version or str(self._versions.get(found.name, 0))
         if self._is_news(found.name, found.uid, version):
             before = self.unreadable.get(found.name)
