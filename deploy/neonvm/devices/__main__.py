@@ -13,6 +13,7 @@ from typing import Final
 from deploy.neonvm.devices.plugin import Plugin, all_devices, present
 from deploy.neonvm.devices.registration import DeviceOffer, Registration
 from deploy.neonvm.devices.telemetry import DeviceTelemetry
+from deploy.neonvm.texts import devices as texts
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.program import add_log_level, prepare, run, stop_on_signals
 from protocol.runtime.serving.limits import Limits
@@ -69,7 +70,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 def _ready(registration: Registration) -> tuple[bool, str]:
-    return (True, "ok") if registration.is_registered else (False, "the kubelet does not follow this plugin yet")
+    return (True, "ok") if registration.is_registered else (False, texts.NOT_FOLLOWED)
 
 
 if __name__ == "__main__":
