@@ -14,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, gener
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from agent import texts
 from agent.assignments import Assignment
 from agent.core.explain import explain
 from agent.core.monitor.monitor_side import MonitorSide
@@ -116,9 +117,10 @@ def _ready(supervisor: Supervisor) -> HttpResponse:
     unseen = [str(assignment.vm) for assignment, runner in supervisor.runners.items() if runner.state.vm.seen is None]
     # Before the first list, no runner is unseen either: an empty set would look ready.
     if not supervisor.is_listed:
-        return HttpResponse(b"the VMs to look after are not known yet\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        return HttpResponse(texts.VMS_UNKNOWN.encode(), HTTPStatus.SERVICE_UNAVAILABLE)
     if unseen:
-        return HttpResponse(f"not read yet: {' '.join(unseen[:10])}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+        unread = texts.VMS_UNREAD.format(vms=" ".join(unseen[:10]))
+        return HttpResponse(unread.encode(), HTTPStatus.SERVICE_UNAVAILABLE)
     return HttpResponse(b"ok\n")
 
 
@@ -149,7 +151,7 @@ def _chosen(supervisor: Supervisor, rest: str, *, alone: bool) -> Runner | HttpR
     # A sidecar may be asked by the name of its VM as well.
     runner = next(iter(runners.values()), None) if alone and not wanted else runners.get(wanted)
     if runner is None:
-        return _json({"error": f"no such VM here: {wanted or 'none yet'}"}, HTTPStatus.NOT_FOUND)
+        return _json({"error": texts.NO_SUCH_VM.format(vm=wanted or "none yet")}, HTTPStatus.NOT_FOUND)
     return runner
 
 

@@ -13,8 +13,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from agent import texts
 from agent.core.actions import AskMonitor
 from agent.core.events import Event, Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid
+from agent.core.monitor.token_bucket import TokenBucket
 from agent.ports import MonitorConnection, MonitorSource, PortError
 from protocol.backoff import Backoff, Retries
 from protocol.guest.monitor_messages import (
@@ -33,7 +35,6 @@ from protocol.guest.monitor_messages import (
     write_to_monitor,
 )
 from protocol.runtime.clock import Clock
-from protocol.token_bucket import TokenBucket
 from protocol.units import Instant, Seconds
 
 CHECK: Final = Seconds(5.0)
@@ -85,7 +86,7 @@ class MonitorSession:
 
     async def _once(self) -> tuple[bool, PortError]:
         """Hold one conversation. Returns True if it had begun, and the reason why it ended."""
-        has_joined, ended = False, PortError(Fault.GUEST, "the conversation with the guest's monitor ended")
+        has_joined, ended = False, PortError(Fault.GUEST, texts.MONITOR_ENDED.format(why=""))
         try:
             async with self._source.connect() as connection:
                 has_joined = True
@@ -108,7 +109,7 @@ class MonitorSession:
         while True:
             message = await connection.receive()
             if not self._allowed.take(1.0, self._clock.now()):
-                raise PortError(Fault.GUEST, f"the guest's monitor sends more than {PER_SECOND:g} messages a second")
+                raise PortError(Fault.GUEST, texts.MONITOR_SAYS_TOO_MUCH.format(rate=PER_SECOND))
             self._hear(message, connection.version)
 
     def _hear(self, message: FromMonitor, version: int) -> None:
@@ -118,13 +119,13 @@ class MonitorSession:
                 self._checked = None
             # A monitor that agreed on version 1 must not use what only version 2 has.
             case LoadReport(number) if version < 2:
-                self._outbox.put_nowait(NotUnderstood(number, "LoadReport is of version 2"))
+                self._outbox.put_nowait(NotUnderstood(number, texts.OF_VERSION_2))
             case UpscaleRequest() | LoadReport():
                 self._take(MonitorSaid(message))
             case UpscaleConfirmation() | DownscaleResult() | InternalError() | InvalidMessage():
                 self._answered(message)
             case UnknownMessage(number):
-                self._outbox.put_nowait(NotUnderstood(number, "the type of this message is not known"))
+                self._outbox.put_nowait(NotUnderstood(number, texts.UNKNOWN_MESSAGE))
 
     def _answered(self, message: UpscaleConfirmation | DownscaleResult | InternalError | InvalidMessage) -> None:
         """An answer counts only if it has the number of the question; a late one changes nothing."""
@@ -155,7 +156,7 @@ class MonitorSession:
             # Anything asked must be answered before the next check, or be younger than one period.
             is_late = self._asked is not None and self._clock.now() - self._asked_at >= CHECK
             if self._checked is not None or is_late:
-                raise PortError(Fault.GUEST, f"the guest's monitor did not answer within {CHECK:g} s")
+                raise PortError(Fault.GUEST, texts.MONITOR_DID_NOT_ANSWER.format(seconds=CHECK))
             self._outbox.put_nowait(CheckHealth())
 
 

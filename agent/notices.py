@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
+from agent import texts
 from agent.core.events import Event, PatchFailed, Scraped
 from agent.core.state import State
 from agent.ports import PortError, VmApi
@@ -50,13 +51,12 @@ def notice_of(state: State, event: Event) -> tuple[str, str] | None:
     match event:
         case Scraped(sample):
             count = state.guest.kills_in(sample)
-            text = f"the guest's kernel killed {count} processes for lack of memory; the VM grows as far as it may"
-            return (OUT_OF_MEMORY, text) if count else None
+            return (OUT_OF_MEMORY, texts.OUT_OF_MEMORY.format(count=count)) if count else None
         case PatchFailed(_, reason, refused):
             patch, vm = state.vm.patching, state.vm.seen
             # A shrink that is refused costs the VM nothing, so it is not worth an Event.
             if not refused or patch is None or vm is None or patch.target.within(vm.use):
                 return None
-            return RESIZE_REFUSED, f"refused to grow to {patch.target}, no room is kept for it meanwhile: {reason}"
+            return RESIZE_REFUSED, texts.RESIZE_REFUSED.format(target=patch.target, reason=reason)
         case _:
             return None

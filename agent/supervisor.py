@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agent import texts
 from agent.assignments import Assignment, AssignmentSource
 from agent.core.policy import Policy
 from agent.growth_times import GrowthTimes
@@ -72,7 +73,7 @@ class Supervisor:
                         self._adjust(tasks, tended, wanted)
                 except PortError as error:
                     fields = {"fault": error.fault.value, "reason": error.reason}
-                    self._dependencies.log.line(LogLevel.WARNING, "the pods of this node cannot be read", fields)
+                    self._dependencies.log.line(LogLevel.WARNING, texts.PODS_NOT_READ, fields)
                 else:
                     if now() - began >= STEADY_WATCH:
                         # The API server ends each watch after a while; that is no failure.
@@ -90,13 +91,13 @@ class Supervisor:
     def accept(self, policy: Policy, generation: int) -> None:
         """Put a new policy in force for all VMs, present and future; ``generation`` counts them from 1."""
         self._policy = policy
-        self._dependencies.log.line(LogLevel.INFO, "policy in force", {"generation": generation})
+        self._dependencies.log.line(LogLevel.INFO, texts.POLICY_IN_FORCE, {"generation": generation})
         for runner in self.runners.values():
             runner.use_policy(policy)
 
     def refuse(self, error: FileRefusedError) -> None:
         """Tell every runner that a policy file was refused, so that ``explain`` says why the old one holds."""
-        self._dependencies.log.line(LogLevel.ERROR, "policy refused; the last good one stays", {"reason": str(error)})
+        self._dependencies.log.line(LogLevel.ERROR, texts.POLICY_REFUSED, {"reason": str(error)})
         for runner in self.runners.values():
             runner.refuse_policy(str(error))
 
@@ -124,7 +125,7 @@ class Supervisor:
                 except* Exception as bugs:  # noqa: BLE001 - the boundary between VMs: logged, counted, restarted
                     self.crashes += 1
                     fields = {"vm": str(assignment.vm), "error": "".join(traceback.format_exception(bugs))}
-                    self._dependencies.log.line(LogLevel.ERROR, "an agent crashed and restarts", fields)
+                    self._dependencies.log.line(LogLevel.ERROR, texts.CRASHED, fields)
                 await self._pause(retries, Seconds(now() - began))
         finally:
             self._retire(assignment)

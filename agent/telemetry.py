@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, Protocol
 
+from agent import texts
 from agent.core.actions import AskMonitor, AskScheduler, PatchVm
 from agent.core.events import (
     Answered,
@@ -116,22 +117,22 @@ def _line(state: State, event: Event, now: Instant) -> Line | None:  # noqa: PLR
         case Answered():
             return _answered(state, event)
         case Patched(vm):
-            return LogLevel.INFO, "resized", {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
+            return LogLevel.INFO, texts.RESIZED, {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
         case AskFailed() | PatchFailed() | ScrapeFailed() | VmLost() | MonitorLost():
             return _failed(state, event)
         case VmRestored(vm):
-            return LogLevel.WARNING, "the VM's object is an older one: the store was restored", {"version": vm.version}
+            return LogLevel.WARNING, texts.RESTORED, {"version": vm.version}
         case VmSeen() if state.vm.lost is not None:
-            return LogLevel.INFO, "the VM can be read again", {"failures": state.vm.lost.count}
+            return LogLevel.INFO, texts.VM_READ_AGAIN, {"failures": state.vm.lost.count}
         case PolicyRefused(reason):
-            return LogLevel.ERROR, "policy refused; the last good one stays", {"reason": reason}
+            return LogLevel.ERROR, texts.POLICY_REFUSED, {"reason": reason}
         case PolicySet(problems=problems) if problems:
-            return LogLevel.WARNING, "settings in force in part", {"reason": "; ".join(problems)}
+            return LogLevel.WARNING, texts.SETTINGS_IN_PART, {"reason": "; ".join(problems)}
         case Scraped(sample):
             # One line per event: kills matter more than metrics that are back.
             return _killed(state, sample, now) or _metrics_back(state)
         case MonitorJoined(version):
-            return LogLevel.INFO, "the guest's monitor answers", {"version": version}
+            return LogLevel.INFO, texts.MONITOR_JOINED, {"version": version}
         case MonitorAnswered(DownscaleResult(ok=False, status=status)):
             return _refused(state, printable(status))
         case _:
@@ -156,20 +157,20 @@ def _answered(state: State, event: Answered) -> Line | None:
         "migrate": response.migrate,
     }
     if is_denied:
-        return LogLevel.WARNING, "less permitted than asked for", fields
-    return LogLevel.INFO, "permitted", fields
+        return LogLevel.WARNING, texts.LESS_PERMITTED, fields
+    return LogLevel.INFO, texts.PERMITTED, fields
 
 
 def _refused(state: State, reason: str) -> Line | None:
     refusal = state.monitor.refusal
     # A monitor that goes on refusing for the same reason is not logged again.
     is_known = refusal is not None and refusal.status == reason
-    return None if is_known else (LogLevel.INFO, "the guest's monitor keeps its memory", {"reason": reason})
+    return None if is_known else (LogLevel.INFO, texts.MONITOR_KEEPS, {"reason": reason})
 
 
 def _metrics_back(state: State) -> Line | None:
     failure = state.guest.failure
-    return None if failure is None else (LogLevel.INFO, "metrics are back", {"failures": failure.count})
+    return None if failure is None else (LogLevel.INFO, texts.METRICS_BACK, {"failures": failure.count})
 
 
 def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
@@ -177,17 +178,17 @@ def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
     count, last = state.guest.kills_in(sample), state.guest.kills.at
     if not count or (last is not None and now - last < KILLS_APART):
         return None
-    return LogLevel.WARNING, "the guest killed processes for lack of memory", {"kills": count}
+    return LogLevel.WARNING, texts.KILLED, {"kills": count}
 
 
 def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost | MonitorLost) -> Line | None:
     # The state does not have the event yet: its failure is the one before.
     message, before = {
-        AskFailed: ("the scheduler gave no permit", state.scheduler.failure),
-        PatchFailed: ("the VM was not resized", state.vm.failure),
-        ScrapeFailed: ("no metrics", state.guest.failure),
-        VmLost: ("the VM cannot be read", state.vm.lost),
-        MonitorLost: ("the guest's monitor is gone", state.monitor_failure),
+        AskFailed: (texts.NO_PERMIT, state.scheduler.failure),
+        PatchFailed: (texts.NOT_RESIZED, state.vm.failure),
+        ScrapeFailed: (texts.NO_METRICS, state.guest.failure),
+        VmLost: (texts.VM_NOT_READ, state.vm.lost),
+        MonitorLost: (texts.MONITOR_GONE, state.monitor_failure),
     }[type(event)]
     # A failure that lasts is one line, not one each second.
     if before is not None and before.reason == event.reason:

@@ -24,6 +24,8 @@ from protocol.runtime.kubernetes.pool import ConnectionPool
 from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from protocol.runtime.open_files import allow_open_files
 from protocol.runtime.program import credentials, prepare, run, stop_on_signals
+from protocol.runtime.serving.limits import Limits
+from protocol.runtime.serving.listeners import Listener, serve
 from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.app import SchedulerPorts, assemble
@@ -38,8 +40,6 @@ from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.web.apps import agents_app, extender_app, probes_app
 from scheduler_plugin.web.explain_guard import GuardedExplanations, explain_access
-from scheduler_plugin.web.limits import Limits
-from scheduler_plugin.web.serving import Listener, serve
 
 NAME: Final = "autoscale-scheduler"
 CONNECTIONS: Final = 128

@@ -16,10 +16,10 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.lease import LeaseTerms
 from protocol.runtime.program import add_explain_token, add_kubeconfig, add_log_level
+from protocol.runtime.serving.listeners import ListenError
 from protocol.runtime.tls_files import FollowedTls, server_tls
 from protocol.units import Seconds
 from scheduler_plugin.term import SETTLE
-from scheduler_plugin.web.serving import ListenError
 
 Followed = FollowedTls[ssl.SSLContext]
 

@@ -12,6 +12,7 @@ from typing import Final
 import httpx2 as httpx
 import msgspec
 
+from agent import texts
 from agent.adapters.http_errors import no_answer, reason_in
 from agent.core.events import Fault
 from agent.ports import DatabaseView, PortError
@@ -35,12 +36,14 @@ class GuestDatabase:
             async with asyncio.timeout(self._deadline):
                 body = await self._body()
         except (httpx.HTTPError, OSError) as error:
-            raise no_answer(f"the guest's database at {self._url}", error, self._deadline) from None
+            raise no_answer(texts.DATABASE.format(url=self._url), error, self._deadline) from None
         try:
             # A guest is not trusted, so its answer is decoded field by field and encoded again for the caller.
             return msgspec.json.decode(body, type=DatabaseView)
         except (ValueError, RecursionError) as error:
-            raise PortError(Fault.GUEST, f"the guest's database at {self._url}: {field_message(error)}") from None
+            raise PortError(
+                Fault.GUEST, texts.DATABASE_UNREADABLE.format(url=self._url, error=field_message(error))
+            ) from None
 
     async def _body(self) -> bytes:
         async with self._client.stream("GET", self._url) as answer:
@@ -49,8 +52,8 @@ class GuestDatabase:
             async for chunk in answer.aiter_raw():
                 body += chunk
                 if len(body) > LARGEST:
-                    raise PortError(Fault.GUEST, f"the guest's database says more than {LARGEST} bytes")
+                    raise PortError(Fault.GUEST, texts.DATABASE_SAYS_TOO_MUCH.format(most=LARGEST))
             # The body is read first: that of an error says why.
             if answer.status_code != httpx.codes.OK:
-                raise PortError(Fault.GUEST, f"the guest's database does not answer: {reason_in(bytes(body)).strip()}")
+                raise PortError(Fault.GUEST, texts.DATABASE_SILENT.format(reason=reason_in(bytes(body)).strip()))
             return bytes(body)

@@ -15,8 +15,10 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketE
 from websockets.frames import CloseCode
 from websockets.protocol import Event
 
+from agent import texts
 from agent.core.events import Fault
 from agent.core.monitor.monitor_side import printable
+from agent.core.monitor.token_bucket import TokenBucket
 from agent.ports import MonitorConnection, PortError
 from protocol.guest.monitor_messages import (
     LARGEST_MONITOR_MESSAGE,
@@ -26,7 +28,6 @@ from protocol.guest.monitor_messages import (
     read_greeting,
     write_greeting,
 )
-from protocol.token_bucket import TokenBucket
 from protocol.units import Instant, Seconds
 
 UNREAD = 8
@@ -77,10 +78,10 @@ class GuestMonitor:
                 yield await self._greeted(socket)
         # Something answers there, but with nonsense: the fault of the guest.
         except InvalidHandshake as error:
-            raise PortError(Fault.GUEST, printable(f"the guest's monitor at {self._url}: {error}")) from None
+            raise PortError(Fault.GUEST, printable(texts.MONITOR_FAILED.format(url=self._url, error=error))) from None
         # Most likely a guest without a monitor; that looks like a fault of the network, and is no trouble.
         except (OSError, TimeoutError, WebSocketException) as error:
-            reason = f"the guest's monitor at {self._url} cannot be reached: {type(error).__name__}"
+            reason = texts.MONITOR_UNREACHABLE.format(url=self._url, kind=type(error).__name__)
             raise PortError(Fault.NETWORK, reason) from None
 
     async def _greeted(self, socket: ClientConnection) -> MonitorConnection:
@@ -90,9 +91,9 @@ class GuestMonitor:
             async with asyncio.timeout(self._deadline):
                 connection.version = read_greeting(await connection.text())
         except MalformedMonitorMessageError as error:
-            raise PortError(Fault.GUEST, f"the guest's monitor greets with {error}") from None
+            raise PortError(Fault.GUEST, texts.MONITOR_GREETS_BADLY.format(error=error)) from None
         except TimeoutError:
-            reason = f"the guest's monitor did not greet within {self._deadline:g} s"
+            reason = texts.MONITOR_DID_NOT_GREET.format(seconds=self._deadline)
             raise PortError(Fault.GUEST, reason) from None
         return connection
 
@@ -129,10 +130,10 @@ class _Bounded(ClientConnection):
             super().data_received(data[at : at + SLICE])
             read, self._frames = self._frames, 0
             if not self._allowed.take(read, Instant(self.loop.time())):
-                self._give_up("too many frames")
+                self._give_up(texts.TOO_MANY_FRAMES)
             # The library answers each ping, and buffers the pongs of a guest that does not read.
             elif self.transport.get_write_buffer_size() > UNSENT:
-                self._give_up("answers to pings are not read")
+                self._give_up(texts.PINGS_NOT_READ)
             if self.transport.is_closing():
                 return
 
@@ -176,7 +177,7 @@ class _Connection:
         try:
             return read_from_monitor(text)
         except MalformedMonitorMessageError as error:
-            raise PortError(Fault.GUEST, f"malformed message from the guest's monitor: {error}") from None
+            raise PortError(Fault.GUEST, texts.MONITOR_MALFORMED.format(error=error)) from None
 
     async def send(self, text: str) -> None:
         """See ``MonitorConnection``."""
@@ -186,7 +187,7 @@ class _Connection:
         except ConnectionClosed as error:
             raise _ended(error) from None
         except TimeoutError:
-            raise PortError(Fault.GUEST, f"the guest's monitor did not read for {self._deadline:g} s") from None
+            raise PortError(Fault.GUEST, texts.MONITOR_DID_NOT_READ.format(seconds=self._deadline)) from None
 
 
 def _ended(error: ConnectionClosed) -> PortError:
@@ -194,4 +195,4 @@ def _ended(error: ConnectionClosed) -> PortError:
     # The side that closed first says why; the other frame only echoes it.
     frame = error.sent if error.sent is not None and not error.rcvd_then_sent else error.rcvd
     why = "" if frame is None else printable(f" ({frame.code} {frame.reason})")
-    return PortError(Fault.GUEST, f"the conversation with the guest's monitor ended{why}")
+    return PortError(Fault.GUEST, texts.MONITOR_ENDED.format(why=why))

@@ -10,6 +10,7 @@ from typing import Final
 import httpx2 as httpx
 import msgspec
 
+from agent import texts
 from agent.core.events import Fault
 from agent.ports import PortError
 from protocol.units import Seconds
@@ -21,8 +22,9 @@ def no_answer(what: str, error: Exception, deadline: Seconds) -> PortError:
     """The error of a call to ``what`` that ended without an answer."""
     # Without an answer the cause is unknown here, so it counts as the fault of the network.
     if isinstance(error, (TimeoutError, httpx.TimeoutException)):
-        return PortError(Fault.NETWORK, f"{what} did not answer within {deadline:g} s")
-    return PortError(Fault.NETWORK, f"{what} cannot be reached: {type(error).__name__}: {error}"[:SHOWN])
+        return PortError(Fault.NETWORK, texts.NO_ANSWER.format(who=what, seconds=deadline))
+    reason = texts.UNREACHABLE.format(who=what, kind=type(error).__name__, error=error)
+    return PortError(Fault.NETWORK, reason[:SHOWN])
 
 
 class _ErrorBody(msgspec.Struct):

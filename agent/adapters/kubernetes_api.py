@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 import httpx2 as httpx
 import msgspec
 
+from agent import texts
 from agent.adapters.http_errors import no_answer
 from agent.core.events import Fault
 from agent.ports import ConflictError, ExpiredError, GoneError, PortError, RefusedError, TokenSource
@@ -62,21 +63,21 @@ class LightKubernetesApi:
 
     async def get(self, path: str) -> Json:
         """The object at ``path``. Raises ``PortError``."""
-        return _read(read_object, await self._call("GET", path), "response is not a JSON object")
+        return _read(read_object, await self._call("GET", path), texts.NO_OBJECT)
 
     async def list(self, path: str, params: Mapping[str, str]) -> Page:
         """The objects of the collection at ``path``. Raises ``PortError``."""
-        return _read(read_page, await self._call("GET", path, params=params), "list cannot be decoded")
+        return _read(read_page, await self._call("GET", path, params=params), texts.BAD_LIST)
 
     async def merge_patch(self, path: str, patch: Mapping[str, object]) -> Json:
         """The object at ``path`` after ``patch``. Raises ``PortError``: ``ConflictError`` if it had changed."""
         body = await self._call("PATCH", path, body=msgspec.json.encode(patch), content_type=MERGE_PATCH)
-        return _read(read_object, body, "response is not a JSON object")
+        return _read(read_object, body, texts.NO_OBJECT)
 
     async def post(self, path: str, body: Mapping[str, object]) -> Json:
         """Create the object ``body``; the object as stored. Raises ``PortError``."""
         answer = await self._call("POST", path, body=msgspec.json.encode(body), content_type="application/json")
-        return _read(read_object, answer, "response is not a JSON object")
+        return _read(read_object, answer, texts.NO_OBJECT)
 
     async def watch(self, path: str, params: Mapping[str, str], version: str) -> AsyncGenerator[WatchEvent]:
         """The changes at ``path`` since ``version`` (empty: the present objects first) until the server ends the watch.
@@ -87,13 +88,13 @@ class LightKubernetesApi:
         try:
             async with self._stream(path, {**params, **watch_query(version, TIMES)}) as answer:
                 async for chunk in answer.aiter_bytes():
-                    for line in _read(lines.feed, chunk, "watch event cannot be decoded"):
+                    for line in _read(lines.feed, chunk, texts.BAD_EVENT):
                         yield _event(path, line)
         # The server should have ended the watch before this. Such a silence means that the connection is dead.
         except httpx.ReadTimeout:
             return
         except (httpx.HTTPError, OSError) as error:
-            raise no_answer(f"the API server at {self._url}", error, self._deadline) from None
+            raise no_answer(texts.API_SERVER.format(url=self._url), error, self._deadline) from None
 
     @asynccontextmanager
     async def _stream(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[httpx.Response]:
@@ -131,7 +132,7 @@ class LightKubernetesApi:
                     method, self._url + path, params=params, content=body, headers=headers
                 )
         except (httpx.HTTPError, OSError) as error:
-            raise no_answer(f"the API server at {self._url}", error, self._deadline) from None
+            raise no_answer(texts.API_SERVER.format(url=self._url), error, self._deadline) from None
         if not answer.is_success:
             raise _refusal(method, path, read_refusal(answer.status_code, answer.content))
         return answer.content
@@ -145,12 +146,12 @@ def _refusal(method: str, path: str, refusal: Refusal) -> PortError:
     # A bad request is our own fault too: the agent has built it.
     ours = refusal.kind in _OURS or refusal.status == _BAD_REQUEST
     message = f": {refusal.message}" if refusal.message else ""
-    reason = f"the API server answers {refusal.status} to {method} {path}{message}"
+    reason = texts.API_REFUSES.format(status=refusal.status, method=method, path=path, message=message)
     return _ERRORS.get(refusal.kind, RefusedError)(Fault.AGENT if ours else Fault.VM_API, reason)
 
 
 def _event(path: str, line: bytes) -> WatchEvent:
-    event = _read(read_event, line, "watch event cannot be decoded")
+    event = _read(read_event, line, texts.BAD_EVENT)
     # A watch whose headers said 200 reports its errors as events.
     if event.refusal is not None:
         raise _refusal("WATCH", path, event.refusal)
@@ -164,4 +165,4 @@ def _read(read: Callable[[bytes], T], body: bytes, wrong: str) -> T:
     try:
         return read(body)
     except UnreadableAnswerError as error:
-        raise PortError(Fault.VM_API, f"the API server's {wrong}: {error}") from None
+        raise PortError(Fault.VM_API, texts.API_UNREADABLE.format(what=wrong, error=error)) from None

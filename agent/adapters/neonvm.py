@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
+from agent import texts
 from agent.adapters.kubernetes_api import LightKubernetesApi
 from agent.core.events import Fault
 from agent.ports import GoneError, PortError
@@ -42,7 +43,7 @@ class NeonVm:
         # No version to watch from: a quiet object's own version is soon too old for an API server.
         async for event in self._api.watch(self._list, {"fieldSelector": f"metadata.name={self._name.name}"}, ""):
             if event.type == "DELETED":
-                raise GoneError(Fault.VM_API, f"VirtualMachine {self._name} was deleted")
+                raise GoneError(Fault.VM_API, texts.VM_DELETED.format(vm=self._name))
             if event.unreadable is not None:
                 raise _senseless(event.unreadable.reason)
             if event.type != "BOOKMARK":
@@ -96,4 +97,4 @@ class NeonVm:
 
 
 def _senseless(reason: str) -> PortError:
-    return PortError(Fault.VM_API, f"the VirtualMachine cannot be decoded: {reason}")
+    return PortError(Fault.VM_API, texts.VM_UNREADABLE.format(reason=reason))

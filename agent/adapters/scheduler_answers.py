@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from agent import texts
 from agent.adapters.http_errors import reason_in
 from agent.core.events import Fault
 from agent.ports import SchedulerError
@@ -19,12 +20,12 @@ from protocol.versions import ProtocolVersion
 LARGEST: Final = 64 * 1024
 
 _FAULTS: Final[Mapping[int, tuple[Fault, str]]] = {
-    400: (Fault.AGENT, "the scheduler does not understand this agent"),
-    401: (Fault.AGENT, "the scheduler does not accept this agent's token"),
-    403: (Fault.AGENT, "the scheduler does not let this agent speak for this pod"),
-    404: (Fault.SCHEDULER, "the scheduler does not know this pod"),
-    409: (Fault.AGENT, "the scheduler answers another agent of this VM"),
-    503: (Fault.SCHEDULER, "the scheduler is not ready"),
+    400: (Fault.AGENT, texts.NOT_UNDERSTOOD),
+    401: (Fault.AGENT, texts.NOT_ACCEPTED),
+    403: (Fault.AGENT, texts.NOT_ITS_POD),
+    404: (Fault.SCHEDULER, texts.POD_UNKNOWN),
+    409: (Fault.AGENT, texts.OTHER_AGENT),
+    503: (Fault.SCHEDULER, texts.NOT_READY),
 }
 
 _CONFLICT: Final = 409
@@ -40,7 +41,7 @@ class SchedulerAnswer:
 
     def refusal(self) -> SchedulerError:
         """The error for an answer without a permit."""
-        fault, what = _FAULTS.get(self.status, (Fault.SCHEDULER, f"the scheduler answers {self.status}"))
+        fault, what = _FAULTS.get(self.status, (Fault.SCHEDULER, texts.SCHEDULER_SAYS.format(status=self.status)))
         is_others_turn = self.status == _CONFLICT
         return SchedulerError(fault, f"{what}: {reason_in(self.body)}", self.retry_after, is_others_turn=is_others_turn)
 
@@ -50,7 +51,7 @@ class SchedulerAnswer:
             raise self.refusal()
         # A permit has a few hundred bytes; whatever this is, it is not decoded.
         if len(self.body) > LARGEST:
-            raise SchedulerError(Fault.SCHEDULER, f"the scheduler's answer has more than {LARGEST} bytes")
+            raise SchedulerError(Fault.SCHEDULER, texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LARGEST))
         try:
             return decode_response(version, self.body, slot_size)
         except MalformedResponseError as error:
@@ -59,7 +60,7 @@ class SchedulerAnswer:
 
 def senseless(error: Exception) -> SchedulerError:
     """The scheduler's answer cannot be read."""
-    return SchedulerError(Fault.SCHEDULER, f"the scheduler's answer cannot be decoded: {error}")
+    return SchedulerError(Fault.SCHEDULER, texts.SCHEDULER_UNREADABLE.format(error=error))
 
 
 def retry_after(text: str) -> Seconds | None:

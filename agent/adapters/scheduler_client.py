@@ -12,6 +12,7 @@ import asyncio
 
 import httpx2 as httpx
 
+from agent import texts
 from agent.adapters.http_errors import no_answer
 from agent.adapters.scheduler_answers import SchedulerAnswer, retry_after
 from agent.ports import PortError, SchedulerError, TokenSource
@@ -46,7 +47,7 @@ class HttpScheduler:
                 answer = await self._client.post(self._url, content=body, headers=self._headers())
         # The scheduler may have taken the request although its answer is lost; the core takes that into account.
         except (httpx.HTTPError, OSError) as error:
-            lost = no_answer(f"the scheduler at {self._url}", error, self._deadline)
+            lost = no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline)
             raise SchedulerError(lost.fault, lost.reason) from None
         except PortError as error:
             raise SchedulerError(error.fault, error.reason) from None

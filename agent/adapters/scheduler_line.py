@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
+from agent import texts
 from agent.adapters.http_errors import no_answer
 from agent.adapters.scheduler_answers import SchedulerAnswer, retry_after
 from agent.core.events import Fault
@@ -72,10 +73,10 @@ class SchedulerLine:
             connection = self._connection or await self._open(deadline)
             answer, content = await connection.whole(message, deadline, LONGEST_BATCH)
         except LongAnswerError:
-            what = f"the scheduler's answer has more than {LONGEST_BATCH} bytes"
+            what = texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LONGEST_BATCH)
             raise SchedulerError(Fault.SCHEDULER, what) from None
         except (BrokenConnectionError, OSError, ValueError) as error:
-            lost = no_answer(f"the scheduler at {self._url}", error, self._deadline)
+            lost = no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline)
             raise SchedulerError(lost.fault, lost.reason) from None
         except PortError as error:
             raise SchedulerError(error.fault, error.reason) from None

@@ -9,6 +9,7 @@ import asyncio
 from typing import Final
 from urllib.parse import SplitResult, urlencode, urlsplit
 
+from agent import texts
 from agent.adapters.exposition import COLLECTORS, read_sample
 from agent.adapters.http_errors import no_answer
 from agent.core.events import Fault
@@ -44,9 +45,9 @@ class NodeExporter:
         try:
             page = await self._page(asyncio.get_running_loop().time() + self._deadline)
         except LongAnswerError:
-            raise PortError(Fault.GUEST, f"the guest's metrics have more than {LARGEST} bytes") from None
+            raise PortError(Fault.GUEST, texts.METRICS_TOO_LONG.format(most=LARGEST)) from None
         except (BrokenConnectionError, OSError, ValueError) as error:
-            raise no_answer(f"the guest's metrics at {self._url}", error, self._deadline) from None
+            raise no_answer(texts.METRICS.format(url=self._url), error, self._deadline) from None
         return read_sample(page)
 
     def close(self) -> None:
@@ -74,7 +75,7 @@ class NodeExporter:
             self._refused += 1
             self.close()
         if answer.status != 200:
-            raise PortError(Fault.GUEST, f"the guest's metrics at {self._url} answer {answer.status}")
+            raise PortError(Fault.GUEST, texts.METRICS_SAY.format(url=self._url, status=answer.status))
         return page
 
     async def _open(self, deadline: float) -> HttpConnection:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agent import texts
 from agent.core.events import Fault
 from agent.ports import PortError
 
@@ -30,9 +31,9 @@ class AgentToken:
                 self._token = self._path.read_text().strip()
                 self._stamp = stamp
         except (OSError, UnicodeDecodeError) as error:
-            raise PortError(Fault.AGENT, f"the token file {self._path} cannot be read: {error}") from None
+            raise PortError(Fault.AGENT, texts.CREDENTIAL_UNREADABLE.format(file=self._path, error=error)) from None
         if not self._token:
-            raise PortError(Fault.AGENT, f"the token file {self._path} is empty")
+            raise PortError(Fault.AGENT, texts.CREDENTIAL_EMPTY.format(file=self._path))
         return self._token
 
 

@@ -8,6 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from agent import texts
 from agent.core.actions import AskScheduler
 from agent.core.events import AskFailed, Fault
 from agent.core.policy import (
@@ -122,9 +123,9 @@ def _ask_again_later(state: State, failed: AskFailed, now: Instant, jitter: floa
 def objection(permit: Resources, requested: Resources, in_use: Resources) -> str | None:
     """The reason to reject ``permit``; None if it is acceptable."""
     if not (permit.cpu and permit.mem):
-        return f"the permit has a zero: {permit}"
+        return texts.PERMIT_WITH_ZERO.format(permit=permit)
     if not permit.within(requested):
-        return f"the permit ({permit}) is above the request ({requested})"
+        return texts.PERMIT_TOO_LARGE.format(permit=permit, requested=requested)
     if not in_use.within(permit):
-        return f"the permit ({permit}) is below what the VM uses ({in_use})"
+        return texts.PERMIT_TOO_SMALL.format(permit=permit, in_use=in_use)
     return None

@@ -141,7 +141,7 @@ _VMS: Final = ImageSources("vms", ("deploy.kube", "deploy.neonvm", "deploy.owned
 # The packages come last: a layer keeps only those of its libraries that it or a layer below needs.
 _GRPC: Final = (Wheels("expander-wheels", ("expander",)), Packages("c++", ("libstdc++6",)))
 
-_VM_SERVICES: Final = (*_SERVICES[:3], _VM_WHEELS, *_SERVICES[3:], _VMS)
+_VM_SERVICES: Final = (*_SERVICES[:3], _VM_WHEELS, _PROTOCOL, _VMS)
 
 IMAGES: Final[Mapping[str, Image]] = {
     image.name: image
@@ -198,7 +198,7 @@ IMAGES: Final[Mapping[str, Image]] = {
         Image(
             "neonvm-network",
             "One node's part of the flat network of VMs",
-            (*_SERVICES[:3], _VM_WHEELS, *_GRPC, *_SERVICES[3:], _VMS, _IPROUTE, _NFT),
+            (*_SERVICES[:3], _VM_WHEELS, *_GRPC, _PROTOCOL, _VMS, _IPROUTE, _NFT),
             "deploy.neonvm.overlay.__main__:main",
             (10292,),
             # It changes links, routes and nftables of the node.
@@ -207,7 +207,7 @@ IMAGES: Final[Mapping[str, Image]] = {
         Image(
             "neonvm-devices",
             "Gives a node's VMs the devices that make them fast",
-            (*_SERVICES[:3], *_GRPC, *_SERVICES[3:], _VMS),
+            (*_SERVICES[:3], *_GRPC, _PROTOCOL, _VMS),
             "deploy.neonvm.devices.__main__:main",
             (10291,),
             # Device plug-ins register with the kubelet over a socket that belongs to root.

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from protocol.runtime.certificates import (
+from protocol.runtime.certificates.forms import (
     CertificateForm,
     CertifiedKey,
     alternative_names,

@@ -11,8 +11,9 @@ from typing import Final, Protocol
 from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
-from deploy.neonvm.ports import Acceleration, PodRole, TransferInfo, TransferLimits
+from deploy.neonvm.ports import Acceleration, PodRole
 from deploy.neonvm.runner.resizer import Resizer
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock

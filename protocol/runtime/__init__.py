@@ -3,5 +3,5 @@
 Rules that hold here:
 
 - Decisions stay in the pure modules of ``protocol``; these modules add the clock, the disk and the network.
-- Nothing heavy is imported: the agent runs beside every VM.
+- Nothing heavy is imported, except in ``serving`` and ``certificates``: the agent runs beside every VM.
 """

@@ -14,6 +14,9 @@ import httpx2 as httpx
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import credentials, prepare, run, stop_on_signals
+from protocol.runtime.serving.limits import Limits
+from protocol.runtime.serving.listeners import Listener, serve
+from protocol.runtime.serving.probes import probes_app
 from protocol.runtime.tls_files import server_tls
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.app import Dashboard, assemble
@@ -27,9 +30,6 @@ from scheduler_plugin.history.prometheus.questions import PrometheusHistory
 from scheduler_plugin.history.recorder import Recorder
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scheduler_plugin.own_tokens import tokens_of
-from scheduler_plugin.web.limits import Limits
-from scheduler_plugin.web.probes import probes_app
-from scheduler_plugin.web.serving import Listener, serve
 
 NAME: Final = "autoscale-dashboard"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=16)

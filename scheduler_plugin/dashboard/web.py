@@ -28,6 +28,7 @@ from starlette.types import ASGIApp
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json
 from protocol.messages import ObjectName
+from protocol.runtime.serving.bounded_protocol import authenticate
 from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.accounts import Accounts
 from scheduler_plugin.dashboard.core.frames import LONGEST_ID
@@ -37,7 +38,6 @@ from scheduler_plugin.dashboard.core.states import script
 from scheduler_plugin.dashboard.doorman import LONGEST_TOKEN, SignIn, cookie_at
 from scheduler_plugin.dashboard.headers import LOOPBACK, SafeHeaders
 from scheduler_plugin.dashboard.readers import Readers
-from scheduler_plugin.web.http.bounded_protocol import authenticate
 
 STATIC: Final = Path(__file__).parent / "static"
 STATES: Final = "states.js"

@@ -17,6 +17,8 @@ from protocol.runtime.explaining.explain_access import ExplainAccess
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import credentials, prepare, run, stop_on_signals
+from protocol.runtime.serving.limits import Limits
+from protocol.runtime.serving.listeners import Listener, serve
 from scheduler_plugin.groups.app import GroupsProgram, assemble
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
 from scheduler_plugin.groups.options import parser
@@ -24,8 +26,6 @@ from scheduler_plugin.groups.settings import GroupsSettings, parse_settings
 from scheduler_plugin.groups.web import groups_app
 from scheduler_plugin.own_tokens import tokens_of
 from scheduler_plugin.web.explain_guard import GuardedExplanations, explain_access
-from scheduler_plugin.web.limits import Limits
-from scheduler_plugin.web.serving import Listener, serve
 
 NAME: Final = "autoscale-groups"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)

@@ -10,33 +10,25 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from protocol.field_errors import field_message
-from protocol.messages import ObjectName
 from protocol.runtime.followed_file import SettingsError
 from protocol.runtime.kubernetes.lease import LeaseTerms
-from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
 from scheduler_plugin.groups.objects.tortoise.global_configuration import ConfigurationError, read_configuration
+from scheduler_plugin.lease_settings import LeaseSettings, Name, RenewSeconds, WholeSeconds
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 
-
-class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """The Lease that decides who acts, and its times in seconds."""
+class GroupsLease(LeaseSettings, frozen=True):
+    """The Lease of this program."""
 
     namespace: Name = "kube-system"
     name: Name = "autoscale-groups"
-    duration_seconds: Annotated[int, msgspec.Meta(ge=4, le=120)] = 9
-    renew_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 2.0
+    duration_seconds: WholeSeconds = 9
+    renew_seconds: RenewSeconds = 2.0
 
     def terms(self) -> LeaseTerms:
-        """The same as ``LeaseTerms``. Raises ``SettingsError`` if a holder could lose the Lease between renewals."""
-        # Two renewals have to fit, or one slow request would lose the Lease.
-        if self.renew_seconds * 2 > self.duration_seconds:
-            raise SettingsError("lease.renewSeconds: expected at most half of lease.durationSeconds")
-        # Fenced: every write is for the version that was judged, and created objects have fixed names.
-        name = ObjectName(self.namespace, self.name)
-        return LeaseTerms(name, Seconds(float(self.duration_seconds)), Seconds(self.renew_seconds), is_fenced=True)
+        """See ``terms_in``."""
+        return self.terms_in(self.namespace)
 
 
 class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -47,7 +39,7 @@ class GroupsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
     names.
     """
 
-    lease: LeaseSettings = LeaseSettings()
+    lease: GroupsLease = GroupsLease()
     interval_seconds: Annotated[float, msgspec.Meta(ge=1, le=600)] = 15.0
     recommender: Literal["cluster", "agents"] = "cluster"
     tortoise: dict[str, Any] = {}

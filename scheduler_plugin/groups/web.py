@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
+from protocol.runtime.serving.probes import probes_app, standing
 from scheduler_plugin.groups.app import GroupsProgram
 from scheduler_plugin.groups.controllers.desired_state import GroupPolicy
 from scheduler_plugin.groups.controllers.group_controller import GroupController
@@ -25,7 +26,6 @@ from scheduler_plugin.groups.objects.targets import (
     write_amounts,
     write_container,
 )
-from scheduler_plugin.web.probes import probes_app, standing
 
 
 def explanation(watches: GroupWatches, policy: GroupPolicy, group: JsonObject) -> Json:

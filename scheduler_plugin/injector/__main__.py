@@ -17,14 +17,14 @@ from protocol.runtime.clock import SystemClock
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import add_kubeconfig, add_log_level, credentials, prepare, run, stop_on_signals
+from protocol.runtime.serving.limits import Limits
+from protocol.runtime.serving.listeners import Listener, serve
+from protocol.runtime.serving.probes import probes_app
 from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.injector.app import InjectorProgram, assemble
 from scheduler_plugin.injector.settings import parse_settings
 from scheduler_plugin.injector.web import webhook_app
-from scheduler_plugin.web.limits import Limits
-from scheduler_plugin.web.probes import probes_app
-from scheduler_plugin.web.serving import Listener, serve
 
 NAME: Final = "autoscale-injector"
 CONNECTIONS: Final = httpx.Limits(max_connections=32, max_keepalive_connections=8)

@@ -10,6 +10,9 @@ from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.resources import VERSION_PATH
+from protocol.rotation import longest_pause
+from protocol.runtime.certificates.keeper import CertificateKeeper, MissingSecretError
+from protocol.runtime.certificates.stored import BUNDLE, CERTIFICATE, KEY
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
 from protocol.runtime.tls_files import FollowedTls, server_tls
@@ -18,10 +21,8 @@ from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.injection import no_native_sidecars
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.certificates.gathered_bundle import GatheredBundle
-from scheduler_plugin.injector.certificates.keeper import CertificateKeeper, MissingSecretError
+from scheduler_plugin.injector.certificates.own_certificate import OwnCertificate
 from scheduler_plugin.injector.certificates.publishing import BundlePublisher
-from scheduler_plugin.injector.certificates.rotation import longest_pause
-from scheduler_plugin.injector.certificates.stored import BUNDLE, CERTIFICATE, KEY, OwnCertificate
 from scheduler_plugin.injector.settings import InjectorSettings
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
 from scheduler_plugin.web.probes import standing

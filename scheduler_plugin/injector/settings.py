@@ -5,20 +5,19 @@ A text is taken whole or refused whole, with the path of the bad field.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from protocol.durations import parse_duration
 from protocol.field_errors import field_message
-from protocol.messages import ObjectName
+from protocol.runtime.certificates.issuing import Purpose
+from protocol.runtime.certificates.keeper import Lives, WantedCertificate
 from protocol.runtime.followed_file import SettingsError
 from protocol.runtime.kubernetes.lease import LeaseTerms
-from protocol.units import Seconds
 from protocol.yaml_text import read_yaml
 from scheduler_plugin.injector.admission.injection import AgentTemplate, InjectedAgentSettings, Name
-from scheduler_plugin.injector.certificates.issuing import Purpose
-from scheduler_plugin.injector.certificates.keeper import Lives, WantedCertificate
+from scheduler_plugin.lease_settings import LeaseSettings, RenewSeconds, WholeSeconds
 
 OWN_SERVICE: Final = "autoscaling-injector"
 SERVERS: Final = {
@@ -53,12 +52,12 @@ class CertificateSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         return lives
 
 
-class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """The Lease that decides who makes certificates, and its times in seconds."""
+class InjectorLease(LeaseSettings, frozen=True):
+    """The Lease whose holder makes certificates."""
 
     name: Name = "autoscaling-injector"
-    duration_seconds: Annotated[int, msgspec.Meta(ge=4, le=120)] = 15
-    renew_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 4.0
+    duration_seconds: WholeSeconds = 15
+    renew_seconds: RenewSeconds = 4.0
 
 
 class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -73,23 +72,15 @@ class InjectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     config_map: Name = "autoscaling-ca"
     webhook: Name = "autoscaling-injector"
     certificates: CertificateSettings = CertificateSettings()
-    lease: LeaseSettings = LeaseSettings()
+    lease: InjectorLease = InjectorLease()
 
     def template(self) -> AgentTemplate:
         """Settings that all agents share."""
         return AgentTemplate(self.agent, self.config_map)
 
     def terms(self) -> LeaseTerms:
-        """The terms of the Lease. Raises ``SettingsError`` if a holder would lose it between two renewals.
-
-        The Lease is fenced: every write is onto the version that was read.
-        """
-        lease = self.lease
-        # One renewal may fail without the Lease being lost.
-        if lease.renew_seconds * 2 > lease.duration_seconds:
-            raise SettingsError("lease.renewSeconds: expected at most half of lease.durationSeconds")
-        name = ObjectName(self.namespace, lease.name)
-        return LeaseTerms(name, Seconds(float(lease.duration_seconds)), Seconds(lease.renew_seconds), is_fenced=True)
+        """The terms of the Lease. Raises ``SettingsError``."""
+        return self.lease.terms_in(self.namespace)
 
     def wanted(self) -> list[WantedCertificate]:
         """Every certificate that there may be; only those whose Secret exists are made."""

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
-from scheduler_plugin.ledger.accounts.pod_requests import RefusedParts
+from scheduler_plugin.ledger.accounts.resource_mask import ResourceMask
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST, NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.state import LedgerState
 
@@ -162,7 +162,7 @@ def _restarting(facts: VmFacts, reach: Resources, base: Resources) -> VmFacts:
     """``facts`` with what a new machine may have: as much of it as there is room for, whole or not at all."""
     if facts.after_restart is None or facts.after_restart.within(reach.at_least(base)):
         return facts
-    beyond = RefusedParts.of_rise(reach.at_least(base), facts.after_restart)
+    beyond = ResourceMask.of_rise(reach.at_least(base), facts.after_restart)
     return replace(facts, after_restart=beyond.of(base.at_most(facts.after_restart), facts.after_restart))
 
 
@@ -176,11 +176,11 @@ def _bounded(facts: VmFacts, had: Resources, reach: Resources, permitted: Resour
     if facts.unreadable:
         # The status of an unreadable object may name more than its node can bear; then the spec's maximum is asked
         # for instead.
-        wanted = RefusedParts.of_rise(reach, wanted).of(facts.most.at_most(wanted), wanted)
+        wanted = ResourceMask.of_rise(reach, wanted).of(facts.most.at_most(wanted), wanted)
     # Each resource counts whole or not at all, as a kubelet resizes pods.
-    beyond = RefusedParts.of_rise(reach, wanted)
+    beyond = ResourceMask.of_rise(reach, wanted)
     use = beyond.of(base.at_most(wanted), wanted)
-    granted = RefusedParts.of_rise(reach, facts.granted).of(base.at_most(facts.granted), facts.granted)
+    granted = ResourceMask.of_rise(reach, facts.granted).of(base.at_most(facts.granted), facts.granted)
     most = beyond.of(use, facts.most)
     if (permit, use, granted, most) == (facts.permit, facts.use, facts.granted, facts.most):
         return facts

@@ -35,7 +35,7 @@ from scheduler_plugin.service.service import Service
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import logs, refusals
 from scheduler_plugin.web.bodies import BodyError
-from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
+from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 
 LONGEST_BODY: Final = 64 * 1024
 """An agent's request is a few hundred bytes; anything longer is not one."""

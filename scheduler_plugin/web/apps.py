@@ -35,7 +35,7 @@ from scheduler_plugin.web.extender_messages import (
     HostPriority,
 )
 from scheduler_plugin.web.guard import guarded
-from scheduler_plugin.web.http.hot_paths import Admission, Handler, HotPath, HotPaths, HotRequest, HotResponse
+from scheduler_plugin.web.hot_paths import Admission, Handler, HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import BatchEntry, NodesModel, Problem, VmModel
 from scheduler_plugin.web.settings_view import settings_view
 from scheduler_plugin.web.views import nodes_view, vm_view

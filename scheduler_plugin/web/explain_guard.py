@@ -21,8 +21,8 @@ from protocol.runtime.explaining.explain_access import (
     ReviewError,
     TokenInFile,
 )
+from protocol.runtime.serving.bounded_protocol import authenticate
 from protocol.units import Seconds
-from scheduler_plugin.web.http.bounded_protocol import authenticate
 
 OPEN: Final = frozenset({"/metrics", "/healthz", "/readyz", "/openapi.json"})
 """Prometheus and kubelets ask for these without a token."""

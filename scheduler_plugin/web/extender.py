@@ -32,7 +32,7 @@ from scheduler_plugin.web.extender_messages import (
     MetaVictims,
     RawNodeList,
 )
-from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
+from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 
 LONGEST_BODY: Final = 16 * 1024 * 1024
 """Bytes: a pod and the names of 5,000 nodes take half a MiB, whole nodes some KiB each."""

@@ -11,7 +11,7 @@ import msgspec
 from protocol.runtime.credentials import CredentialsError, FileToken
 from scheduler_plugin.service.service import ActiveService
 from scheduler_plugin.texts import refusals
-from scheduler_plugin.web.http.hot_paths import Admission, HotResponse
+from scheduler_plugin.web.hot_paths import Admission, HotResponse
 from scheduler_plugin.web.models import Problem
 
 _REFUSAL: Final = HotResponse(msgspec.json.encode(Problem(refusals.BEARER_NEEDED)), 401)

@@ -17,10 +17,10 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.serving.listeners import Listener, Server
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.dashboard.reviews import ApiJudge
 from scheduler_plugin.history.ports import History
-from scheduler_plugin.web.serving import Listener, Server
 from tests.scheduler_plugin.dashboard.page_cluster import PageCluster, Told
 
 CHROMIUM: Final = "/usr/bin/chromium"

@@ -19,17 +19,17 @@ import pytest
 import yaml
 
 from protocol.runtime.explaining.explain_access import TokenInFile
+from protocol.runtime.serving.listeners import serve, split_address
 from scheduler_plugin.__main__ import listeners
 from scheduler_plugin.options import parser
-from scheduler_plugin.web.serving import serve, split_address
 from tests.deploy.manifests import container, one
 from tests.fake_clock import FakeClock
 from tests.plain_http import plain_client
+from tests.protocol.runtime.serving.test_listeners import free_address, listening
 from tests.scheduler_plugin.certificates import files
 from tests.scheduler_plugin.fake_cluster import NODES, FakeCluster
 from tests.scheduler_plugin.objects import node, plain_pod
 from tests.scheduler_plugin.running import running
-from tests.scheduler_plugin.web.test_serving import free_address, listening
 
 (EXTENDER,) = yaml.safe_load(one("ConfigMap", "autoscaling-kube-scheduler-config")["data"]["scheduler.yaml"])[
     "extenders"

@@ -13,14 +13,10 @@ from deploy.neonvm.ports import (
     GuestSpec,
     GuestState,
     PodNetwork,
-    Survivor,
     TransferError,
     TransferFault,
-    TransferInfo,
-    TransferLimits,
-    TransferRam,
-    TransferStatus,
 )
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferRam, TransferStatus
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Seconds
 
@@ -78,6 +74,7 @@ class _Move:
     limits: TransferLimits
     progress: Callable[[TransferInfo], None]
     end: asyncio.Future[TransferError | None] = field(default_factory=asyncio.Future)
+    loses_source: bool = False
 
 
 @dataclass
@@ -116,13 +113,13 @@ class FakeGuest:
     ) -> TransferInfo:
         assert isinstance(target, FakeGuest)
         if target.has.phase is not GuestPhase.RECEIVING:
-            raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, "the other end is gone")
+            raise TransferError(TransferFault.TARGET_LOST, "the other end is gone")
         if self.over.is_set():
             await target.stop()
-            raise TransferError(TransferFault.SOURCE_LOST, Survivor.NEITHER, "there is nothing to send")
-        self.move = _Move(target, limits, progress)
+            raise TransferError(TransferFault.SOURCE_LOST, "there is nothing to send")
+        self.move = move = _Move(target, limits, progress)
         try:
-            error = await self.move.end
+            error = await move.end
         except asyncio.CancelledError:
             if self.switches_when_cancelled:
                 self._switch(target)
@@ -135,7 +132,7 @@ class FakeGuest:
             self._switch(target)
             return progress_of(1.25, TransferStatus.COMPLETED)
         await target.stop()
-        if error.survivor is Survivor.NEITHER:
+        if move.loses_source:
             self._end("it was lost on its way")
         raise error
 
@@ -144,10 +141,11 @@ class FakeGuest:
         assert self.move is not None
         self.move.end.set_result(None)
 
-    def fail(self, fault: TransferFault, survivor: Survivor = Survivor.SOURCE) -> None:
-        """The move fails."""
+    def fail(self, fault: TransferFault, *, source_too: bool = False) -> None:
+        """The move fails; its source is lost ``source_too``."""
         assert self.move is not None
-        self.move.end.set_result(TransferError(fault, survivor, f"injected: {fault}"))
+        self.move.loses_source = source_too
+        self.move.end.set_result(TransferError(fault, f"injected: {fault}"))
 
     async def state(self) -> GuestState:
         if self.is_mute:
@@ -172,7 +170,7 @@ class FakeGuest:
         """The guest cannot go on; a move that it is a part of fails."""
         self._end(reason)
         if self.move is not None and not self.move.end.done():
-            self.fail(TransferFault.SOURCE_LOST, Survivor.NEITHER)
+            self.fail(TransferFault.SOURCE_LOST, source_too=True)
         for other in self.flock.by_pod.values():
             if other.move is not None and other.move.target is self and not other.move.end.done():
                 other.fail(TransferFault.TARGET_LOST)

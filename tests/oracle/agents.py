@@ -9,7 +9,7 @@ from typing import Final
 
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
-from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
+from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 from tests.oracle.fleet import Agent, Machine, Patch
 from tests.oracle.stage import BrokenError, Message, Stage
 from tests.scheduler_plugin.fake_cluster import Obj

@@ -12,7 +12,7 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger import Ledger
-from scheduler_plugin.web.http.hot_paths import HotResponse
+from scheduler_plugin.web.hot_paths import HotResponse
 from tests.fake_clock import FakeClock
 from tests.oracle.fleet import Agent, Fleet, Machine
 from tests.oracle.judge import Judge

@@ -13,8 +13,8 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
+from protocol.runtime.serving.listeners import Listener
 from scheduler_plugin.__main__ import _until_told, main
-from scheduler_plugin.web.serving import Listener
 from tests.examples import THOROUGH
 from tests.plain_http import plain_client
 

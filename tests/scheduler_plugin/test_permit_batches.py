@@ -16,7 +16,7 @@ from scheduler_plugin.ledger.accounts.permit_state import SILENT
 from scheduler_plugin.ledger.events import AgentAsked
 from scheduler_plugin.web.agents import HELD
 from scheduler_plugin.web.apps import agents_app
-from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
+from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.granted import with_permit

@@ -10,7 +10,7 @@ import pytest
 from protocol.units import MilliCpu
 from scheduler_plugin.settings.document import parse_settings
 from scheduler_plugin.web.agents import AgentRoutes
-from scheduler_plugin.web.http.hot_paths import HotRequest, HotResponse
+from scheduler_plugin.web.hot_paths import HotRequest, HotResponse
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import PODS, VMS, FakeCluster, Fault, to
 from tests.scheduler_plugin.followed_pod import (

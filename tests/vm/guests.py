@@ -81,7 +81,7 @@ async def booted(kind: NetworkKind, state_dir: Path, mem_max: int = 1024, mem_us
         )
         guest = (await QemuGuests.prepare(image, network, SystemClock())).create(spec)
         try:
-            await with_password(guest).start()
+            await (await with_password(guest)).start()
             await until_running(guest)
             yield Booted(guest, spec, network)
         finally:
@@ -90,10 +90,10 @@ async def booted(kind: NetworkKind, state_dir: Path, mem_max: int = 1024, mem_us
         await network.down()
 
 
-def with_password(guest: Guest) -> Guest:
+async def with_password(guest: Guest) -> Guest:
     """The guest, which gives its database the password of these tests when it boots."""
     assert isinstance(guest, QemuGuest)
-    guest.password = PASSWORD
+    await guest.set_password(PASSWORD)
     return guest
 
 

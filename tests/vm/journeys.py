@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deploy.neonvm.network.chooser import NetworkKind
-from deploy.neonvm.ports import Guest, GuestSpec, TransferInfo, TransferLimits
+from deploy.neonvm.ports import Guest, GuestSpec
 from deploy.neonvm.qemu.qemu_guest import QemuGuests
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Bytes, Seconds
@@ -40,7 +41,7 @@ class Journey:
         pod = ObjectName("default", f"db-pod-{self.hops}")
         place = await self.home.network.add_pod(f"node-{self.hops % 2 + 1}", pod)
         spec = replace(self.spec, pod=pod, network=place, **changes)  # type: ignore[arg-type]  # fields of a spec
-        guest = with_password(self.guests.create(spec))
+        guest = await with_password(self.guests.create(spec))
         await guest.receive()
         return guest, spec
 

@@ -48,7 +48,7 @@ async def standby_of(primary: Booted, state_dir: Path) -> AsyncIterator[Journey]
     )
     image = await asyncio.to_thread(ensure_image, lambda _: None)
     guests = await QemuGuests.prepare(image, primary.network, SystemClock())
-    guest = with_password(guests.create(spec))
+    guest = await with_password(guests.create(spec))
     journey = Journey(Booted(guest, spec, primary.network), guests, guest, spec)
     try:
         await journey.guest.start()

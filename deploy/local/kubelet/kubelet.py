@@ -12,15 +12,9 @@ from deploy.local.kubelet.pod_status import failed_status, running_status
 from deploy.local.kubelet.reporting import write_status
 from deploy.local.kubelet.sandbox import NodeDependencies, Sandbox, vm_folder
 from deploy.neonvm.dependencies import GuestHost
-from deploy.neonvm.ports import (
-    PodRole,
-    Survivor,
-    TransferError,
-    TransferFault,
-    TransferInfo,
-    TransferLimits,
-)
+from deploy.neonvm.ports import PodRole, TransferError, TransferFault
 from deploy.neonvm.runner.resizer import Resizer
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -73,7 +67,7 @@ class Kubelet(GuestHost):
         """Moves the guest of one pod into another. Raises as ``Guest.send``, and can be cancelled like it."""
         ends = self._sandboxes.get(source), self._sandboxes.get(target)
         if ends[0] is None or ends[1] is None:
-            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, "one of the pods does not run here")
+            raise TransferError(TransferFault.REFUSED, "one of the pods does not run here")
         return await ends[0][0].send(ends[1][0], limits, progress)
 
     def stop_node(self, node: str) -> None:

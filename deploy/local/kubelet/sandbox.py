@@ -34,14 +34,12 @@ from deploy.neonvm.ports import (
     NetworkError,
     PodNetwork,
     PodRole,
-    Survivor,
     TransferError,
     TransferFault,
-    TransferInfo,
-    TransferLimits,
 )
 from deploy.neonvm.runner.pod_guest import guest_of_vm
 from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, name_of, node_of, uid_of
 from protocol.kubernetes.resources import SECRETS
@@ -124,7 +122,7 @@ class Sandbox:
         """Moves the guest into ``target``, as ``Guest.send`` does; both pods know afterwards where it is."""
         ours, theirs = self._inside, target._inside
         if ours is None or theirs is None:
-            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, "there is no guest at one of the ends")
+            raise TransferError(TransferFault.REFUSED, "there is no guest at one of the ends")
         # Until the end of the transfer is known, `_attend` must not report this pod as failed because its guest has
         # stopped.
         self._decided.clear()

@@ -18,6 +18,7 @@ import msgspec
 from deploy.neonvm.access.introduction import Introduced, Introduction
 from deploy.neonvm.access.keys import fingerprint
 from deploy.neonvm.network.sockets import connected, tcp_socket
+from deploy.neonvm.texts import controller as texts
 
 CONNECT_SECONDS: Final = 3.0
 _MOST: Final = 256
@@ -48,7 +49,7 @@ async def exchanged(
         status, headers = _head((await reader.readuntil(b"\r\n\r\n")).decode("latin-1"))
         return RunnerHttpResponse(status, headers, await _body(reader, headers.get("content-length")))
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-        raise OSError(f"the answer to {method} {path} cannot be read: {error}") from error
+        raise OSError(texts.ANSWER_UNREADABLE.format(method=method, path=path, error=error)) from error
 
 
 def _head(text: str) -> tuple[int, dict[str, str]]:
@@ -65,13 +66,13 @@ async def _body(reader: asyncio.StreamReader, length: str | None) -> bytes:
     if length is not None:
         # Checked before reading: the length is only a claim of the other end.
         if int(length) > _MOST_BYTES:
-            raise ValueError("it is too long")
+            raise ValueError(texts.ANSWER_TOO_LONG)
         return await reader.readexactly(int(length))
     body = b""
     while part := await reader.read(_MOST_BYTES):
         body += part
         if len(body) > _MOST_BYTES:
-            raise ValueError("it is too long")
+            raise ValueError(texts.ANSWER_TOO_LONG)
     return body
 
 
@@ -143,7 +144,7 @@ class RunnerConnections:
                 streams = await self.api(place)
             except TimeoutError as error:
                 # Its own text is empty.
-                raise OSError("no answer in time") from error
+                raise OSError(texts.NO_ANSWER_IN_TIME) from error
             try:
                 return await streams.ask(method, path, body)
             finally:
@@ -213,7 +214,7 @@ def _key(streams: Streams) -> bytes:
 
 
 def _impostor(place: RunnerPlace) -> ImpostorError:
-    return ImpostorError(f"what answers at {place.address} has not proven that it is the runner of that pod")
+    return ImpostorError(texts.IMPOSTOR.format(address=place.address))
 
 
 async def _connected(address: str, port: int, context: ssl.SSLContext | None) -> Streams:

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final
 
-from protocol.runtime.certificates import CertificateForm, common_name, new_key, show
+from deploy.neonvm.texts import runner as texts
+from protocol.runtime.certificates.forms import CertificateForm, common_name, new_key, show
 
 _ALWAYS: Final = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 """A pod's own key is trusted because of its token, so its certificate need not expire."""
@@ -38,7 +39,7 @@ class RunnerKey:
         try:
             context.load_verify_locations(cadata=authorities)
         except ssl.SSLError as error:
-            raise ValueError(f"the authorities cannot be read: {error.reason}") from error
+            raise ValueError(texts.AUTHORITIES_UNREADABLE.format(reason=error.reason)) from error
         # A probe has no certificate. One that is shown must be signed by an authority.
         context.verify_mode = ssl.CERT_OPTIONAL
         show(context, self._own.certificate_pem, self._own.key_pem)

@@ -20,6 +20,7 @@ from deploy.neonvm.objects.pods import runner_pod, to_repeat, usage_annotation
 from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers
 from deploy.neonvm.ports import GuestError, GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
+from deploy.neonvm.texts import controller as texts
 from protocol.backoff import Backoff
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.conditions import stamped
@@ -98,7 +99,7 @@ class NeonVmController:
         except Exception as error:
             vm = self._deps.vms.get(name)
             if vm is not None and not (isinstance(error, ApiRefusedError) and error.kind in _PASSING):
-                await self._deps.events.record(vm, "FailedReconcile", str(error) or repr(error), WARNING)
+                await self._deps.events.record(vm, texts.RECONCILE_FAILED, str(error) or repr(error), WARNING)
             raise
 
     async def reconcile(self, name: ObjectName) -> None:
@@ -120,7 +121,7 @@ class NeonVmController:
             machine = machine_of(vm)
         except InvalidObjectError as error:
             fault = str(error)
-            await self._deps.events.record(vm, "InvalidSpec", fault, WARNING)
+            await self._deps.events.record(vm, texts.INVALID_SPEC, fault, WARNING)
         return VmObservation(
             vm=vm,
             machine=machine,
@@ -143,7 +144,7 @@ class NeonVmController:
         try:
             return await self._deps.guest_host.vm_address(vm)
         except GuestError as error:
-            await self._deps.events.record(vm, "NoAddress", str(error), WARNING)
+            await self._deps.events.record(vm, texts.NO_ADDRESS, str(error), WARNING)
             # Raised as an unavailable API, so that the queue retries: an address may become free.
             raise ApiUnknownError(str(error)) from error
 
@@ -250,7 +251,7 @@ class NeonVmController:
     async def _say_phase(self, vm: Json, changed: Mapping[str, object]) -> None:
         if changed.get("phase") in {"Failed", "Succeeded"}:
             why = next((text(condition, "message") for condition in items(dict(changed), "conditions")), "")
-            await self._deps.events.record(vm, str(changed["phase"]), f"the VM has ended: {why}", WARNING)
+            await self._deps.events.record(vm, str(changed["phase"]), texts.VM_ENDED.format(why=why), WARNING)
 
     async def _repeat(self, vm: Json, pod: Json, guest: Resizer | None) -> None:
         """Has the pod say what others read of the VM on it, and what its guest has once it runs."""

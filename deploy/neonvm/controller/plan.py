@@ -17,10 +17,11 @@ from deploy.neonvm.objects.pod_limits import limits_say, within_limits
 from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, restarts
 from deploy.neonvm.ports import CPU, MEMORY, Acceleration, GuestPhase, GuestState
+from deploy.neonvm.texts import controller as texts
+from deploy.neonvm.texts.controller import Reasoned, reasoned
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, child, is_leaving, is_over, name_of, node_of, pod_phase, text, whole
 from protocol.messages import ObjectName
-from protocol.names import BOOTING
 from protocol.running_machine import RunningMachine
 from protocol.units import Resources
 from protocol.virtual_machine import VirtualMachine
@@ -106,7 +107,7 @@ def plan(facts: VmObservation) -> VmPlan:
 
 def _stay(facts: VmObservation) -> VmPlan:
     if facts.machine is None:
-        return VmPlan({"conditions": [_available(facts.vm, False, "InvalidSpec", facts.fault)]})
+        return VmPlan({"conditions": [_available(facts.vm, False, (texts.INVALID_SPEC, facts.fault))]})
     if not text(facts.vm, "status", "podName"):
         return VmPlan(_named(facts))
     if facts.pod is None:
@@ -145,7 +146,7 @@ def _without_pod(facts: VmObservation) -> VmPlan:
         return VmPlan({}, create_pod=not any(not is_over(other) for other in facts.others))
     if phase not in ENDED:
         # A pod that vanished without ending, with its node or by hand, counts as failed.
-        gone = _available(facts.vm, False, "PodGone", f"pod {text(facts.vm, 'status', 'podName')} is gone")
+        gone = _available(facts.vm, False, reasoned(texts.POD_GONE, pod=text(facts.vm, "status", "podName")))
         return VmPlan({"phase": FAILED, "conditions": [gone], **_NO_GUEST})
     if not restarts(facts.vm, phase):
         return VmPlan({})
@@ -156,11 +157,11 @@ def _without_pod(facts: VmObservation) -> VmPlan:
 
 
 def _ended(facts: VmObservation, pod: Json) -> VmPlan:
-    phase, reason, story = pod_phase(pod), *pod_end(pod)
-    if reason == MOVED:
+    phase, end = pod_phase(pod), pod_end(pod)
+    if end[0] == MOVED:
         # The guest has moved away while the VM still names this pod: it was lost at its target.
-        phase, reason, story = FAILED, "GuestLost", f"{story}, and was lost there"
-    ended = _available(facts.vm, False, reason, story)
+        phase, end = FAILED, reasoned(texts.GUEST_LOST, story=end[1])
+    ended = _available(facts.vm, False, end)
     again = restarts(facts.vm, phase) and not is_leaving(pod)
     return VmPlan({"phase": phase, "conditions": [ended], **_NO_GUEST}, delete_pod=again)
 
@@ -168,13 +169,13 @@ def _ended(facts: VmObservation, pod: Json) -> VmPlan:
 def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPlan:
     made = booted(pod)
     if made is None and not is_leaving(pod):
-        unknown = f"pod {name_of(pod).name} does not say which machine it runs: delete it, and it is made again"
-        return VmPlan({"conditions": [_available(facts.vm, False, "UnknownMachine", unknown)]})
+        unknown = reasoned(texts.UNKNOWN_MACHINE, pod=name_of(pod).name)
+        return VmPlan({"conditions": [_available(facts.vm, False, unknown)]})
     # Report nothing about a guest that has not been looked at yet.
     if made is None or is_leaving(pod) or (pod_phase(pod) == RUNNING and not facts.is_known):
         return VmPlan({})
     if pod_phase(pod) != RUNNING or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
-        waiting = _available(facts.vm, False, "PodPending", "the pod does not run yet")
+        waiting = _available(facts.vm, False, texts.POD_PENDING)
         # A pod without a node can be replaced by a smaller one: the VM may have been lowered to make it fit.
         is_too_large = not node_of(pod) and not made.use.within(machine.use)
         return VmPlan(
@@ -208,13 +209,13 @@ def _moving(facts: VmObservation, under_way: UnderWay) -> VmPlan:
     """The VM while it is moved: held where it is, and in the target from the moment its guest runs there."""
     if under_way.target_pod is not None and under_way.target_guest is not None:
         place = _in_place(facts, under_way.target_pod, under_way.target_guest)
-        conditions = [_available(facts.vm, True, "GuestRuns", ""), *_beyond(facts, under_way.target_pod)]
+        conditions = [_available(facts.vm, True, texts.GUEST_RUNS), *_beyond(facts, under_way.target_pod)]
         # The VM names the target first; only then does the migration succeed.
         return VmPlan({"podName": under_way.target, "phase": RUNNING, **place, "conditions": conditions})
     phase = MIGRATING if under_way.is_transferring else PRE_MIGRATING
     if facts.pod is None or facts.guest is None or facts.guest.phase is GuestPhase.STOPPED:
         return VmPlan({"phase": phase}, hold=True)
-    conditions = [_available(facts.vm, True, "GuestRuns", "the guest is being moved"), *_beyond(facts, facts.pod)]
+    conditions = [_available(facts.vm, True, texts.BEING_MOVED), *_beyond(facts, facts.pod)]
     return VmPlan({"phase": phase, **_in_place(facts, facts.pod, facts.guest), "conditions": conditions}, hold=True)
 
 
@@ -240,9 +241,9 @@ def _revision(vm: Json) -> Json:
 
 def _serves(facts: VmObservation, guest: GuestState) -> Json:
     if guest.phase is GuestPhase.BOOTING:
-        return _available(facts.vm, False, BOOTING, "the guest boots")
-    reason = "ResizeRefused" if facts.guest_fault else "GuestRuns"
-    return _available(facts.vm, True, reason, facts.guest_fault)
+        return _available(facts.vm, False, texts.GUEST_BOOTS)
+    refused = reasoned(texts.RESIZE_REFUSED, fault=facts.guest_fault)
+    return _available(facts.vm, True, refused if facts.guest_fault else texts.GUEST_RUNS)
 
 
 def _accelerated(facts: VmObservation) -> list[Json]:
@@ -250,8 +251,8 @@ def _accelerated(facts: VmObservation) -> list[Json]:
     acceleration = facts.acceleration
     if acceleration is None:
         return []
-    reason = "Accelerated" if acceleration.is_on else "Emulated"
-    return [condition(facts.vm, "Accelerated", str(acceleration.is_on), reason, acceleration.reason)]
+    reason = texts.ACCELERATED if acceleration.is_on else texts.EMULATED
+    return [condition(facts.vm, "Accelerated", str(acceleration.is_on), *reasoned(reason, why=acceleration.reason))]
 
 
 def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
@@ -266,9 +267,8 @@ def _limited(facts: VmObservation, machine: VirtualMachine, made: Booted, pod: J
     problems = limits_say(made.machine, pod, machine.slot_size)
     if not problems:
         return []
-    advice = f"raise spec.podResources.limits or the LimitRange, then delete pod {name_of(pod).name} to restart"
-    message = f"pod {name_of(pod).name}: {problems}; {advice}"
-    return [condition(facts.vm, "LimitedByPod", "True", "PodLimits", message)]
+    limits = reasoned(texts.POD_LIMITS, pod=name_of(pod).name, problems=problems)
+    return [condition(facts.vm, "LimitedByPod", "True", *limits)]
 
 
 def _usable(facts: VmObservation, made: Booted, pod: Json) -> RunningMachine:
@@ -286,13 +286,13 @@ def _differing(facts: VmObservation, machine: VirtualMachine, made: Booted, pod:
         ("memory min", running.mem_min, low.mem),
         ("memory max", running.mem_max, high.mem),
     ]
-    differing = [f"{what} is {has}, the spec says {wanted}" for what, has, wanted in pairs if has != wanted]
-    if not differing:
-        return []
-    message = (
-        f"the running machine differs from the spec: {'; '.join(differing)}; delete pod {name_of(pod).name} to restart"
+    differences = "; ".join(
+        texts.DIFFERENCE.format(what=what, has=has, wanted=wanted) for what, has, wanted in pairs if has != wanted
     )
-    return [condition(facts.vm, "RestartRequired", "True", "SpecChanged", message)]
+    if not differences:
+        return []
+    changed = reasoned(texts.SPEC_CHANGED, differences=differences, pod=name_of(pod).name)
+    return [condition(facts.vm, "RestartRequired", "True", *changed)]
 
 
 def _stalled(facts: VmObservation, guest: GuestState, want: Resources, behind: frozenset[str]) -> list[Json]:
@@ -301,9 +301,9 @@ def _stalled(facts: VmObservation, guest: GuestState, want: Resources, behind: f
     if not resources:
         return []
     has = Resources(guest.cpu, guest.mem)
-    message = f"{resources}: {want} was ordered; the guest has {has} and comes no nearer; the order is repeated"
-    return [condition(facts.vm, "ResizeStalled", "True", "GuestDoesNotFollow", message)]
+    stalled = reasoned(texts.GUEST_DOES_NOT_FOLLOW, resources=resources, want=want, has=has)
+    return [condition(facts.vm, "ResizeStalled", "True", *stalled)]
 
 
-def _available(vm: Json, value: bool, reason: str, message: str) -> Json:
-    return condition(vm, "Available", str(value), reason, message)
+def _available(vm: Json, value: bool, why: Reasoned) -> Json:
+    return condition(vm, "Available", str(value), *why)

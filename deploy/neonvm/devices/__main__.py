@@ -13,11 +13,12 @@ from typing import Final
 from deploy.neonvm.devices.plugin import Plugin, all_devices, present
 from deploy.neonvm.devices.registration import DeviceOffer, Registration
 from deploy.neonvm.devices.telemetry import DeviceTelemetry
+from deploy.neonvm.texts import devices as texts
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.program import add_log_level, prepare, run, stop_on_signals
-from scheduler_plugin.web.limits import Limits
-from scheduler_plugin.web.probes import probes_app
-from scheduler_plugin.web.serving import Listener, serve
+from protocol.runtime.serving.limits import Limits
+from protocol.runtime.serving.listeners import Listener, serve
+from protocol.runtime.serving.probes import probes_app
 
 DESCRIPTION: Final = (
     "Offers one resource on every node. A pod that takes one gets whichever devices of its node make guests fast; on a "
@@ -69,7 +70,7 @@ async def _run(options: argparse.Namespace) -> None:
 
 
 def _ready(registration: Registration) -> tuple[bool, str]:
-    return (True, "ok") if registration.is_registered else (False, "the kubelet does not follow this plugin yet")
+    return (True, "ok") if registration.is_registered else (False, texts.NOT_FOLLOWED)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from deploy.neonvm.devices.wire import (
     listed,
     places_in,
 )
+from deploy.neonvm.texts import devices as texts
 
 LOG: Final = logging.getLogger("neonvm.devices")
 
@@ -89,6 +90,6 @@ def all_devices(
     """All devices of the node for each container. ``devices``: the paths of those that there are now."""
     paths = list(devices())
     telemetry.allocated(len(places))
-    LOG.info("allocated the node's devices to a pod", extra={"devices": paths, "containers": len(places)})
+    LOG.info(texts.ALLOCATED, extra={"devices": paths, "containers": len(places)})
     # The places are alike: which of them the kubelet has chosen does not matter.
     return [Grant(paths)] * len(places)

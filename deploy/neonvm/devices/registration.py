@@ -16,6 +16,7 @@ import grpc
 
 from deploy.neonvm.devices.plugin import Plugin
 from deploy.neonvm.devices.wire import KUBELET_SOCKET, REGISTER, registration
+from deploy.neonvm.texts import devices as texts
 from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -79,7 +80,7 @@ class Registration:
                 except (RegistrationError, OSError) as error:
                     pause = retries.failed(self._clock.jitter())
                     self._count("failed")
-                    LOG.warning("the kubelet does not take the plugin", extra={"reason": str(error)})
+                    LOG.warning(texts.NOT_TAKEN, extra={"reason": str(error)})
                 await self._clock.sleep(pause)
         finally:
             await self._withdraw()
@@ -112,7 +113,7 @@ class Registration:
         try:
             server.add_insecure_port(f"unix:{self._offer.folder / self._offer.endpoint}")
         except RuntimeError as error:
-            raise RegistrationError(f"there can be no socket in {self._offer.folder}: {error}") from error
+            raise RegistrationError(texts.NO_SOCKET.format(folder=self._offer.folder, error=error)) from error
         await server.start()
 
     async def _register(self) -> None:
@@ -122,9 +123,11 @@ class Registration:
             try:
                 await call(request, timeout=_REGISTER_SECONDS)
             except grpc.aio.AioRpcError as error:
-                raise RegistrationError(f"{error.code().name}: {error.details()}") from error
+                raise RegistrationError(
+                    texts.GRPC_ERROR.format(code=error.code().name, details=error.details())
+                ) from error
         self._count("done")
-        LOG.info("registered", extra={"resource": self._offer.resource})
+        LOG.info(texts.REGISTERED, extra={"resource": self._offer.resource})
 
     async def _withdraw(self) -> None:
         if self._server is not None:

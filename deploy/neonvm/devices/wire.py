@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from deploy.neonvm.texts import devices as texts
 from protocol.kubernetes.protobuf import Fields, message_classes
 
 VERSION: Final = "v1beta1"
@@ -83,7 +84,7 @@ def places_in(request: bytes) -> list[list[str]]:
     try:
         message.ParseFromString(request)
     except DecodeError as error:
-        raise MalformedPluginMessageError(f"expected an AllocateRequest: {error}") from None
+        raise MalformedPluginMessageError(texts.BAD_REQUEST.format(error=error)) from None
     return [list(container.devices_ids) for container in message.container_requests]
 
 

@@ -19,6 +19,7 @@ from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.phases import RUNNING, has_remains, is_under_way
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import PodRole
+from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, is_leaving, labels_of, name_of, pod_phase, text, uid_of, whole
 from protocol.kubernetes.refusals import RefusalKind
@@ -158,7 +159,7 @@ class MigrationController:
             return ""
         target = self._pod(failed, text(failed, "status", "targetPodName"))
         leftover = "its pod" if target is None else pod_on(target)
-        return f"what migration {name_of(failed).name} has left: {leftover}"
+        return texts.REMAINS.format(migration=name_of(failed).name, leftover=leftover)
 
     def _in_the_dark(self, facts: MoveFacts) -> str:
         """The pods whose guests this process has not looked at while there is still time; empty if there are none."""
@@ -199,7 +200,7 @@ def _fault(migration: Json, vm: Json | None) -> str:
         if vm is not None:
             machine_of(vm)
     except QuantityError as error:
-        return f"spec.maxBandwidth: {error}"
+        return texts.BANDWIDTH_UNUSABLE.format(error=error)
     except InvalidObjectError as error:
-        return f"the VM is not usable: {error}"
+        return texts.VM_UNUSABLE.format(error=error)
     return ""

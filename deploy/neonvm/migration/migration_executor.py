@@ -7,15 +7,17 @@ from typing import Final
 
 from deploy.kube.events import NORMAL, WARNING
 from deploy.neonvm.dependencies import ControllerDependencies
-from deploy.neonvm.migration.migration_facts import WAITS, MigrationPlan, MoveFacts
+from deploy.neonvm.migration.migration_facts import WAITS, MigrationPlan, MoveFacts, pod_on
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
 from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
 from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers
-from deploy.neonvm.ports import TransferInfo, TransferLimits
+from deploy.neonvm.texts import controller as texts
+from deploy.neonvm.texts.controller import reasoned
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.conditions import stamped
-from protocol.kubernetes.objects import Json, child, items, name_of, node_of, text, uid_of
+from protocol.kubernetes.objects import Json, child, items, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
@@ -143,7 +145,7 @@ class MigrationExecutor:
         async def on_fault(error: Exception) -> None:
             self._requeue(vm, _AGAIN)
             for about in _both(facts):
-                await self._deps.events.record(about, "FailedMove", _named(migration, repr(error)), WARNING)
+                await self._deps.events.record(about, texts.MOVE_FAILED, _named(migration, repr(error)), WARNING)
 
         vm = _vm_of(migration)
         self._transfers.begin(uid_of(migration), send, lambda: self._requeue(vm, Seconds(0.0)), on_fault)
@@ -163,9 +165,9 @@ class MigrationExecutor:
 
     async def _say_where_to(self, facts: MoveFacts) -> None:
         pods = [pod for pod in (facts.source, facts.target) if pod is not None]
-        ends = " to ".join(f"pod {name_of(pod).name} on {node_of(pod)}" for pod in pods)
+        reason, story = reasoned(texts.MOVES_FROM, ends=" to ".join(map(pod_on, pods)))
         for about in _both(facts):
-            await self._deps.events.record(about, "Migrating", _named(facts.migration, f"the guest moves from {ends}"))
+            await self._deps.events.record(about, reason, _named(facts.migration, story))
 
     async def _tell(self, facts: MoveFacts) -> None:
         """Says on both objects how it ended."""
@@ -173,7 +175,7 @@ class MigrationExecutor:
         reason, story = next(
             ((text(condition, "reason"), text(condition, "message")) for condition in conditions), ("", "")
         )
-        word = reason if reason == "Migrated" else f"Migration{reason}"
+        word = reason if reason == texts.MIGRATED[0] else f"Migration{reason}"
         for about in _both(facts):
             kind = NORMAL if reason in _EXPECTED else WARNING
             # Raises, unlike other events: the finalizer stays until the outcome is written.
@@ -186,7 +188,7 @@ def _both(facts: MoveFacts) -> list[Json]:
 
 
 def _named(migration: Json, story: str) -> str:
-    return f"{name_of(migration).name}: {story}"
+    return texts.OF_MIGRATION.format(migration=name_of(migration).name, story=story)
 
 
 def bandwidth_of(migration: Json) -> Bytes:

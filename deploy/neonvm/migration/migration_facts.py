@@ -1,4 +1,4 @@
-"""The input and the output of a migration's plan, and its texts that people read in conditions and events (pure)."""
+"""The input and the output of a migration's plan, and what its texts are made of (pure)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from enum import Enum
 from typing import Final
 
 from deploy.neonvm.ports import PodRole
+from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, name_of, node_of, text, whole
 
-CANCELLED: Final = "Cancelled"
-"""The reason of a migration, or a move, that was cancelled."""
 CONDITION: Final = "Migrated"
 """The one condition of a migration; its time of transition is when the migration ended."""
 
-WAITING: Final = "Waiting"
-"""The reason of one that may not begin yet."""
-UNSCHEDULABLE: Final = "Unschedulable"
-"""The reason of one whose target pod no node takes."""
-WAITS: Final = frozenset({WAITING, UNSCHEDULABLE})
+WAITS: Final = frozenset({texts.WAITING, texts.UNSCHEDULABLE})
+"""The reasons of one that may not begin yet, or whose target pod no node takes."""
 
 
 class Sending(Enum):
@@ -93,19 +89,19 @@ class MigrationPlan:
 
 def pod_on(pod: Json) -> str:
     """A pod and its node."""
-    return f"pod {name_of(pod).name} on {node_of(pod) or 'no node'}"
+    return texts.POD_ON.format(pod=name_of(pod).name, node=node_of(pod) or "no node")
 
 
-def time_of(migration: Json) -> str:
-    """Duration limit of the migration."""
-    return f"{whole(migration, 'spec', 'completionTimeout')} s"
+def time_of(migration: Json) -> int:
+    """Duration limit of the migration, in seconds."""
+    return whole(migration, "spec", "completionTimeout")
 
 
 def why_unplaced(target: Json | None) -> str:
     """The scheduler's reason for a target without a node; empty before it has one."""
     condition = condition_of(target or {}, "PodScheduled")
     why = text(condition, "message") if text(condition, "status") == "False" else ""
-    return f"no node takes the target pod: {why}" if why else ""
+    return texts.NO_PLACE.format(why=why) if why else ""
 
 
 def figures(transfer: TransferState) -> str:
@@ -115,4 +111,4 @@ def figures(transfer: TransferState) -> str:
     if not info or not isinstance(ram, dict):
         return ""
     mebibytes = int(ram.get("transferred", 0)) >> 20  # bytes to MiB
-    return f" in {info['totalTimeMs']} ms, standing still for {info['downtimeMs']} ms, {mebibytes} MiB sent"
+    return texts.FIGURES.format(total=info["totalTimeMs"], downtime=info["downtimeMs"], mebibytes=mebibytes)

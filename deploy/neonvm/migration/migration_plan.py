@@ -10,10 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from deploy.neonvm.migration.migration_facts import (
-    CANCELLED,
     CONDITION,
-    UNSCHEDULABLE,
-    WAITING,
     MigrationPlan,
     MoveFacts,
     Sending,
@@ -36,6 +33,8 @@ from deploy.neonvm.objects.phases import (
 )
 from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.ports import PodRole
+from deploy.neonvm.texts import controller as texts
+from deploy.neonvm.texts.controller import Reasoned, reasoned
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, is_leaving, is_over, node_of, pod_phase, text
 
@@ -68,18 +67,17 @@ def _admit(facts: MoveFacts, held: bool) -> MigrationPlan:
     if not held:
         return MigrationPlan(add_finalizer=True)
     if why := _unfit(facts):
-        return _failed(facts, *why)
+        return _failed(facts, why)
     if waits_for := _waits_for(facts):
         if facts.is_overdue:
-            return _failed(facts, "TimedOut", f"not begun within {time_of(facts.migration)}: it waited for {waits_for}")
-        return _status(facts, "Unknown", WAITING, f"waits for {waits_for}")
+            return _failed(facts, reasoned(texts.NOT_BEGUN, time=time_of(facts.migration), what=waits_for))
+        return _status(facts, "Unknown", reasoned(texts.WAITS_FOR, what=waits_for))
     source: Json = facts.source or {}
     name = text(source, "metadata", "name")
     return _status(
         facts,
         "Unknown",
-        "Preparing",
-        f"waits for a place for the guest of pod {name}",
+        reasoned(texts.WAITS_FOR_PLACE, pod=name),
         phase=PENDING,
         sourcePodName=name,
         sourcePodIP=text(source, "status", "podIP"),
@@ -92,41 +90,41 @@ def _admit(facts: MoveFacts, held: bool) -> MigrationPlan:
 def _waits_for(facts: MoveFacts) -> str:
     """The thing that must end before the migration may begin; empty if nothing."""
     phase = text(facts.vm or {}, "status", "phase")
-    return facts.remains or (f"the end of the VM's last move: its phase is {phase}" if phase in _HELD else "")
+    return facts.remains or (texts.LAST_MOVE.format(phase=phase) if phase in _HELD else "")
 
 
 def waits_for_guests(facts: MoveFacts, names: str) -> MigrationPlan:
     """Says that nothing can be decided before the guests in the pods ``names`` were looked at."""
-    return _status(facts, "Unknown", WAITING, f"waits for an answer about the guest in {names}")
+    return _status(facts, "Unknown", reasoned(texts.WAITS_FOR_ANSWER, pods=names))
 
 
-def _unfit(facts: MoveFacts) -> tuple[str, str] | None:
-    """The reason why the VM cannot be moved now: one CamelCase word, and a sentence."""
+def _unfit(facts: MoveFacts) -> Reasoned | None:
+    """The reason why the VM cannot be moved now."""
     name = text(facts.migration, "spec", "vmName")
     if facts.fault:
-        return "InvalidSpec", facts.fault
+        return texts.INVALID_SPEC, facts.fault
     if facts.vm is None or is_leaving(facts.vm):
-        return "VMGone", f"there is no VM {name}"
+        return reasoned(texts.NO_VM, vm=name)
     if facts.rival:
-        return "AlreadyMigrating", f"{facts.rival} is moving the VM already"
+        return reasoned(texts.ALREADY_MIGRATING, rival=facts.rival)
     phase = text(facts.vm, "status", "phase")
     if phase not in {RUNNING, SCALING, *_HELD}:
-        return "VMNotRunning", f"the VM must run to be moved; it is {phase or 'new'}"
+        return reasoned(texts.VM_NOT_RUNNING, phase=phase or "new")
     return _unfit_guest(facts)
 
 
 def _unfit_guest(facts: MoveFacts) -> tuple[str, str] | None:
     if facts.source_role is PodRole.UNKNOWN:
-        return "GuestUnknown", f"nothing answers about the guest in {pod_on(facts.source or {})}"
+        return reasoned(texts.GUEST_UNKNOWN, pod=pod_on(facts.source or {}))
     if facts.source_role is not PodRole.RUNNING:
-        return "VMNotRunning", f"the VM must run to be moved; its guest: {facts.source_role.value}"
-    return ("NotMovable", facts.hindrance) if facts.hindrance else None
+        return reasoned(texts.GUEST_NOT_RUNNING, role=facts.source_role.value)
+    return reasoned(texts.NOT_MOVABLE, hindrance=facts.hindrance) if facts.hindrance else None
 
 
 def _prepare(facts: MoveFacts) -> MigrationPlan:
     """Phase Pending: a pod for the target, until its guest stands ready to receive."""
     if why := _broken(facts) or _cannot_send(facts):
-        return _failed(facts, *why)
+        return _failed(facts, why)
     target = facts.target
     if target is None:
         own_source = facts.source is not None and not is_owned_by(facts.source, facts.migration)
@@ -139,17 +137,17 @@ def _prepare(facts: MoveFacts) -> MigrationPlan:
     # The guest must not be resized during the move, and the VM's phase tells everybody else.
     is_held = facts.is_quiet and text(facts.vm or {}, "status", "phase") == PRE_MIGRATING
     if not is_ready or not is_held:
-        return _status(facts, "Unknown", "Preparing", f"the target gets ready on {node}", **placed)
+        return _status(facts, "Unknown", reasoned(texts.PREPARING, node=node), **placed)
     address = text(target, "status", "podIP")
-    sending = f"the guest moves to {node}"
-    begun = _status(facts, "Unknown", "Transferring", sending, phase=RUNNING, **placed, targetPodIP=address)
+    sending = reasoned(texts.TRANSFERRING, node=node)
+    begun = _status(facts, "Unknown", sending, phase=RUNNING, **placed, targetPodIP=address)
     return MigrationPlan(status=begun.status, send=True)
 
 
 def _unplaced(facts: MoveFacts) -> MigrationPlan:
     """Says why the target has no node yet; the VM scales on meanwhile."""
     why = why_unplaced(facts.target)
-    return _status(facts, "Unknown", UNSCHEDULABLE, why) if why else _NOTHING
+    return _status(facts, "Unknown", (texts.UNSCHEDULABLE, why)) if why else _NOTHING
 
 
 def _transfer(facts: MoveFacts) -> MigrationPlan:
@@ -164,7 +162,7 @@ def _transfer(facts: MoveFacts) -> MigrationPlan:
         return _take_up(facts)
     if _may_have_arrived(facts):
         return _NOTHING
-    return _failed(facts, *_over(facts))
+    return _failed(facts, _over(facts))
 
 
 def _has_source(facts: MoveFacts) -> bool:
@@ -187,7 +185,7 @@ def _may_have_arrived(facts: MoveFacts) -> bool:
     if facts.vm is None or is_leaving(facts.vm) or facts.target is None or is_over(facts.target):
         return False
     transfer = facts.transfer
-    is_open = transfer.sending is not Sending.FAILED or transfer.reason == CANCELLED
+    is_open = transfer.sending is not Sending.FAILED or transfer.reason == texts.CANCELLED
     # A target that was not looked at proves nothing.
     if facts.target_role is PodRole.UNKNOWN:
         return is_open
@@ -200,29 +198,29 @@ def _has_left(source: Json | None) -> bool:
     return source is not None and is_over(source) and pod_end(source)[0] == MOVED
 
 
-def _over(facts: MoveFacts) -> tuple[str, str]:
+def _over(facts: MoveFacts) -> Reasoned:
     """The reason why nothing is left to be sent."""
     transfer, why = facts.transfer, _broken(facts)
-    if transfer.sending is Sending.FAILED and transfer.reason != CANCELLED and why in (None, _target_lost(facts)):
+    if transfer.sending is Sending.FAILED and transfer.reason != texts.CANCELLED and why in (None, _target_lost(facts)):
         return transfer.reason, transfer.story  # a target ends whenever a move fails: the move knows what failed first
     if transfer.sending is Sending.NOT_BEGUN and facts.source_role is PodRole.EMPTY:
-        return "RuntimeRestarted", "the runtime was restarted, and the guest was lost with it"
+        return texts.RESTARTED
     if why is None and facts.target_role is PodRole.EMPTY and transfer.sending is Sending.DONE:
-        why = "TargetLost", "the guest has ended in the target"
+        why = texts.TARGET_ENDED
     return why or _cannot_send(facts) or (transfer.reason, transfer.story)
 
 
 def _arrived(facts: MoveFacts) -> MigrationPlan:
     """The guest runs in the target, or did when the VM was given to it: there is no way back."""
     if facts.vm is None or is_leaving(facts.vm):
-        return _failed(facts, "VMGone", "the VM was deleted")
+        return _failed(facts, texts.VM_DELETED)
     if _names(facts, "sourcePodName"):
         return _NOTHING  # the VM's own plan names the target first
     if not _names(facts, "targetPodName"):
-        return _failed(facts, "SourceLost", f"the VM runs in pod {text(facts.vm, 'status', 'podName')} by now")
+        return _failed(facts, reasoned(texts.RUNS_ELSEWHERE, pod=text(facts.vm, "status", "podName")))
     source, target = (text(facts.migration, "status", end) for end in ("sourceNode", "targetNode"))
-    story = f"moved from {source} to {target}{figures(facts.transfer)}"
-    done = _status(facts, "True", "Migrated", story, phase=SUCCEEDED, **_info(facts))
+    story = reasoned(texts.MIGRATED, source=source, target=target, figures=figures(facts.transfer))
+    done = _status(facts, "True", story, phase=SUCCEEDED, **_info(facts))
     # While the migration owns the target, deleting the migration would delete the running pod.
     adopt = facts.target is not None and not is_owned_by(facts.target, facts.vm)
     return MigrationPlan(adopt_target=adopt, status=done.status)
@@ -247,52 +245,52 @@ def _clear_away(facts: MoveFacts, phase: str, held: bool) -> MigrationPlan:
     return MigrationPlan(tell=True, remove_finalizer=True)
 
 
-def _broken(facts: MoveFacts) -> tuple[str, str] | None:
+def _broken(facts: MoveFacts) -> Reasoned | None:
     """The reason against going on, whatever the state of the guests."""
     if is_leaving(facts.migration):
-        return CANCELLED, "the migration was deleted"
+        return texts.MIGRATION_DELETED
     if facts.vm is None or is_leaving(facts.vm):
-        return "VMGone", "the VM was deleted"
+        return texts.VM_DELETED
     if why := _target_lost(facts):
         return why
     if facts.is_overdue:
         is_placed = bool(text(facts.migration, "status", "targetNode"))
-        waited = "" if is_placed else f"; {why_unplaced(facts.target) or 'the target pod got no node'}"
-        return "TimedOut", f"not done within {time_of(facts.migration)}{waited}"
+        waited = "" if is_placed else f"; {why_unplaced(facts.target) or texts.GOT_NO_NODE}"
+        return reasoned(texts.NOT_DONE, time=time_of(facts.migration), waited=waited)
     return None
 
 
-def _target_lost(facts: MoveFacts) -> tuple[str, str] | None:
+def _target_lost(facts: MoveFacts) -> Reasoned | None:
     name, target = text(facts.migration, "status", "targetPodName"), facts.target
     if target is None:
         # A target that had a node is not created again: its reservation is gone.
-        return ("TargetLost", f"pod {name} is gone") if text(facts.migration, "status", "targetNode") else None
+        return reasoned(texts.TARGET_GONE, pod=name) if text(facts.migration, "status", "targetNode") else None
     if is_over(target):
-        return "TargetLost", f"pod {name} has ended: {text(target, 'status', 'message')}"
-    return ("TargetLost", f"pod {name} is being deleted") if is_leaving(target) else None
+        return reasoned(texts.TARGET_POD_ENDED, pod=name, message=text(target, "status", "message"))
+    return reasoned(texts.TARGET_LEAVES, pod=name) if is_leaving(target) else None
 
 
-def _cannot_send(facts: MoveFacts) -> tuple[str, str] | None:
+def _cannot_send(facts: MoveFacts) -> Reasoned | None:
     """The reason why nothing can be sent. Asked only while nothing is being sent."""
     if facts.fault:
-        return "InvalidSpec", facts.fault
+        return texts.INVALID_SPEC, facts.fault
     name = text(facts.migration, "status", "sourcePodName")
     if not _names(facts, "sourcePodName"):
-        return "SourceLost", f"the VM runs in pod {name} no more"
+        return reasoned(texts.LEFT_SOURCE, pod=name)
     if facts.source_role is not PodRole.EMPTY:
         return None
     message = text(facts.source or {}, "status", "message")
-    return "SourceLost", f"the guest in pod {name} has ended{': ' if message else ''}{message}"
+    return reasoned(texts.SOURCE_ENDED, pod=name, message=f": {message}" if message else "")
 
 
-def _failed(facts: MoveFacts, reason: str, story: str) -> MigrationPlan:
-    return _status(facts, "False", reason, story, phase=FAILED, **_info(facts))
+def _failed(facts: MoveFacts, why: Reasoned) -> MigrationPlan:
+    return _status(facts, "False", why, phase=FAILED, **_info(facts))
 
 
 def _info(facts: MoveFacts) -> Json:
     return {"info": dict(facts.transfer.info)} if facts.transfer.info else {}
 
 
-def _status(facts: MoveFacts, value: str, reason: str, story: str, **status: object) -> MigrationPlan:
-    new_condition = condition(facts.migration, CONDITION, value, reason, story)
+def _status(facts: MoveFacts, value: str, why: Reasoned, **status: object) -> MigrationPlan:
+    new_condition = condition(facts.migration, CONDITION, value, *why)
     return MigrationPlan(status=(*status.items(), ("conditions", [new_condition])))

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final
 
-from deploy.neonvm.migration.migration_facts import CANCELLED, Sending, TransferState
-from deploy.neonvm.ports import GuestError, NetworkError, TransferError, TransferFault, TransferInfo
+from deploy.neonvm.migration.migration_facts import Sending, TransferState
+from deploy.neonvm.ports import GuestError, NetworkError, TransferError, TransferFault
+from deploy.neonvm.texts import controller as texts
+from deploy.neonvm.transfer_terms import TransferInfo
 from protocol.kubernetes.objects import Json
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -26,7 +28,7 @@ OnFault = Callable[[Exception], Awaitable[None]]
 """Gets an exception that no move should end with, and has the move taken up again after a pause."""
 
 _REPORTS: Final = Seconds(1.0)
-_CANCELLED: Final = TransferState(Sending.FAILED, CANCELLED, "the move was cancelled")
+_CANCELLED: Final = TransferState(Sending.FAILED, *texts.MOVE_CANCELLED)
 
 _log = logging.getLogger(__name__)
 
@@ -114,7 +116,7 @@ class Transfers:
             ended = _CANCELLED
             raise
         except Exception as error:  # noqa: BLE001 - one move must not end the controller of all others
-            _log.exception("a fault of this program has ended its part in a move", extra={"migration": uid})
+            _log.exception(texts.MOVE_FAULT, extra={"migration": uid})
             await on_fault(error)
         finally:
             # A fault of ours: the move counts as not begun and is taken up again, as if another process had begun it.

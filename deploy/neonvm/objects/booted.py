@@ -8,6 +8,7 @@ from typing import Final
 
 from deploy.neonvm.objects.pods import is_runner
 from deploy.neonvm.objects.vm_spec import machine_of, own_ports
+from deploy.neonvm.texts import runner as texts
 from protocol.kubernetes.objects import Json, items, text
 from protocol.running_machine import RunningMachine
 from protocol.units import Resources
@@ -47,7 +48,7 @@ def booted_spec(pod: Json) -> Json:
     """The VM's spec with which ``pod`` was made. Raises ``ArgumentsError``."""
     dump = value_of(_words(pod), SPEC_FLAG)
     if not dump:
-        raise ArgumentsError(f"the pod's arguments do not say what to run ({SPEC_FLAG})")
+        raise ArgumentsError(texts.NOTHING_TO_RUN.format(flag=SPEC_FLAG))
     return decode_dump(dump)
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from deploy.neonvm.objects.pods import is_runner
+from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.managed_fields import ManagedFields, limited_by
 from protocol.kubernetes.objects import Json, child, items
 from protocol.names import SCHEDULER_NAME
@@ -40,18 +41,13 @@ def limits_say(machine: RunningMachine, pod: Json, slot: Bytes) -> str:
     """The limits of ``pod`` that keep its guest from growing to what ``machine`` can take; empty if none."""
     usable, problems = within_limits(machine, pod, slot), list[str]()
     if usable.cpu_max < machine.cpu_max:
-        problems.append(f"its CPU limit of {_limit(pod, 'cpu')} keeps the guest below its maximum of {machine.cpu_max}")
+        problems.append(texts.CPU_LIMITED.format(limit=_limit(pod, "cpu"), most=machine.cpu_max))
     mem = _limit(pod, "memory")
     if mem is not None and Bytes.parse(mem) < machine.mem_min + QEMU_OWN:
-        problems.append(
-            f"its memory limit of {mem} is less than the {machine.mem_min} with which the guest boots and {QEMU_OWN} "
-            "for QEMU: the kubelet may kill it"
-        )
+        problems.append(texts.MEMORY_TOO_LOW.format(limit=mem, least=machine.mem_min, qemu=QEMU_OWN))
     elif usable.mem_max < machine.mem_max:
-        problems.append(
-            f"its memory limit of {mem}, less {QEMU_OWN} for QEMU, keeps the guest at {usable.mem_max} and below its "
-            f"maximum of {machine.mem_max}"
-        )
+        most, reachable = machine.mem_max, usable.mem_max
+        problems.append(texts.MEMORY_LIMITED.format(limit=mem, qemu=QEMU_OWN, usable=reachable, most=most))
     return "; ".join(problems)
 
 

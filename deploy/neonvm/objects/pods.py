@@ -10,6 +10,7 @@ import json
 from typing import Final
 
 from deploy.neonvm.objects.owners import owner_reference
+from deploy.neonvm.texts.runner import MOVED_AWAY
 from protocol.kubernetes.objects import Json, annotations_of, child, items, labels_of, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.names import (
@@ -34,9 +35,6 @@ from protocol.vm_arguments import encode_dump
 AGENT: Final = "autoscaler-agent"
 MOVED: Final = "Migrated"
 """The reason in the status of a pod whose guest has moved into another one."""
-
-MOVED_AWAY: Final = "the guest has moved to another pod"
-"""The last words of a runner whose guest was given away."""
 
 _COPIED_ANNOTATIONS: Final = (ANNOTATION_BOUNDS, ANNOTATION_CONFIG)
 _GRACE_SECONDS: Final = 30

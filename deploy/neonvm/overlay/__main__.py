@@ -23,12 +23,14 @@ from deploy.neonvm.overlay.node_network import WATCHED, NodeNetwork, NodeNetwork
 from deploy.neonvm.overlay.tap_places import COUNT, PlaceHolders, grants
 from deploy.neonvm.overlay.taps import TapSockets
 from deploy.neonvm.overlay.telemetry import OverlayTelemetry
+from deploy.neonvm.texts import devices
+from deploy.neonvm.texts import network as network_texts
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import add_kubeconfig, add_log_level, credentials, prepare, run, stop_on_signals
-from scheduler_plugin.web.limits import Limits
-from scheduler_plugin.web.probes import probes_app
-from scheduler_plugin.web.serving import Listener, serve
+from protocol.runtime.serving.limits import Limits
+from protocol.runtime.serving.listeners import Listener, serve
+from protocol.runtime.serving.probes import probes_app
 
 NAME: Final = "neonvm-network"
 DESCRIPTION: Final = "One node's part of the flat network of VMs."
@@ -106,8 +108,8 @@ async def _offer(network: NodeNetwork, sockets: TapSockets, registration: Regist
 
 def _ready(network: NodeNetwork, registration: Registration) -> tuple[bool, str]:
     if not network.is_up:
-        return False, f"the node's part of the flat network is not up: {network.reason}"
-    return (True, "ok") if registration.is_registered else (False, "the kubelet does not follow this plugin yet")
+        return False, network_texts.NOT_UP.format(reason=network.reason)
+    return (True, "ok") if registration.is_registered else (False, devices.NOT_FOLLOWED)
 
 
 if __name__ == "__main__":

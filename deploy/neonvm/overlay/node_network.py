@@ -33,6 +33,7 @@ from deploy.neonvm.overlay.node_plan import (
 from deploy.neonvm.overlay.taps import hand_over, open_tap
 from deploy.neonvm.ports import NetworkError
 from deploy.neonvm.runner.flat_tap import TapOffer
+from deploy.neonvm.texts import network as texts
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -81,7 +82,7 @@ class NodeNetwork:
         self._counts_at = deps.clock.now()
         self._lock = asyncio.Lock()
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        self.reason = "the API server has not been listed yet"
+        self.reason = texts.NOT_LISTED
         self.up = asyncio.Event()
         for informer in deps.caches.values():
             informer.listen(lambda _: self._changed.set())
@@ -103,7 +104,7 @@ class NodeNetwork:
                 self.up.set()
             except (NetworkError, msgspec.DecodeError) as error:
                 self.reason, pause = str(error), _AGAIN
-                LOG.warning("flat network not kept up; no taps are handed out", extra={"reason": str(error)})
+                LOG.warning(texts.NOT_KEPT_UP, extra={"reason": str(error)})
             await self._deps.clock.wait(self._changed, Instant(self._deps.clock.now() + pause))
             # Changes come in bursts: one round follows all of them.
             await self._deps.clock.sleep(_SETTLED)
@@ -131,7 +132,7 @@ class NodeNetwork:
         taps = {name: address for name, address in taps_in(links).items() if address}
         wanted = elements(self._endpoints(), taps, self._peers(), self._deps.isolated, self._deps.underlay)
         if self._loaded is not None and not await self._is_fenced():
-            LOG.warning("the fence was removed by another program; loading it again")
+            LOG.warning(texts.FENCE_REMOVED)
             self._loaded = None
         # If nft fails now, it is not known what is loaded: the next round starts from nothing.
         before, self._loaded = self._loaded, None
@@ -139,7 +140,7 @@ class NodeNetwork:
             try:
                 await run("nft", "-f", "-", lines=lines)
             except NetworkError as error:
-                raise NetworkError(f"nftables does not take the rules for bridged frames: {error}") from error
+                raise NetworkError(texts.RULES_REFUSED.format(error=error)) from error
         self._loaded = wanted
 
     async def _is_fenced(self) -> bool:
@@ -212,7 +213,7 @@ class NodeNetwork:
                         return
                 except NetworkError as error:
                     extra = {"place": place, "reason": str(error)}
-                    LOG.warning("pod not plugged in yet; trying again", extra=extra)
+                    LOG.warning(texts.NOT_PLUGGED_IN, extra=extra)
             await self._deps.clock.sleep(_AGAIN)
 
     async def _serve(self, place: str, connection: socket.socket) -> bool:
@@ -221,10 +222,10 @@ class NodeNetwork:
         pod = await self._pod(holder) if holder is not None else None
         address = rightful_address(pod, self._objects()) if pod is not None else ""
         if pod is None or not address or text(pod, "spec", "nodeName") != self._place.name:
-            LOG.debug("no tap for this pod: no VM names it", extra={"place": place, "pod": str(holder or "")})
+            LOG.debug(texts.NO_VM, extra={"place": place, "pod": str(holder or "")})
             return False
         await self._plug_in(uid_of(pod), address, connection)
-        LOG.info("pod plugged in", extra={"pod": str(holder), "address": address})
+        LOG.info(texts.PLUGGED_IN, extra={"pod": str(holder), "address": address})
         return True
 
     async def _plug_in(self, uid: str, address: str, connection: socket.socket) -> None:
@@ -253,7 +254,7 @@ async def place_of(name: str, address: str) -> OverlayNode:
         mtu = link.get("mtu")
         if isinstance(addresses, list) and isinstance(mtu, int) and any(_is(info, address) for info in addresses):
             return OverlayNode(name, address, mtu)
-    raise NetworkError(f"this node has no interface with the address {address}")
+    raise NetworkError(texts.NO_INTERFACE.format(address=address))
 
 
 def _is(found: object, address: str) -> bool:

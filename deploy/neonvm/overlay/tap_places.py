@@ -15,6 +15,8 @@ from deploy.neonvm.devices.wire import Grant
 from deploy.neonvm.objects.pod_form import FLAT_MOUNT, FLAT_RESOURCE
 from deploy.neonvm.overlay.taps import TapSockets
 from deploy.neonvm.ports import NetworkError
+from deploy.neonvm.texts import network as texts
+from deploy.neonvm.texts.devices import GRPC_ERROR
 from protocol.kubernetes.protobuf import Fields, message_classes
 from protocol.messages import ObjectName
 
@@ -45,8 +47,8 @@ class PlaceHolders:
             try:
                 pods = holders(await call(LIST_REQUEST, timeout=_SECONDS), FLAT_RESOURCE, place)
             except grpc.aio.AioRpcError as error:
-                story = f"{error.code().name}: {error.details()}"
-                raise NetworkError(f"the kubelet does not say which pod has {place}: {story}") from error
+                details = GRPC_ERROR.format(code=error.code().name, details=error.details())
+                raise NetworkError(texts.POD_UNKNOWN.format(place=place, error=details)) from error
             except MalformedAnswerError as error:
                 raise NetworkError(str(error)) from error
         # A place that the kubelet has given to two pods at once, or to none yet, proves nothing.
@@ -81,7 +83,7 @@ def holders(response: bytes, resource: str, place: str) -> list[ObjectName]:
         message.ParseFromString(response)
     except DecodeError as error:
         # A stale or foreign server at the socket must not end the program.
-        raise MalformedAnswerError(f"expected a ListPodResourcesResponse: {error}") from None
+        raise MalformedAnswerError(texts.BAD_ANSWER.format(error=error)) from None
     return [
         ObjectName(pod.namespace, pod.name)
         for pod in message.pod_resources

@@ -23,6 +23,7 @@ import msgspec
 
 from deploy.neonvm.devices.wire import is_place
 from deploy.neonvm.runner.flat_tap import SOCKET, TapOffer
+from deploy.neonvm.texts import network as texts
 
 LOG: Final = logging.getLogger("neonvm.network")
 
@@ -77,7 +78,7 @@ class TapSockets:
             try:
                 _remove(folder)  # left by a version that let pods write here
             except OSError as error:
-                LOG.warning("leftover folder of a pod not removed", extra={"folder": folder.name, "reason": str(error)})
+                LOG.warning(texts.LEFTOVER, extra={"folder": folder.name, "reason": str(error)})
 
     def make(self, place: str) -> Path:
         """A new folder for the pod that gets ``place``. Raises ``OSError``."""
@@ -86,7 +87,7 @@ class TapSockets:
             task.cancel()
         # The name comes from the kubelet, and becomes a path that is deleted.
         if not is_place(place):
-            raise OSError(f"not the name of a place: {place}")
+            raise OSError(texts.NO_PLACE.format(place=place))
         folder = self._root / place
         _remove(folder)
         folder.mkdir(mode=0o755)
@@ -120,9 +121,7 @@ class TapSockets:
                 # Too many files are open, for example: the pod keeps calling, so it is served later. Logged once in a
                 # row.
                 if not is_failing:
-                    LOG.warning(
-                        "a pod's call for its tap cannot be accepted", extra={"place": place, "reason": str(error)}
-                    )
+                    LOG.warning(texts.CALL_LOST, extra={"place": place, "reason": str(error)})
                 is_failing = True
                 await asyncio.sleep(_PAUSE)
                 continue

@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.neonvm.ports import GuestError
+from deploy.neonvm.addressing import DAEMON_PORT
+from deploy.neonvm.ports import GuestError, GuestSpec, NetworkError, PodSockets
+from protocol.units import MilliCpu
 
 Dial = Callable[[], Awaitable[socket.socket]]
 """Opens a non-blocking connection to the daemon; raises ``OSError`` if nothing listens."""
@@ -21,12 +23,80 @@ _LARGEST_ANSWER: Final = 4096
 _STATUS: Final = re.compile(r"[0-9]{3}")
 
 
+_ASK_SECONDS: Final = 5.0
+_SWITCH_SECONDS: Final = 15.0
+"""An answer about the CPU takes 0.1 s, switching CPUs up to 1.7 s; eight guests on two cores are ten times slower."""
+_READY_SECONDS: Final = 2.0
+
+
 @dataclass(frozen=True, slots=True)
 class DaemonResponse:
     """Response of the daemon."""
 
     status: int
     text: str
+
+
+class GuestDaemon:
+    """The daemon of one guest, asked from inside its pod: the private link is not reachable from elsewhere.
+
+    ``last_cpu`` is what it reported last, for when the guest stands still and cannot be asked. ``password`` is the
+    database's; a guest that boots is ready once it has it.
+    """
+
+    def __init__(self, spec: GuestSpec, sockets: PodSockets) -> None:
+        self._spec = spec
+        self._sockets = sockets
+        self.last_cpu = spec.cpu_use
+        self.password = ""
+
+    async def is_ready(self) -> bool:
+        """Return True if the database is up and has its password. An unreachable daemon is what booting looks like."""
+        try:
+            if self.password:  # a standby needs it to copy its primary, and is ready only then
+                await self.send_password()
+            return (await self.ask("GET", "/ready", seconds=_READY_SECONDS)).status == 200
+        except GuestError:
+            return False
+
+    async def send_password(self) -> None:
+        """Sets the password of the database's accounts. Raises ``GuestError``."""
+        answer = await self.ask("PUT", "/password", self.password)
+        if answer.status != 200:
+            raise GuestError(f"{self._spec.vm}: {answer.text}")
+
+    async def cpu(self) -> MilliCpu:
+        """The CPU that the guest has. Raises ``GuestError``."""
+        answer = await self.ask("GET", "/cpu")
+        cpu = self._cpu_in(answer) if answer.status == 200 else None
+        if cpu is None:
+            raise GuestError(f"{self._spec.vm}: the guest cannot say its CPU: {answer.text}")
+        return cpu
+
+    async def switch_cpu(self, use: MilliCpu) -> MilliCpu | None:
+        """Has the guest use this much CPU; returns what it then reports, if it does. Raises ``GuestError``."""
+        answer = await self.ask("PUT", "/cpu", str(use.value), _SWITCH_SECONDS)
+        # A booting guest refuses: it was started with exactly what it may use.
+        if answer.status != 200:
+            raise GuestError(f"{self._spec.vm}: the guest refused {use} CPU: {answer.text}")
+        return self._cpu_in(answer)
+
+    def _cpu_in(self, answer: DaemonResponse) -> MilliCpu | None:
+        # `isdigit` alone accepts digits of other scripts.
+        if not (answer.text.isascii() and answer.text.isdigit()):
+            return None
+        self.last_cpu = MilliCpu(int(answer.text))
+        return self.last_cpu
+
+    async def ask(self, method: str, path: str, body: str = "", seconds: float = _ASK_SECONDS) -> DaemonResponse:
+        """One request. Raises ``GuestError``."""
+        try:
+            return await ask(self._dial, method, self._spec.network.asked(path), body, seconds)
+        except NetworkError as error:
+            raise GuestError(f"{self._spec.vm}: {error}") from error
+
+    async def _dial(self) -> socket.socket:
+        return await self._sockets.connect(self._spec.pod, self._spec.network.guest_host, DAEMON_PORT)
 
 
 async def ask(dial: Dial, method: str, path: str, body: str, seconds: float) -> DaemonResponse:

@@ -6,14 +6,12 @@ Every order may be repeated.
 from __future__ import annotations
 
 import shutil
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.neonvm.addressing import DAEMON_PORT
 from deploy.neonvm.ports import (
     Guest,
     GuestError,
@@ -22,15 +20,12 @@ from deploy.neonvm.ports import (
     GuestState,
     NetworkError,
     PodSockets,
-    Survivor,
     TransferError,
     TransferFault,
-    TransferInfo,
-    TransferLimits,
 )
 from deploy.neonvm.qemu.accelerator import Accelerator, choose_accelerator
 from deploy.neonvm.qemu.boot_trial import BootTrial
-from deploy.neonvm.qemu.daemon import DaemonResponse, ask
+from deploy.neonvm.qemu.daemon import GuestDaemon
 from deploy.neonvm.qemu.frame_handover import DirectHandover
 from deploy.neonvm.qemu.handover import HELD_BY_THE_MOVE, TargetSays, target_says
 from deploy.neonvm.qemu.machine import Hypervisor, Machine
@@ -46,15 +41,12 @@ from deploy.neonvm.qemu.qemu_command import (
 from deploy.neonvm.qemu.qemu_process import Qemu
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.qemu.transfer_report import parse_run_state
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 from vm_image.build import GuestImage
 from vm_image.store import cache_root
 
-_ASK_SECONDS: Final = 5.0
-_SWITCH_SECONDS: Final = 15.0
-"""An answer about the CPU takes 0.1 s, switching CPUs up to 1.7 s; eight guests on two cores are ten times slower."""
-_READY_SECONDS: Final = 2.0
 _MEMORY_SECONDS: Final = Seconds(3.0)
 _MEMORY_PAUSE: Final = Seconds(0.05)
 _SIZE: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
@@ -111,8 +103,7 @@ class QemuGuest:
         self._ready = False
         self._receives = False
         self._is_moving = False
-        self._cpu_had = spec.cpu_use
-        self.password = ""  # of the database; a guest that boots is ready once it has it
+        self._daemon = GuestDaemon(spec, made_by.sockets)
 
     async def start(self) -> None:
         """Launches QEMU on the VM's own disk; the guest then boots for some seconds. Raises ``GuestError``."""
@@ -150,10 +141,10 @@ class QemuGuest:
             # Its kernel does not run, so nobody can be asked.
             return GuestState(GuestPhase.RECEIVING, self._spec.cpu_use, self._spec.mem_use)
         memory = await self._memory(machine)
-        if not self._ready and not await self._has_booted():
+        if not self._ready and not await self._daemon.is_ready():
             return GuestState(GuestPhase.BOOTING, self._spec.cpu_use, memory)
         self._ready = True
-        return GuestState(GuestPhase.RUNNING, await self._cpu(), memory)
+        return GuestState(GuestPhase.RUNNING, await self._daemon.cpu(), memory)
 
     async def standing(self) -> GuestState | None:
         """Last known size of a guest that is paused because it was sent; None for all others.
@@ -166,7 +157,7 @@ class QemuGuest:
         if parse_run_state(await machine.call("query-status")) not in HELD_BY_THE_MOVE:
             return None
         phase = GuestPhase.RUNNING if self._ready else GuestPhase.BOOTING
-        return GuestState(phase, self._cpu_had, await self._memory(machine))
+        return GuestState(phase, self._daemon.last_cpu, await self._memory(machine))
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Switches CPUs in the guest and sets the quota for the fraction; what it then says that it has.
@@ -175,11 +166,7 @@ class QemuGuest:
         """
         if not MilliCpu(0) < use <= self._spec.cpu_max:
             raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
-        answer = await self.ask("PUT", "/cpu", str(use.value), _SWITCH_SECONDS)
-        # A booting guest refuses: it was started with exactly what it may use.
-        if answer.status != 200:
-            raise GuestError(f"{self._spec.vm}: the guest refused {use} CPU: {answer.text}")
-        return self._said(answer)
+        return await self.daemon.switch_cpu(use)
 
     async def set_memory(self, use: Bytes) -> None:
         """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``.
@@ -202,14 +189,9 @@ class QemuGuest:
 
         Raises ``GuestError``.
         """
-        self.password = password
+        self._daemon.password = password
         if self._ready:
-            await self._send_password()
-
-    async def _send_password(self) -> None:
-        answer = await self.ask("PUT", "/password", self.password)
-        if answer.status != 200:
-            raise GuestError(f"{self._spec.vm}: {answer.text}")
+            await self.daemon.send_password()
 
     async def ended(self) -> str:
         """Returns once the guest cannot go on: why, what its process complained about, and its console's last lines.
@@ -245,6 +227,12 @@ class QemuGuest:
         if machine is None:
             raise GuestError(f"{self._spec.vm}: the guest has stopped")
         return machine
+
+    @property
+    def daemon(self) -> GuestDaemon:
+        """The daemon in the guest. Raises ``GuestError`` if QEMU has ended: nobody would answer."""
+        _ = self.machine
+        return self._daemon
 
     async def stop(self) -> None:
         """Ends QEMU; the disk stays, and so does a log that says something. Returns when the process is gone."""
@@ -299,7 +287,7 @@ class QemuGuest:
             raise GuestError(f"{self._spec.vm}: the guest has stopped")
         if receiver is None:
             story = f"{self._spec.vm}: the other end is gone"
-            raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, story)
+            raise TransferError(TransferFault.TARGET_LOST, story)
         try:
             # Opened before the move, because at the stop of the guest there is no time for it.
             announcing = self._made_by.sockets.announcing
@@ -328,7 +316,7 @@ class QemuGuest:
         return info
 
     def _refused(self, why: str) -> TransferError:
-        return TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self._spec.vm}: {why}")
+        return TransferError(TransferFault.REFUSED, f"{self._spec.vm}: {why}")
 
     def _alive(self) -> Machine | None:
         return self._machine if self._machine is not None and self._machine.alive else None
@@ -342,41 +330,3 @@ class QemuGuest:
         if not isinstance(size, int):
             raise GuestError(f"{self._spec.vm}: QEMU's memory device has the size {size!r}")
         return self._spec.mem_min + Bytes(size)
-
-    async def _has_booted(self) -> bool:
-        """Return True if the database is up and has its password. An unreachable daemon is what booting looks like."""
-        try:
-            if self.password:  # a standby needs it to copy its primary, and is ready only then
-                await self._send_password()
-            return (await self.ask("GET", "/ready", seconds=_READY_SECONDS)).status == 200
-        except GuestError:
-            return False
-
-    async def _cpu(self) -> MilliCpu:
-        answer = await self.ask("GET", "/cpu")
-        cpu = self._said(answer) if answer.status == 200 else None
-        if cpu is None:
-            raise GuestError(f"{self._spec.vm}: the guest cannot say its CPU: {answer.text}")
-        return cpu
-
-    def _said(self, answer: DaemonResponse) -> MilliCpu | None:
-        """The CPU that the guest's daemon reports; None if its answer is no number."""
-        # `isdigit` alone accepts digits of other scripts.
-        if not (answer.text.isascii() and answer.text.isdigit()):
-            return None
-        # Remembered only for when the guest stands still and cannot be asked.
-        self._cpu_had = MilliCpu(int(answer.text))
-        return self._cpu_had
-
-    async def ask(self, method: str, path: str, body: str = "", seconds: float = _ASK_SECONDS) -> DaemonResponse:
-        """One question to the daemon in the guest, from inside its pod. Raises ``GuestError``."""
-        if self._alive() is None:
-            raise GuestError(f"{self._spec.vm}: the guest has stopped")
-        try:
-            # From inside the pod, because the private link is not reachable from elsewhere.
-            return await ask(self._dial, method, self._spec.network.asked(path), body, seconds)
-        except NetworkError as error:
-            raise GuestError(f"{self._spec.vm}: {error}") from error
-
-    async def _dial(self) -> socket.socket:
-        return await self._made_by.sockets.connect(self._spec.pod, self._spec.network.guest_host, DAEMON_PORT)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault, TransferInfo, TransferLimits
+from deploy.neonvm.ports import GuestError, TransferError, TransferFault
 from deploy.neonvm.qemu.frame_handover import FrameHandover, FrameLead
 from deploy.neonvm.qemu.handover import (
     HELD_BY_THE_MOVE,
@@ -34,6 +34,7 @@ from deploy.neonvm.qemu.transfer_report import (
     transfer_info,
 )
 from deploy.neonvm.qemu.wire import Arbiter, Decided, Wire
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 
@@ -275,10 +276,10 @@ class Transfer:
         deadline = clock.now() + _PATIENCE
         while source.alive and clock.now() < deadline:
             if await self._runs_again():
-                return TransferError(fault, Survivor.SOURCE, f"{self._endpoints.vm}: {story}; it goes on where it was")
+                return TransferError(fault, f"{self._endpoints.vm}: {story}; it goes on where it was")
             await source.wait_for_event(_LOOK)
         await source.kill()
-        return TransferError(fault, Survivor.NEITHER, f"{self._endpoints.vm}: {story}; and its source did not go on")
+        return TransferError(fault, f"{self._endpoints.vm}: {story}; and its source did not go on")
 
     async def _runs_again(self) -> bool:
         """Continues the source if it needs that. Return True if it runs."""
@@ -302,7 +303,7 @@ class Transfer:
             fault, story = TransferFault.SOURCE_LOST, f"its source ended on the way: {source.last_words()}"
         else:
             fault, story = TransferFault.TARGET_LOST, f"its target ended as it took over: {target.last_words()}"
-        return TransferError(fault, Survivor.NEITHER, f"{self._endpoints.vm}: {story}; nothing runs any more")
+        return TransferError(fault, f"{self._endpoints.vm}: {story}; nothing runs any more")
 
     def _blame(self, view: MoveView) -> tuple[TransferFault, str]:
         """The reason why the guest stays where it is."""

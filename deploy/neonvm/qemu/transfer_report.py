@@ -7,7 +7,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from deploy.neonvm.ports import GuestError, TransferInfo, TransferRam, TransferStatus
+from deploy.neonvm.ports import GuestError
+from deploy.neonvm.transfer_terms import TransferInfo, TransferRam, TransferStatus
 from protocol.units import Bytes, Seconds
 
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)

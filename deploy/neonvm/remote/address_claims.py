@@ -21,6 +21,7 @@ from deploy.neonvm.remote.address_choice import (
     owner_of,
     used_addresses,
 )
+from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -81,7 +82,7 @@ class AddressClaims:
                     continue
             self._made[uid_of(vm)] = address
             return address
-        raise GuestError(f"all {self._within.size} addresses of the flat network are taken")
+        raise GuestError(texts.ADDRESSES_TAKEN.format(count=self._within.size))
 
     async def _is_of(self, vm: Json, address: str) -> bool:
         """Return True if the claim is this VM's: one whose creation was not answered."""

@@ -9,16 +9,16 @@ from deploy.neonvm.ports import (
     Acceleration,
     GuestPhase,
     GuestState,
-    Survivor,
     TransferError,
     TransferFault,
-    TransferInfo,
 )
 from deploy.neonvm.qemu.transfer import Transfer
 from deploy.neonvm.remote.remote_guest import RemoteGuest
 from deploy.neonvm.remote.remote_machine import RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
 from deploy.neonvm.runner.resizer import Resizer
+from deploy.neonvm.texts import controller as texts
+from deploy.neonvm.transfer_terms import TransferInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,6 @@ def are_emulated(*ends: MoveEnd) -> bool:
     accelerations = [end.acceleration for end in ends]
     # The guest's CPU would differ. An end whose acceleration is unknown does not hinder the move.
     if len({acceleration.is_on for acceleration in accelerations if acceleration is not None}) > 1:
-        why = "one of the nodes has an accelerator that works and the other emulates its guests"
-        raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, why)
+        raise TransferError(TransferFault.REFUSED, texts.OTHER_ACCELERATOR)
     # An end whose acceleration is unknown counts as emulated: one pass works for both kinds.
     return not all(acceleration is not None and acceleration.is_on for acceleration in accelerations)

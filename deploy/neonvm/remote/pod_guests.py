@@ -19,14 +19,7 @@ from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pod_form import is_open
-from deploy.neonvm.ports import (
-    Acceleration,
-    GuestError,
-    GuestPhase,
-    PodRole,
-    TransferInfo,
-    TransferLimits,
-)
+from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, PodRole
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.looks import Looks
@@ -34,8 +27,10 @@ from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved
 from deploy.neonvm.remote.pod_wire import SourceDecides, TlsWire
 from deploy.neonvm.remote.remote_guest import RemoteGuest
 from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
-from deploy.neonvm.remote.runner_client import OPEN, RunnerClient
+from deploy.neonvm.remote.runner_client import RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
+from deploy.neonvm.texts import controller as texts
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.backoff import Backoff
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, pod_phase, text, uid_of
@@ -123,7 +118,7 @@ class PodGuests:
     def hindrance(self, pod: ObjectName, uid: str) -> str:
         """The reason why that pod's guest cannot be moved: any program may stand at the address of an open pod."""
         current = self._deps.pods.get(pod)
-        return OPEN if current is not None and uid_of(current) == uid and is_open(current) else ""
+        return texts.OLD_RUNNER if current is not None and uid_of(current) == uid and is_open(current) else ""
 
     def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
         """Speed class of that pod's guest."""
@@ -242,9 +237,9 @@ class PodGuests:
             try:
                 await resizer.run()
             except* Exception as faults:  # noqa: BLE001 - one guest must not end the controller of all others
-                _log.exception("a guest could not be followed", extra={"object": str(name)})
+                _log.exception(texts.GUEST_NOT_FOLLOWED, extra={"object": str(name)})
                 # Shown on the VM, because its size may be out of date until the guest is followed again.
-                resizer.has_failed(f"a fault of the controller: {faults.exceptions[0]!r}"[:_SHOWN])
+                resizer.has_failed(texts.OWN_FAULT.format(error=faults.exceptions[0])[:_SHOWN])
             await self._deps.clock.sleep(_AGAIN)
 
     def _reached(self, name: ObjectName, pod: Json) -> tuple[RunnerClient, Callable[[], RemoteMachine]]:

@@ -8,9 +8,10 @@ from deploy.neonvm.addressing import MIGRATION_PORT
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
 from deploy.neonvm.qemu.wire import Arbiter, Decided, Route, Wire
-from deploy.neonvm.remote.runner_client import OPEN, RunnerClient
+from deploy.neonvm.remote.runner_client import RunnerClient
 from deploy.neonvm.remote.tls_authority import MigrationAuthority
 from deploy.neonvm.runner.pod_runner import TARGET_NAME
+from deploy.neonvm.texts import controller as texts
 
 _SOURCE_NAME = "source.migration.local"
 
@@ -31,7 +32,7 @@ class TlsWire(Wire):
         # Any program could be at the address of an open pod, and would be sent the guest's memory.
         for end in (self.source, self.target):
             if end.place.is_open:
-                raise GuestError(f"{end.who}: {OPEN}")
+                raise GuestError(f"{end.who}: {texts.OLD_RUNNER}")
         authority = MigrationAuthority(self.move, self.wall)
         # The target first: the source's certificate makes its pod prepare for the move.
         for client, name in ((self.target, TARGET_NAME), (self.source, _SOURCE_NAME)):

@@ -22,6 +22,7 @@ from deploy.neonvm.qemu.transfer_report import parse_memory, parse_run_state
 from deploy.neonvm.remote.remote_machine import RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
 from deploy.neonvm.runner.pod_runner import RunnerStatus
+from deploy.neonvm.texts import controller as texts
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 
@@ -70,7 +71,7 @@ class RemoteGuest:
         try:
             return GuestState(GuestPhase(status.phase), MilliCpu(status.cpu), Bytes(status.memory))
         except ValueError as error:
-            raise GuestError(f"{self.runner.who}: its runner says {status.phase!r}") from error
+            raise GuestError(texts.RUNNER_PHASE_UNKNOWN.format(who=self.runner.who, phase=status.phase)) from error
 
     async def _of_neonvms_runner(self) -> GuestState:
         phase = GuestPhase.RUNNING if await self.runner.is_ready() else GuestPhase.BOOTING
@@ -98,7 +99,7 @@ class RemoteGuest:
         """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``."""
         low, high = self._booted.machine.mem_min, self._booted.machine.mem_max
         if not low <= use <= high:
-            raise GuestError(f"{self.runner.who}: memory must be between {low} and {high}, not {use}")
+            raise GuestError(texts.MEMORY_OUT_OF_RANGE.format(who=self.runner.who, low=low, high=high, use=use))
         wanted = (use - low).down_to(MEMORY_BLOCK).value
         async with self._shared() as machine:
             await machine.call("qom-set", {**_SIZE, "property": "requested-size", "value": wanted})
@@ -164,7 +165,7 @@ async def plug(machine: Machine, who: str, wanted: int, clock: Clock) -> None:
     # A guest releases a CPU when it likes, so the order's answer says nothing.
     while (count := await count_plugged(machine, who)) != wanted:
         if clock.now() >= deadline:
-            raise GuestError(f"{who}: {wanted} CPUs were to be plugged in, and {count} are")
+            raise GuestError(texts.NOT_PLUGGED_IN.format(who=who, wanted=wanted, count=count))
         await clock.sleep(_PLUG_PAUSE)
 
 
@@ -172,4 +173,4 @@ async def _slots(machine: Machine, who: str) -> list[_Slot]:
     try:
         return msgspec.convert(await machine.call("query-hotpluggable-cpus"), list[_Slot])
     except msgspec.ValidationError as error:
-        raise GuestError(f"{who}: its QEMU cannot say its CPUs: {error}") from error
+        raise GuestError(texts.QEMU_CPUS_UNKNOWN.format(who=who, error=error)) from error

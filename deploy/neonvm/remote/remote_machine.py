@@ -14,6 +14,7 @@ from typing import Final
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.monitor import Hearings, Monitor
+from deploy.neonvm.texts import controller as texts
 
 Connect = Callable[[RunnerPlace], Awaitable[socket.socket]]
 """Opens a non-blocking connection to the monitor of a pod; raises ``OSError``."""
@@ -63,20 +64,20 @@ class RemoteMachine:
                 broken, self._monitor = self._monitor, None
                 await broken.close()
             if not self.alive:
-                raise GuestError(f"{self._who}: its QEMU has ended")
+                raise GuestError(texts.QEMU_ENDED.format(who=self._who))
             monitor = Monitor(self._who, self._hearings)
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     end = await self._connect(self._place)
             except (OSError, TimeoutError) as error:
-                raise GuestError(f"{self._who}: its QEMU cannot be reached: {error!r}") from error
+                raise GuestError(texts.QEMU_UNREACHABLE.format(who=self._who, error=error)) from error
             await monitor.connect(end)
             self._monitor = monitor
             return monitor
 
     async def give(self, name: str, end: socket.socket) -> None:  # noqa: ARG002 - a part of the port
         """A socket cannot be passed to another node. Raises ``GuestError``."""
-        raise GuestError(f"{self._who}: the socket {name} cannot leave this node")
+        raise GuestError(texts.SOCKET_STAYS.format(who=self._who, name=name))
 
     async def wait_for_event(self, seconds: float) -> None:
         """Returns when QEMU stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
@@ -100,7 +101,7 @@ class RemoteMachine:
 
     async def failed(self) -> str:
         """Not waited for here: the API shows the pod's end. Raises ``GuestError``."""
-        raise GuestError(f"{self._who}: whether it has failed is what its pod says")
+        raise GuestError(texts.POD_SAYS.format(who=self._who))
 
     def last_words(self) -> str:
         """Its pod has them."""

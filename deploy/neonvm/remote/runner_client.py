@@ -12,11 +12,12 @@ from typing import Final
 import msgspec
 
 from deploy.neonvm.access.connections import AskRunner, RunnerHttpResponse, RunnerPlace
-from deploy.neonvm.ports import GuestError, Survivor, TransferError, TransferFault
+from deploy.neonvm.ports import GuestError, TransferError, TransferFault
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from deploy.neonvm.runner.runner_api import Certificate, CertificateRequest, CpuChange, Handover
+from deploy.neonvm.texts import controller as texts
 from protocol.units import MilliCpu, Seconds
 from protocol.wire.wire_quantities import cpu_to_wire
 
@@ -28,10 +29,6 @@ _ORDER_SECONDS: Final = Seconds(30.0)
 _MOST_BYTES: Final = 64 * 1024
 """Far more than any answer of a runner has."""
 _SHOWN: Final = 300
-OPEN: Final = (
-    "its pod was made by NeonVM's controller or by an older release, and its ports let everyone in; "
-    "its guest can move after its next start"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class RunnerClient:
         try:
             return msgspec.json.decode(self._accepted("/status", answer), type=RunnerStatus)
         except (ValueError, RecursionError) as error:
-            raise GuestError(f"{self.who}: its runner gave no usable answer: {error}") from error
+            raise GuestError(texts.RUNNER_UNREADABLE.format(who=self.who, error=error)) from error
 
     async def is_ready(self) -> bool:
         """Return True if the guest is up. Raises ``GuestError``."""
@@ -66,7 +63,7 @@ class RunnerClient:
         try:
             return CpuChange.read(await self._good("GET", "/cpu_current"))
         except (ValueError, RecursionError) as error:
-            raise GuestError(f"{self.who}: its runner cannot say its CPU: {error}") from error
+            raise GuestError(texts.RUNNER_CPU_UNKNOWN.format(who=self.who, error=error)) from error
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
         """Gives the guest this much CPU, by a request that both runners know; ours says what it then has.
@@ -85,11 +82,11 @@ class RunnerClient:
         answer = await self._ask("POST", "/handover", Handover(move, wanted))
         # An older release, or NeonVM's own runner: asking again never helps.
         if answer.status == _UNKNOWN_PATH:
-            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, f"{self.who}: its runner lets no guest go")
+            raise TransferError(TransferFault.REFUSED, texts.RUNNER_KEEPS_GUEST.format(who=self.who))
         try:
             return msgspec.json.decode(self._accepted("/handover", answer), type=Handover).decision
         except (ValueError, RecursionError) as error:
-            raise GuestError(f"{self.who}: its runner gave no usable answer: {error}") from error
+            raise GuestError(texts.RUNNER_UNREADABLE.format(who=self.who, error=error)) from error
 
     async def signing_request(self, move: str) -> bytes:
         """A request for the certificate of ``move``, PEM. Raises ``GuestError``."""
@@ -112,15 +109,15 @@ class RunnerClient:
             async with asyncio.timeout(seconds):
                 answer = await self.request(self.place, method, path, content)
         except TimeoutError:
-            raise GuestError(f"{self.who}: its runner does not answer") from None
+            raise GuestError(texts.RUNNER_SILENT.format(who=self.who)) from None
         # The last two are addresses and ports that no socket takes: both are what a pod says.
         except (OSError, UnicodeError, OverflowError) as error:
-            raise GuestError(f"{self.who}: its runner cannot be reached: {error!r}") from error
+            raise GuestError(texts.RUNNER_UNREACHABLE.format(who=self.who, error=error)) from error
         if len(answer.body) > _MOST_BYTES:
-            raise GuestError(f"{self.who}: its runner says too much at {path}")
+            raise GuestError(texts.RUNNER_SAYS_TOO_MUCH.format(who=self.who, path=path))
         # It was not asked for, and a small body could unpack to any size.
         if "content-encoding" in answer.headers:
-            raise GuestError(f"{self.who}: its runner packs what it says at {path}")
+            raise GuestError(texts.RUNNER_PACKS.format(who=self.who, path=path))
         return answer
 
     async def _good(self, method: str, path: str, body: msgspec.Struct | None = None) -> bytes:
@@ -132,7 +129,7 @@ class RunnerClient:
             return answer.body
         # Cut, because it goes into messages and a status.
         complaint = answer.body[:_SHOWN].decode(errors="replace").strip()
-        raise GuestError(f"{self.who}: its runner refused {path}: {complaint}")
+        raise GuestError(texts.RUNNER_REFUSES.format(who=self.who, path=path, complaint=complaint))
 
 
 def _is_good(answer: RunnerHttpResponse) -> bool:

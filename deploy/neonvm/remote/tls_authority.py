@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from deploy.neonvm.ports import GuestError
-from protocol.runtime.certificates import (
+from deploy.neonvm.texts import controller as texts
+from protocol.runtime.certificates.forms import (
     AUTHORITY,
     NO_AUTHORITY,
     CertificateForm,
@@ -59,10 +60,10 @@ def _requesting(request: bytes) -> ec.EllipticCurvePublicKey:
         csr = x509.load_pem_x509_csr(request)
         is_signed, key = csr.is_signature_valid, csr.public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise GuestError(f"a signing request that cannot be read: {error}") from error
+        raise GuestError(texts.REQUEST_UNREADABLE.format(error=error)) from error
     # Proof that the pod holds the key.
     if not is_signed:
-        raise GuestError("a signing request that its own key has not signed")
+        raise GuestError(texts.REQUEST_UNSIGNED)
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise GuestError("a signing request for another kind of key")
+        raise GuestError(texts.REQUEST_FOR_OTHER_KEY)
     return key

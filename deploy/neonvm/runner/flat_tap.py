@@ -20,6 +20,7 @@ import msgspec
 from deploy.neonvm.addressing import flat_mac
 from deploy.neonvm.network.announcement import announcement
 from deploy.neonvm.ports import NetworkError
+from deploy.neonvm.texts import runner as texts
 
 SOCKET: Final = "tap.sock"
 # TUNGETVNETHDRSZ of linux/if_tun.h.
@@ -60,7 +61,7 @@ async def handed_over(folder: Path, seconds: float) -> FlatTap:
 
     The kubelet has mounted the folder into this pod alone, which is how the program knows whose tap it is.
     """
-    reason = "there is no socket"
+    reason = texts.NO_SOCKET
     try:
         async with asyncio.timeout(seconds):
             while True:
@@ -71,10 +72,9 @@ async def handed_over(folder: Path, seconds: float) -> FlatTap:
                     reason = str(error)
                 await asyncio.sleep(_PAUSE)
     except TimeoutError as error:
-        story = f"no tap from the node's network program within {seconds:g} s ({reason}); see its log on this node"
-        raise NetworkError(story) from error
+        raise NetworkError(texts.NO_TAP.format(seconds=seconds, reason=reason)) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise NetworkError(f"the tap cannot be taken over: {error}") from error
+        raise NetworkError(texts.TAP_UNUSABLE.format(error=error)) from error
 
 
 async def _taken(path: Path) -> FlatTap:
@@ -92,6 +92,6 @@ async def _taken(path: Path) -> FlatTap:
                 await asyncio.sleep(0.02)
                 continue
             if not message:
-                raise ConnectionError("the node's network program hung up")
+                raise ConnectionError(texts.HUNG_UP)
         offer = msgspec.json.decode(message, type=TapOffer)
         return FlatTap(descriptors[0], offer.address, offer.mtu)

@@ -20,6 +20,7 @@ from deploy.neonvm.addressing import (
 from deploy.neonvm.objects.vm_spec import machine_of, own_ports
 from deploy.neonvm.ports import GuestSpec, PodNetwork
 from deploy.neonvm.runner.runner_arguments import RunnerArguments
+from deploy.neonvm.texts import runner as texts
 from protocol.kubernetes.objects import Json, items, text, whole
 from protocol.messages import ObjectName
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
@@ -67,7 +68,7 @@ def _forwards(spec: Json) -> str:
     for entry in items(spec, "guest", "ports"):
         port = whole(entry, "port")
         if port in reserved:
-            raise ArgumentsError(f"spec.guest.ports: {port} is a port of the runner")
+            raise ArgumentsError(texts.PORT_RESERVED.format(port=port))
         # An empty protocol is TCP by the API's default; other ones are not forwarded.
         if text(entry, "protocol") in {"", "TCP"}:
             wanted.append(port)

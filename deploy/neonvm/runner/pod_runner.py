@@ -11,7 +11,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from deploy.neonvm.objects.pods import MOVED_AWAY
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.daemon import DaemonResponse
 from deploy.neonvm.qemu.machine import Machine
@@ -20,6 +19,7 @@ from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.qmp_gate import GateState
 from deploy.neonvm.runner.tls_identity import TlsIdentity
+from deploy.neonvm.texts import runner as texts
 from protocol.units import MilliCpu, Seconds
 
 CREDENTIALS: Final = "migration-tls"
@@ -98,11 +98,11 @@ class PodRunner:
             await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
                 await self._shut_down(ended, grace)
-                return Ending(0, MOVED_AWAY if self.decisions.is_given else "the pod was told to end")
+                return Ending(0, texts.MOVED_AWAY if self.decisions.is_given else texts.TOLD_TO_END)
             if self.decisions.is_given:
-                return Ending(0, MOVED_AWAY)
+                return Ending(0, texts.MOVED_AWAY)
             # The guest switched itself off or broke: the pod is Failed, and the VM's restart policy applies.
-            return Ending(1, f"the guest has ended: {ended.result()}")
+            return Ending(1, texts.GUEST_ENDED.format(why=ended.result()))
         finally:
             for task in (ended, stopped):
                 task.cancel()
@@ -126,7 +126,7 @@ class PodRunner:
 
     async def _tells_daemon(self) -> bool:
         try:
-            return (await self._guest.ask("PUT", "/shutdown", seconds=_SHUTDOWN_SECONDS)).status == 200
+            return (await self._guest.daemon.ask("PUT", "/shutdown", seconds=_SHUTDOWN_SECONDS)).status == 200
         except GuestError:
             return False
 
@@ -186,7 +186,7 @@ class PodRunner:
         """Gives the guest this much CPU; what it then says that it has. Raises ``GuestError``."""
         if self.decisions.is_given:
             # QEMU may still be there for a moment, and would take the order.
-            raise GuestError(MOVED_AWAY)
+            raise GuestError(texts.MOVED_AWAY)
         return await self._guest.set_cpu(use)
 
     async def set_password(self, password: str) -> None:
@@ -195,7 +195,7 @@ class PodRunner:
 
     async def database(self) -> DaemonResponse:
         """Status of the guest's database. Raises ``GuestError``."""
-        return await self._guest.ask("GET", "/database")
+        return await self._guest.daemon.ask("GET", "/database")
 
     def announce(self) -> None:
         """Redirects frames for the VM to this pod. A VM that is not on the flat network gets another address."""

@@ -36,6 +36,7 @@ from deploy.neonvm.runner.pod_runner import Ending, PodRunner
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.runner_arguments import RunnerArguments
 from deploy.neonvm.runner.tls_identity import TlsIdentity
+from deploy.neonvm.texts import runner as texts
 from protocol.messages import ObjectName
 from protocol.names import PASSWORD_KEY
 from protocol.runtime.clock import SystemClock
@@ -81,10 +82,10 @@ async def run(told: RunnerArguments) -> Ending:
     tap = await handed_over(Path(FLAT_MOUNT), _TAP_SECONDS) if told.address else None
     if tap is not None and tap.address != told.address:
         # Started with another address, the guest would be fenced off from everybody.
-        raise NetworkError(f"the node's network program has {tap.address} for this VM, which is to have {told.address}")
+        raise NetworkError(texts.OTHER_ADDRESS.format(has=tap.address, wanted=told.address))
     image = _image(told)
     accelerator = await _accelerator(told, image)
-    LOG.info("the guest is started", extra={"vm": str(told.vm), "accelerator": accelerator.reason})
+    LOG.info(texts.STARTED, extra={"vm": str(told.vm), "accelerator": accelerator.reason})
     runner, spec = _assembled(told, image, accelerator, tap)
     # Before QEMU starts, which opens the pipe as its console.
     ConsoleCopy(_RUN / "console", _IMAGES / "console.log").start()
@@ -104,7 +105,7 @@ async def run(told: RunnerArguments) -> Ending:
 def _identity(told: RunnerArguments) -> tuple[PodIdentity | None, Tls | None]:
     """The pod's certificate, and the callers it admits. Raises ``ArgumentsError``."""
     if told.authorities is None:
-        LOG.warning("the ports of this pod are open to every pod: its controller has named no authority")
+        LOG.warning(texts.OPEN_PORTS)
         return None, None
     try:
         key = RunnerKey(told.pod.name, told.authorities)
@@ -134,14 +135,14 @@ def _image(told: RunnerArguments) -> GuestImage:
     kernel, disk = Path(told.kernel), _IMAGES / "rootdisk.qcow2"
     for file in (kernel, disk):
         if not file.exists():
-            raise ArgumentsError(f"there is no {file}")
+            raise ArgumentsError(texts.NO_FILE.format(file=file))
     return GuestImage(kernel, kernel.with_name("initrd"), disk)
 
 
 async def _accelerator(told: RunnerArguments, image: GuestImage) -> Accelerator:
     if told.spec.get("enableAcceleration") is False:
         # Only an explicit false opts out; the API's default is to accelerate.
-        return emulation("software emulation: the VM asks for it")
+        return emulation(texts.EMULATION_WANTED)
     return await proven_accelerator(image, in_container)
 
 
@@ -154,7 +155,7 @@ def _stop_on_signals() -> asyncio.Event:
 
 def end(ending: Ending) -> int:
     """Says how the pod has ended, where the kubelet looks for it; returns the exit code."""
-    LOG.info("the pod ends", extra={"reason": ending.story})
+    LOG.info(texts.POD_ENDS, extra={"reason": ending.story})
     # Outside Kubernetes there is no such file, and it must not be made in /dev.
     if _TERMINATION_LOG.exists() and os.access(_TERMINATION_LOG, os.W_OK):
         # The kubelet reads 4096 bytes at most.

@@ -13,6 +13,7 @@ from typing import Final
 
 from deploy.neonvm.addressing import MIGRATION_PORT
 from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK
+from deploy.neonvm.texts import runner as texts
 
 Arguments = Mapping[str, object]
 
@@ -57,10 +58,6 @@ _PAUSES: Final = frozenset({"initial", "max", "rounds", "step"})
 _LONGEST_PAUSE: Final = 1000
 # QEMU's own numbers are signed 64 bits.
 _MOST: Final = 2**62
-_ELSEWHERE: Final = "the guest was given away and never runs here again"
-_UNDECIDED: Final = "a move has begun, and nothing is decided about it"
-_NO_MOVE: Final = "no move has begun here for which there is a certificate"
-_RUNS: Final = "the guest runs here and was not given away"
 
 
 def _is_whole(value: object, most: int) -> bool:
@@ -159,15 +156,15 @@ def refusal(message: object, now: GateState) -> str:
     """The reason why ``message`` is not passed on to QEMU; empty if it is."""
     # Unknown keys are refused as well: `exec-oob` is a command by another name.
     if not isinstance(message, Mapping) or not message.keys() <= {"execute", "arguments", "id"}:
-        return "this is no command"
+        return texts.NO_COMMAND
     command, arguments = message.get("execute"), message.get("arguments", {})
     if not isinstance(command, str) or not isinstance(arguments, Mapping):
-        return "this is no command"
+        return texts.NO_COMMAND
     fits = _FITS.get(command)
     if fits is None:
-        return f"{command} is not offered by this pod"
+        return texts.NOT_OFFERED.format(command=command)
     if not fits(arguments, now):
-        return f"{command} is not offered by this pod with these arguments"
+        return texts.NOT_WITH_THESE.format(command=command)
     return _too_early(command, now)
 
 
@@ -176,15 +173,15 @@ def _too_early(command: str, now: GateState) -> str:
     match command:
         # Two running copies of a guest would destroy the disk.
         case "cont" if now.is_given:
-            return _ELSEWHERE
+            return texts.ELSEWHERE
         # The move may still be decided for the target, which then runs.
         case "cont" if now.is_open:
-            return _UNDECIDED
+            return texts.UNDECIDED
         case "migrate" if not (now.is_open and now.has_certificate):
-            return _NO_MOVE
+            return texts.NO_MOVE
         case "migrate-incoming" if not (now.receives and now.has_certificate):
-            return _NO_MOVE
+            return texts.NO_MOVE
         # A running guest ends with its pod, in order.
         case "quit" if not (now.is_given or now.receives or now.has_sent):
-            return _RUNS
+            return texts.RUNS_HERE
     return ""

@@ -29,6 +29,7 @@ from deploy.neonvm.access.introduction import Introduced, Introduction, PodIdent
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.pod_runner import PodRunner
+from deploy.neonvm.texts import runner as texts
 from protocol.runtime.serving.http_requests import HttpResponse, read_request, write_response
 from protocol.units import MilliCpu
 from protocol.wire.wire_quantities import cpu_to_wire
@@ -99,14 +100,14 @@ class RunnerApi:
         """The answer to one request."""
         path = urlsplit(target).path
         if not may_ask(who, method, path):
-            return _text("this is for the controller, which shows its certificate\n", HTTPStatus.FORBIDDEN)
+            return _text(texts.CONTROLLER_ONLY, HTTPStatus.FORBIDDEN)
         if (who, path) == (NOBODY, "/ready"):
             return await self._probe()
         route = _ROUTES.get((method, path))
         if route is None:
             is_path = any(route_path == path for _, route_path in _ROUTES)
             status = HTTPStatus.METHOD_NOT_ALLOWED if is_path else HTTPStatus.NOT_FOUND
-            return _text(f"there is no {method} {path}\n", status)
+            return _text(texts.NO_PATH.format(method=method, path=path), status)
         try:
             return await route(self, body)
         # The caller's mistake; only a guest that cannot do it is worth a retry (503).
@@ -145,7 +146,7 @@ class RunnerApi:
 
     async def ready(self, _: bytes) -> HttpResponse:
         """200 if the guest's database answers."""
-        return _text("ready\n") if await self._runner.is_ready() else _unavailable("the guest boots\n")
+        return _text("ready\n") if await self._runner.is_ready() else _unavailable(texts.GUEST_BOOTS)
 
     async def healthz(self, _: bytes) -> HttpResponse:
         """This program runs."""
@@ -164,11 +165,11 @@ class RunnerApi:
         """Trusts the authorities, and shows the pod's token."""
         introduction = msgspec.json.decode(body, type=Introduction)
         if self._identity is None:
-            return _unavailable("this pod was given no identity\n")
+            return _unavailable(texts.NO_IDENTITY)
         try:
             return _json(Introduced(self._identity.introduce(introduction.authorities)))
         except OSError as error:
-            return _unavailable(f"the pod's token cannot be read: {error}\n")
+            return _unavailable(texts.IDENTITY_UNREADABLE.format(error=error))
 
     async def handover(self, body: bytes) -> HttpResponse:
         """Decides about a move, or says what was decided."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from deploy.neonvm.texts import runner as texts
 from protocol import VERSION
 from protocol.kubernetes.objects import Json, flag, text, whole
 from protocol.messages import ObjectName
@@ -63,7 +64,7 @@ def parse_arguments(given: Sequence[str], environment: Mapping[str, str]) -> Run
     spec, status = decode_dump(flags.vmspec), decode_dump(flags.vmstatus) if flags.vmstatus else {}
     pod = environment.get("K8S_POD_NAME", "")
     if not pod:
-        raise ArgumentsError("the environment does not name the pod (K8S_POD_NAME)")
+        raise ArgumentsError(texts.NO_POD_NAME)
     # NeonVM's controller passes neither the namespace nor the VM's name: the pod's is the VM's with a random end.
     namespace = environment.get("VM_NAMESPACE", "default")
     # The VM's own words replace the controller's.

@@ -13,7 +13,8 @@ from pathlib import Path
 from cryptography import x509
 
 from deploy.neonvm.ports import GuestError
-from protocol.runtime.certificates import new_key, private_pem, signing_request
+from deploy.neonvm.texts import runner as texts
+from protocol.runtime.certificates.forms import new_key, private_pem, signing_request
 
 
 class TlsIdentity:
@@ -37,10 +38,10 @@ class TlsIdentity:
         try:
             parsed = x509.load_pem_x509_certificate(certificate.encode())
         except ValueError as error:
-            raise GuestError(f"the certificate cannot be read: {error}") from error
+            raise GuestError(texts.CERTIFICATE_UNREADABLE.format(error=error)) from error
         # A late answer for an earlier move would leave QEMU with a certificate that does not fit its key.
         if move != self._move or parsed.public_key() != self._key.public_key():
-            raise GuestError("the certificate is not for this pod's key")
+            raise GuestError(texts.OTHER_KEY)
         folder = Path(tempfile.mkdtemp(prefix="tls-", dir=self._folder))
         role = "server" if is_server else "client"
         (folder / "ca-cert.pem").write_text(authority)

@@ -30,9 +30,9 @@ from protocol.runtime.keep_alive import probed_transport
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.kubernetes.lease import Leadership, LeaseTerms
 from protocol.runtime.program import credentials, prepare, run, stop_on_signals
-from scheduler_plugin.web.limits import Limits
-from scheduler_plugin.web.probes import probes_app, standing
-from scheduler_plugin.web.serving import Listener, serve
+from protocol.runtime.serving.limits import Limits
+from protocol.runtime.serving.listeners import Listener, serve
+from protocol.runtime.serving.probes import probes_app, standing
 
 NAME: Final = "neonvm-controller"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import httpx2 as httpx
 
+from deploy.neonvm.texts import controller as texts
 from protocol.units import Seconds
 
 _READS = frozenset({"GET", "HEAD"})
@@ -25,13 +26,13 @@ class FencedTransport(httpx.AsyncBaseTransport):
             return await self._inner.handle_async_request(request)
         left = self._remaining()
         if left <= 0:
-            raise httpx.ConnectError("this process does not hold the Lease", request=request)
+            raise httpx.ConnectError(texts.NO_LEASE, request=request)
         try:
             # One limit over all steps: each step's own would let a write that waited for a connection begin too late.
             async with asyncio.timeout(left):
                 return await self._inner.handle_async_request(request)
         except TimeoutError:
-            raise httpx.ReadTimeout("the Lease ended before the answer came", request=request) from None
+            raise httpx.ReadTimeout(texts.LEASE_ENDED, request=request) from None
 
     async def aclose(self) -> None:
         """Closes ``inner``."""

@@ -13,21 +13,22 @@ from typing import Final
 from deploy.neonvm.access.callers import AGENT, CONTROLLER
 from deploy.neonvm.access.connections import Showing
 from deploy.neonvm.access.keys import client_context
+from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.access_reviews import identity_in
 from protocol.kubernetes.api import ApiError, KubernetesApi
 from protocol.names import RUNNER_AUDIENCE
-from protocol.runtime.clock import Clock
-from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
-from protocol.runtime.kubernetes.token_reviews import TokenReviews
-from protocol.units import Seconds
-from scheduler_plugin.injector.certificates.issuing import Purpose
-from scheduler_plugin.injector.certificates.keeper import (
+from protocol.runtime.certificates.issuing import Purpose
+from protocol.runtime.certificates.keeper import (
     CertificateKeeper,
     Lives,
     MissingSecretError,
     WantedCertificate,
 )
-from scheduler_plugin.injector.certificates.stored import certificate_in, content, read_secret
+from protocol.runtime.certificates.stored import certificate_in, content, read_secret
+from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
+from protocol.runtime.kubernetes.token_reviews import TokenReviews
+from protocol.units import Seconds
 
 LOG: Final = logging.getLogger("neonvm.authority")
 
@@ -64,7 +65,7 @@ class RunnerAuthority:
         """The certificates to show now; ``ready`` is set before. Raises ``OSError``."""
         if self._shown is None:
             # OSError, because to callers it is a connection that cannot be made.
-            raise OSError("there is no certificate for runner pods yet")
+            raise OSError(texts.NO_CERTIFICATE)
         return self._shown[1]
 
     @property
@@ -78,7 +79,7 @@ class RunnerAuthority:
             # Only the API server knows whether the pod of a token still exists.
             review = await TokenReviews(self._api).review(token, RUNNER_AUDIENCE)
         except ApiError as error:
-            raise OSError(f"the API server does not review the pod's token: {error}") from error
+            raise OSError(texts.REVIEW_FAILED.format(error=error)) from error
         identity = identity_in(review, RUNNER_AUDIENCE)
         return (identity.pod_uid or "") if identity is not None else ""
 
@@ -88,7 +89,7 @@ class RunnerAuthority:
             trouble = await self._turn()
             # Each reason is logged once, not with every retry.
             if trouble and trouble != self._trouble:
-                LOG.error("the certificates of runner pods cannot be kept", extra={"reason": trouble})
+                LOG.error(texts.CERTIFICATES_NOT_KEPT, extra={"reason": trouble})
             self._trouble = trouble
             await self._clock.sleep(_RETRY if trouble else _PAUSE)
 
@@ -100,7 +101,7 @@ class RunnerAuthority:
         except (ApiError, NotLeadingError, MissingSecretError) as error:
             return str(error) or type(error).__name__
         if own is None:
-            return trouble or f"there is no Secret {self._namespace}/{OWN}: apply the manifests"
+            return trouble or texts.MANIFESTS_MISSING.format(secret=f"{self._namespace}/{OWN}")
         # A new TLS context is built only when something changed: it costs more than the comparison.
         mark = bundle + own.pair.certificate
         if self._shown is None or self._shown[0] != mark:

@@ -21,6 +21,7 @@ from deploy.neonvm.objects.runner_policy import (
     policy_todo,
     restoring_patch,
 )
+from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.objects import Json, labels_of, name_of
 from protocol.kubernetes.refusals import RefusalKind
@@ -120,7 +121,7 @@ class RunnerPolicies:
         if self._reasons.get(namespace) != str(error):
             self._reasons[namespace] = str(error)
             _log.error(
-                "cannot keep the NetworkPolicy around the ports of runner pods",
+                texts.POLICY_NOT_KEPT,
                 extra={"namespace": namespace or "all", "reason": str(error)},
             )
 

@@ -22,16 +22,14 @@ from deploy.neonvm.ports import (
     GuestState,
     NetworkError,
     PodSockets,
-    Survivor,
     TransferError,
     TransferFault,
-    TransferInfo,
-    TransferLimits,
 )
 from deploy.neonvm.simulated.simulated_load import Demand, Load
 from deploy.neonvm.simulated.simulated_model import SimulatedDatabase, SimulatedKernel
 from deploy.neonvm.simulated.simulated_server import GuestServer
 from deploy.neonvm.simulated.simulated_transfer import Course, MemoryLoad
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.runtime.serving.tcp_listener import TcpListener
@@ -185,7 +183,7 @@ class SimulatedGuest:
         self._runs()
         if not isinstance(target, SimulatedGuest) or target._hardware != self._hardware:
             story = f"{self._spec.vm}: the other end is not of the same hardware"
-            raise TransferError(TransferFault.REFUSED, Survivor.SOURCE, story)
+            raise TransferError(TransferFault.REFUSED, story)
         info = await self._passed(target, limits, progress)
         await self._goes_on_at(target)
         return info
@@ -209,16 +207,16 @@ class SimulatedGuest:
             await clock.sleep(min(_REPORT, left))
         if course.end is None:
             story = f"{self._spec.vm}: it could not be sent within {limits.timeout:g} s"
-            raise TransferError(TransferFault.TIMED_OUT, Survivor.SOURCE, story)
+            raise TransferError(TransferFault.TIMED_OUT, story)
         return info
 
     def _both_are_there(self, target: SimulatedGuest) -> None:
         if self._running is None:
             story = f"{self._spec.vm}: the guest ended on its way"
-            raise TransferError(TransferFault.SOURCE_LOST, Survivor.NEITHER, story)
+            raise TransferError(TransferFault.SOURCE_LOST, story)
         if not target._receives:
             story = f"{self._spec.vm}: the other end is gone"
-            raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, story)
+            raise TransferError(TransferFault.TARGET_LOST, story)
 
     async def _goes_on_at(self, target: SimulatedGuest) -> None:
         """From one instant to the next the target runs, and this one does not."""
@@ -226,7 +224,7 @@ class SimulatedGuest:
             try:
                 listeners = await target._listeners(cleanup)
             except GuestError as error:
-                raise TransferError(TransferFault.TARGET_LOST, Survivor.SOURCE, str(error)) from error
+                raise TransferError(TransferFault.TARGET_LOST, str(error)) from error
             self._both_are_there(target)
             cleanup.pop_all()
         # The kernel moves along, so counters and the place in the load go on.

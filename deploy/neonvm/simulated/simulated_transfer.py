@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.neonvm.ports import TransferInfo, TransferLimits, TransferRam, TransferStatus
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferRam, TransferStatus
 from protocol.units import Bytes, Seconds
 
 PAGE: Final = Bytes(4096)

@@ -6,44 +6,46 @@ sizes and is resized again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.backoff import Backoff, Retries
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import JsonObject, is_leaving, name_of, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
-from protocol.units import Instant, Seconds
+from protocol.units import Instant
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.cache import Cache
 from scheduler_plugin.groups.controllers.controller import PASSING, Writer
 from scheduler_plugin.groups.core.disputes import Disputes
-from scheduler_plugin.groups.core.workload import SizedContainer
+from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizedContainer, by_name
 from scheduler_plugin.groups.core.writes import Write
-from scheduler_plugin.groups.objects.pods import is_pending, resize_pod, why_pending
-
-PATIENCE: Final = Seconds(300.0)
-REFUSED: Final = Backoff(Seconds(15.0), PATIENCE)
-"""How long a pod whose resize was refused is left alone."""
+from scheduler_plugin.groups.objects.pod_resizes import (
+    LONGEST,
+    ResizeObjection,
+    objection_of,
+    refused_by_api,
+    resize_pod,
+    without,
+)
 
 _OVERLOADED: Final = frozenset({RefusalKind.TOO_MANY_REQUESTS, RefusalKind.UNAVAILABLE})
 """Refusals that are not about the pod: the whole group waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Unresized:
-    """A pod that is left alone ``until`` then, and ``why`` it does not have its size."""
+class _Hold:
+    """Sizes of a pod that are left alone ``until`` then, and ``why``. Without ``objection`` that is all of them."""
 
     until: Instant
-    pod: str
     why: str
+    objection: ResizeObjection | None = None
+    failures: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal(_Unresized):
-    retries: Retries
+_Key = tuple[str, Resource | None]
+"""A pod's uid, and the resource that is left alone; None: the pod."""
 
 
 @dataclass(slots=True)
@@ -54,8 +56,7 @@ class PodResizer:
     cache: Cache
     pods: Callable[[JsonObject], Sequence[JsonObject]]
     disputes: Disputes
-    _withdrawn: dict[str, _Unresized] = field(default_factory=dict)
-    _refusals: dict[str, _Refusal] = field(default_factory=dict)
+    _holds: dict[_Key, _Hold] = field(default_factory=dict)
 
     async def bring(self, target: JsonObject, sizes: tuple[SizedContainer, ...]) -> str:
         """Asks every pod of ``target`` that differs for ``sizes``; returns which do not get them and why, else
@@ -67,71 +68,86 @@ class PodResizer:
             # Without sizes of its own the group leaves running pods to their template.
             return ""
         # Taken once, so that all pods of one round are judged by the same time.
-        now, behind = self.writer.clock.now(), None
-        pods = [pod for pod in self.pods(target) if not is_leaving(pod)]
-        self._forget(now)
-        for pod in pods:
-            self.disputes.look(PODS, pod, now)
-            write = self._wanted(pod, sizes, now)
-            if write is None or self._is_fought_over(pod, write, now):
+        now, behind, unresized = self.writer.clock.now(), None, list[tuple[str, str]]()
+        self._holds = {key: hold for key, hold in self._holds.items() if hold.until + LONGEST > now}
+        for pod in self.pods(target):
+            if is_leaving(pod):
                 continue
             try:
-                after = await self.writer.do(write)
-                self.cache.learn(PODS, after)
-                self.disputes.wrote(write, after, now)
-                self._refusals.pop(uid_of(pod), None)
+                await self._bring(pod, sizes, now)
             except ApiRefusedError as error:
-                if error.kind in _OVERLOADED:
-                    # The API server is overloaded; asking for the other pods would make that worse.
+                # A conflict or a pod that is gone: the cache is behind, and the other pods are still asked. Of an API
+                # server that is overloaded they are not.
+                if error.kind not in PASSING:
                     raise
-                if error.kind in PASSING:
-                    # A conflict or a pod that is gone: the cache is behind. The other pods are still asked.
-                    behind = error
-                else:
-                    # Any other refusal is about this pod alone and must not hold up the others.
-                    self._refuse(pod, str(error), now)
+                behind = error
+            unresized += [(name_of(pod).name, hold.why) for hold in self._active(pod, sizes, now)][:1]
         if behind is not None:
             raise behind
-        unresized = {**self._withdrawn, **self._refusals}
-        problems = [problem for pod in pods if (problem := unresized.get(uid_of(pod))) is not None]
-        # They come in the order of their names, so the text is stable.
-        return texts.not_resized([problem.pod for problem in problems], problems[0].why) if problems else ""
+        return texts.not_resized([pod for pod, _ in unresized], unresized[0][1]) if unresized else ""
 
-    def _wanted(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> Write | None:
-        """The resize to request of the pod now; None if it has its size, or is left alone for a while."""
-        uid = uid_of(pod)
-        refusal = self._refusals.get(uid)
-        # While the pod is pending it goes on, so that its wish is withdrawn.
-        if (uid in self._withdrawn and not is_pending(pod)) or (refusal is not None and now < refusal.until):
-            return None
-        write = resize_pod(pod, sizes)
-        if write is None:
-            # The pod has its size, so the next refusal starts with a short pause again.
-            self._refusals.pop(uid, None)
-        elif is_pending(pod):
-            # A resize that the kubelet cannot carry out would hold up others on its node, so the write withdraws it;
-            # it is tried again after `PATIENCE`.
-            self._withdrawn[uid] = _Unresized(Instant(now + PATIENCE), name_of(pod).name, why_pending(pod))
-        return write
+    async def _bring(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> None:
+        """Requests the resize that the pod needs now, if any."""
+        self.disputes.look(PODS, pod, now)
+        objection = objection_of(pod)
+        if objection is None:
+            requested = self._possible(pod, sizes, now)
+        else:
+            # Withdrawn at once: it blocks the pod's next resize, and a deferred one those of other pods, too.
+            requested = tuple(has for has in objection.actual if by_name(sizes, has.name) is not None)
+        write = resize_pod(pod, requested)
+        if write is None or self._is_left_alone(pod, write, now):
+            return
+        if objection is not None:
+            self._hold(pod, objection.resources, objection, now)
+        try:
+            after = await self.writer.do(write)
+        except ApiRefusedError as error:
+            if error.kind in _OVERLOADED or error.kind in PASSING:
+                raise
+            # Any other refusal is about this pod alone and must not hold up the others.
+            refused = refused_by_api(pod, requested, error.refusal)
+            self._hold(pod, refused.resources if objection is None else (None,), refused, now)
+            return
+        self.cache.learn(PODS, after)
+        self.disputes.wrote(write, after, now)
 
-    def _is_fought_over(self, pod: JsonObject, write: Write, now: Instant) -> bool:
-        """Return True if another writer keeps overwriting the pod's sizes, so that it is left alone for a while."""
+    def _possible(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> tuple[SizedContainer, ...]:
+        """``sizes``, without the resources that are left alone."""
+        for resource in RESOURCES:
+            if self._is_active((uid_of(pod), resource), sizes, now):
+                sizes = without(sizes, resource)
+        return sizes
+
+    def _is_active(self, key: _Key, sizes: Sequence[SizedContainer], now: Instant) -> bool:
+        hold = self._holds.get(key)
+        if hold is None or now >= hold.until:
+            return False
+        # An objection to more than is wanted now says nothing.
+        return hold.objection is None or key[1] is None or hold.objection.is_about(key[1], sizes)
+
+    def _active(self, pod: JsonObject, sizes: Sequence[SizedContainer], now: Instant) -> Iterator[_Hold]:
+        keys: list[_Key] = [(uid_of(pod), resource) for resource in (None, *RESOURCES)]
+        return (self._holds[key] for key in keys if self._is_active(key, sizes, now))
+
+    def _is_left_alone(self, pod: JsonObject, write: Write, now: Instant) -> bool:
+        """Return True if all sizes of the pod are left alone: another writer keeps overwriting them, or they cannot
+        be put back.
+        """
         until = self.disputes.held_until(write, now)
         if until is not None:
-            why = texts.OVERWRITTEN
-            self._withdrawn[uid_of(pod)] = _Unresized(until, name_of(pod).name, why)
-        return until is not None
+            self._holds[uid_of(pod), None] = _Hold(until, texts.OVERWRITTEN)
+        return self._is_active((uid_of(pod), None), (), now)
 
-    def _refuse(self, pod: JsonObject, why: str, now: Instant) -> None:
-        previous = self._refusals.get(uid_of(pod))
-        retries = Retries(REFUSED) if previous is None else previous.retries
-        # Jitter spreads the retries of pods that were refused together.
-        until = Instant(now + retries.failed(self.writer.clock.jitter()))
-        self._refusals[uid_of(pod)] = _Refusal(until, name_of(pod).name, why, retries)
-
-    def _forget(self, now: Instant) -> None:
-        """Drops withdrawn wishes whose time is over, and refusals of pods that are gone."""
-        self._withdrawn = {uid: wish for uid, wish in self._withdrawn.items() if wish.until > now}
-        # A pod that still exists is asked again once its pause is over, so an older refusal belongs to one that is
-        # gone.
-        self._refusals = {uid: refusal for uid, refusal in self._refusals.items() if refusal.until + PATIENCE > now}
+    def _hold(
+        self, pod: JsonObject, resources: Iterable[Resource | None], objection: ResizeObjection, now: Instant
+    ) -> None:
+        for resource in resources:
+            key = (uid_of(pod), resource)
+            previous = self._holds.get(key)
+            # A withdrawal that was not answered is sent again: still the same objection.
+            if previous is not None and previous.objection == objection and now < previous.until:
+                continue
+            failures = 1 if previous is None else previous.failures + 1
+            until = Instant(now + objection.pause.delay(failures, self.writer.clock.jitter()))
+            self._holds[key] = _Hold(until, objection.why, objection, failures)

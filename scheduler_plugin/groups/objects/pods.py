@@ -1,5 +1,5 @@
-"""Pods as groups see them: what is kept of one, which target it belongs to, what ran out of memory in it, which size to
-request of it, and how all of a target differ from what was ordered (pure).
+"""Pods as groups see them: what is kept of one, what ran out of memory in it, and how all of a target differ from what
+was ordered (pure).
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from protocol.kubernetes.objects import (
     items,
     name_of,
     text,
-    version_of,
     whole,
 )
-from protocol.kubernetes.resources import PODS, REPLICA_SETS
+from protocol.kubernetes.resources import REPLICA_SETS
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.units import Amount
 from scheduler_plugin.groups import texts
@@ -34,21 +33,19 @@ from scheduler_plugin.groups.core.workload import (
     Workload,
     by_name,
 )
-from scheduler_plugin.groups.core.writes import Write
 from scheduler_plugin.groups.objects.targets import (
     TargetFields,
     TargetKind,
     read_amounts,
     read_container,
     workload_of,
-    write_container,
 )
 
 OUT_OF_MEMORY: Final = "OOMKilled"
 """The reason with which a kubelet reports a container that the kernel killed for lack of memory."""
 
 _STATUS: Final = ("name", "allocatedResources", "resources", "state", "lastState")
-_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "labels", "deletionTimestamp")
+_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generation", "labels", "deletionTimestamp")
 
 
 def kept_pod(pod: JsonObject) -> Json:
@@ -140,62 +137,8 @@ def killed_in(pod: JsonObject) -> Iterator[Killed]:
                 yield Killed(text(status, "name"), at, text(pod, "metadata", "name"))
 
 
-def resize_pod(pod: JsonObject, sizes: tuple[SizedContainer, ...]) -> Write | None:
-    """The patch that gives the pod ``sizes``; None if it was requested already, or the pod has ended.
-
-    If the pod's resize is pending, the patch requests what the pod has been allocated instead.
-    """
-    # The API server refuses to resize a pod that has ended.
-    if is_over(pod):
-        return None
-    # Requesting what the pod has withdraws the resize.
-    wanted = _allocated(pod, sizes) if is_pending(pod) else sizes
-    listed = items(pod, "spec", "containers")
-    present = {text(container, "name"): read_container(container, "spec.containers") for container in listed}
-    changes = [
-        container
-        for container in wanted
-        if (has := present.get(container.name)) is not None and container.over(has) != has
-    ]
-    if not changes:
-        return None
-    body: Json = {"spec": {"containers": [write_container(container) for container in changes]}}
-    # A strategic merge finds containers by their names.
-    return Write("pod", PODS, name_of(pod), body, "resize", version_of(pod), merges_lists=True)
-
-
-def is_pending(pod: JsonObject) -> bool:
-    """Return True if the kubelet has said that it cannot resize the pod now, or at all."""
-    return _is_true(pod, "PodResizePending")
-
-
 def _is_true(pod: JsonObject, kind: str) -> bool:
     return text(condition_of(pod, kind), "status") == "True"
-
-
-def why_pending(pod: JsonObject) -> str:
-    """The kubelet's reason for a pending resize.
-
-    >>> waits = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": "too large"}
-    >>> why_pending({"status": {"conditions": [waits]}})
-    'Infeasible: too large'
-    """
-    pending = condition_of(pod, "PodResizePending")
-    return f"{text(pending, 'reason')}: {text(pending, 'message')}"
-
-
-def _allocated(pod: JsonObject, sizes: tuple[SizedContainer, ...]) -> tuple[SizedContainer, ...]:
-    """Resources that the kubelet has allocated, and the limits that it has set."""
-    statuses = {text(status, "name"): status for status in items(pod, "status", "containerStatuses")}
-    return tuple(
-        SizedContainer(
-            name,
-            read_amounts(child(status, "allocatedResources"), "allocatedResources"),
-            read_amounts(child(status, "resources", "limits"), "resources.limits"),
-        )
-        for name, status in statuses.items()
-        if by_name(sizes, name) is not None
-    )
 
 
 _RESIZING = ("PodResizePending", "PodResizeInProgress")

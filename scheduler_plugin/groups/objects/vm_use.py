@@ -104,7 +104,14 @@ def hpa_status(hpa: JsonObject, current: int, found: HorizontalRecommendation | 
         condition(hpa, "ScalingActive", "True", "ValidMetricFound", texts.FROM_AGENTS),
         condition(hpa, "ScalingLimited", *limit, ""),
     ]
-    return {"currentReplicas": current, "desiredReplicas": found.desired, "conditions": conditions}
+    # Without figures, whatever the cluster's own HPA controller says: it measures the runners against the requests of
+    # their pods, and the agents measure guests against the maxima of their VMs.
+    return {
+        "currentReplicas": current,
+        "desiredReplicas": found.desired,
+        "currentMetrics": [],
+        "conditions": conditions,
+    }
 
 
 def vpa_status(found: VerticalRecommendation) -> Json:

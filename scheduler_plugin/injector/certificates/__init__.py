@@ -1,1 +1,1 @@
-"""A small certificate authority: issuing, rotation, storage and distribution (B.4)."""
+"""Publishing of certificates, and the bundle gathered if another issuer makes them (B.4)."""

@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from protocol.kubernetes.api import KubernetesApi
+from protocol.runtime.certificates.stored import BUNDLE, content, read_secret
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scheduler_plugin.injector.certificates.stored import BUNDLE, content, read_secret
 
 OVERLAP: Final = Seconds(600.0)
 """A kubelet updates the files in a pod within two minutes; the rest is for kubelets that are out of contact."""

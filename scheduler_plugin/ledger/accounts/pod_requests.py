@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from protocol.backoff import Backoff
 from protocol.units import ZERO, Amount, ComputeUnit, Instant, Resources, Seconds
+from scheduler_plugin.ledger.accounts.resource_mask import BOTH, NEITHER, ResourceMask
 from scheduler_plugin.ledger.facts import RunnerRequests
 
 A = TypeVar("A", bound=Amount)
@@ -46,105 +47,96 @@ AGAIN: Final = Backoff(Seconds(5.0), Seconds(60.0))
 """Pause before a refused resize is tried again."""
 
 
-class RefusedParts(NamedTuple):
-    """CPU, memory or both; ``is_guess``: a refusal of both did not say which."""
-
-    cpu: bool = False
-    mem: bool = False
-    is_guess: bool = False
-
-    @classmethod
-    def of_rise(cls, lower: Resources, upper: Resources) -> RefusedParts:
-        """The resources of which ``upper`` has more than ``lower``."""
-        return cls(lower.cpu < upper.cpu, lower.mem < upper.mem)
-
-    def of(self, these: Resources, others: Resources) -> Resources:
-        """These parts of ``these``, the rest of ``others``."""
-        return Resources(these.cpu if self.cpu else others.cpu, these.mem if self.mem else others.mem)
-
-    def among(self, others: RefusedParts) -> RefusedParts:
-        """Those of them that ``others`` has, too."""
-        return RefusedParts(self.cpu and others.cpu, self.mem and others.mem, self.is_guess)
-
-    def together(self, others: RefusedParts) -> RefusedParts:
-        """Those of both."""
-        return RefusedParts(self.cpu or others.cpu, self.mem or others.mem)
-
-    @property
-    def any(self) -> bool:
-        """True if there is one."""
-        return self.cpu or self.mem
-
-
-NEITHER: Final = RefusedParts()
-BOTH: Final = RefusedParts(cpu=True, mem=True)
 _NAMES: Final = re.compile(r"(?i)\bcpu\b|\bmemory\b")
 
 
-def named_in(why: str) -> RefusedParts:
+def named_in(why: str) -> ResourceMask:
     """Resources that a refusal names.
 
     >>> named_in("exceeded quota: q, requested: requests.cpu=2, used: requests.cpu=1, limited: requests.cpu=2")
-    RefusedParts(cpu=True, mem=False, is_guess=False)
+    ResourceMask(cpu=True, mem=False)
     """
     names = {name.lower() for name in _NAMES.findall(why)}
-    return RefusedParts("cpu" in names, "memory" in names)
+    return ResourceMask("cpu" in names, "memory" in names)
+
+
+class RefusedParts(NamedTuple):
+    """Resources that a refusal is about; ``is_guess``: a refusal of both did not say which."""
+
+    parts: ResourceMask = NEITHER
+    is_guess: bool = False
+
+    def among(self, changed: ResourceMask) -> RefusedParts:
+        """Those of them that have ``changed``."""
+        return RefusedParts(self.parts.among(changed), self.is_guess)
+
+
+NOTHING_REFUSED: Final = RefusedParts()
 
 
 class ResizeChange(NamedTuple):
     """Rise and fall of a resize against the requests before it."""
 
-    raised: RefusedParts
-    lowered: RefusedParts
+    raised: ResourceMask
+    lowered: ResourceMask
 
     @classmethod
     def of(cls, before: Resources, after: Resources) -> ResizeChange:
         """From ``before`` to ``after``."""
-        return cls(RefusedParts.of_rise(before, after), RefusedParts.of_rise(after, before))
+        return cls(ResourceMask.of_rise(before, after), ResourceMask.of_rise(after, before))
 
     def at_fault(self, why: str) -> RefusedParts:
         """The resource that a refusal is about. A guess names memory: nodes lack it sooner, and kubelets that swap
         refuse to resize it.
 
         >>> both = ResizeChange(raised=BOTH, lowered=NEITHER)
-        >>> both.at_fault("exceeded quota: q, requested: requests.cpu=2"), both.at_fault("no")
-        (RefusedParts(cpu=True, mem=False, is_guess=False), RefusedParts(cpu=False, mem=True, is_guess=True))
-        >>> ResizeChange(raised=NEITHER, lowered=RefusedParts(cpu=True)).at_fault("no")
-        RefusedParts(cpu=True, mem=False, is_guess=False)
+        >>> both.at_fault("exceeded quota: q, requested: requests.cpu=2")
+        RefusedParts(parts=ResourceMask(cpu=True, mem=False), is_guess=False)
+        >>> both.at_fault("no")
+        RefusedParts(parts=ResourceMask(cpu=False, mem=True), is_guess=True)
+        >>> ResizeChange(raised=NEITHER, lowered=ResourceMask(cpu=True)).at_fault("no").is_guess
+        False
         """
         changed = self.raised.together(self.lowered)
         # Only one resource changed, so the refusal is about that one.
         if changed != BOTH:
-            return changed
+            return RefusedParts(changed)
         named = named_in(why)
-        return RefusedParts(mem=True, is_guess=True) if named in {NEITHER, BOTH} else named
+        return RefusedParts(ResourceMask(mem=True), is_guess=True) if named in {NEITHER, BOTH} else RefusedParts(named)
 
 
 @dataclass(slots=True)
 class Pause:
-    """``parts`` are left alone until ``again_at``, because ``why``; ``size`` is what of each was refused last."""
+    """The ``refused`` parts are left alone until ``again_at``, because ``why``; ``size`` is what of each was refused
+    last.
+    """
 
-    parts: RefusedParts = NEITHER
+    refused: RefusedParts = NOTHING_REFUSED
     why: str = ""
     again_at: Instant = LONG_AGO
     failures: int = 0
     size: Resources = ZERO
 
-    def add(self, parts: RefusedParts, size: Resources, why: str, now: Instant) -> None:
-        """``parts`` of ``size`` were refused."""
-        if not parts.any:
+    @property
+    def parts(self) -> ResourceMask:
+        """The resources that were refused."""
+        return self.refused.parts
+
+    def add(self, refused: RefusedParts, size: Resources, why: str, now: Instant) -> None:
+        """``size`` was refused."""
+        if not refused.parts.any:
             return
-        self.why, self.size = why, parts.of(size, self.size)
+        self.why, self.size = why, refused.parts.of(size, self.size)
         if now >= self.again_at:
             # As long without a refusal as the longest pause starts the backoff over.
             self.failures = 1 if now - self.again_at >= AGAIN.cap else self.failures + 1
             self.again_at = Instant(now + AGAIN.delay(self.failures, 0.0))
-            self.parts = parts
-        elif parts != self.parts:
+            self.refused = refused
+        elif refused != self.refused:
             # The guess was wrong: this refusal came without the guessed part.
-            self.parts = parts if self.parts.is_guess else BOTH
+            self.refused = refused if self.refused.is_guess else RefusedParts(BOTH)
 
-    def parts_at(self, now: Instant) -> RefusedParts:
+    def parts_at(self, now: Instant) -> ResourceMask:
         """Resources that are left alone now."""
         return NEITHER if now >= self.again_at else self.parts
 
@@ -157,7 +149,7 @@ class Pause:
     def tried(self, now: Instant) -> None:
         """A write is sent: after the pause, also of what was refused."""
         if now >= self.again_at:
-            self.parts = NEITHER
+            self.refused = NOTHING_REFUSED
 
 
 def _middle(less: A, more: A, unit: A) -> A:
@@ -268,7 +260,7 @@ class PodRequests:
         size = self.raising.parts_at(now).of(size.at_most(asked), size)
         lowest = asked
         if least is not None:
-            lowest = RefusedParts.of_rise(self.lowering.size, least).of(least.at_most(asked), asked)
+            lowest = ResourceMask.of_rise(self.lowering.size, least).of(least.at_most(asked), asked)
         return self.lowering.parts_at(now).of(size.at_least(lowest), size)
 
     def settle(self, now: Instant) -> None:
@@ -279,7 +271,7 @@ class PodRequests:
         if now >= self.exempt_until:
             self.exempt_because = ""
 
-    def refused_by_kubelet(self, runner: RunnerRequests, now: Instant) -> RefusedParts:
+    def refused_by_kubelet(self, runner: RunnerRequests, now: Instant) -> ResourceMask:
         """The resources at fault if the kubelet says why it does not allocate, or does not release, the requests."""
         change = ResizeChange.of(runner.held, runner.asked)
         fault = change.at_fault(runner.problem)
@@ -301,7 +293,7 @@ class PodRequests:
             return
         change = ResizeChange.of(asked, size)
         # A refusal that is not about the size says nothing about CPU or memory.
-        fault = change.at_fault(why) if is_of_size else BOTH
+        fault = change.at_fault(why) if is_of_size else RefusedParts(BOTH)
         is_named = is_of_size and fault.among(named_in(why)) == fault
         self.raising.add(fault.among(change.raised), size if is_named else asked, why, now)
         self.lowering.add(fault.among(change.lowered), size, why, now)

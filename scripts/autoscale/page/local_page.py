@@ -16,10 +16,10 @@ from rich.console import Console
 
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
+from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
-from scheduler_plugin.web.serving import Listener, serve
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording

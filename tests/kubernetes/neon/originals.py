@@ -22,7 +22,7 @@ from deploy.local.certificates import CertificateSubject, issue
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
 from deploy.local.kubernetes.programs.build import Builder
 from deploy.local.kubernetes.programs.toolchain import find_go
-from protocol.runtime.certificates import CertifiedKey
+from protocol.runtime.certificates.forms import CertifiedKey
 from tests.kubernetes.neon.places import Place
 from tests.module_sets import NEON
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.neonvm.ports import Survivor, TransferFault
+from deploy.neonvm.ports import TransferFault
 from protocol.kubernetes.objects import text
 from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
@@ -59,7 +59,7 @@ async def target_refuses(world: World) -> None:
 
 
 async def both_are_lost(world: World) -> None:
-    world.guests.moving.fail(TransferFault.TARGET_LOST, Survivor.NEITHER)
+    world.guests.moving.fail(TransferFault.TARGET_LOST, source_too=True)
 
 
 async def time_is_up(world: World) -> None:

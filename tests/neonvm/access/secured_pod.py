@@ -19,8 +19,8 @@ from deploy.neonvm.access.introduction import PodIdentity
 from deploy.neonvm.access.keys import RunnerKey, client_context
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.runner.gate_server import GateServer
+from protocol.runtime.certificates.issuing import Issued, Purpose, issue, new_authority
 from protocol.units import Seconds
-from scheduler_plugin.injector.certificates.issuing import Issued, Purpose, issue, new_authority
 from tests.neonvm.qemu.fakes import FakeGuestDaemon
 from tests.neonvm.runner.one_pod import Pod, running, scripted_daemon
 

@@ -10,8 +10,8 @@ from agent.adapters.guest_database import GuestDatabase
 from agent.app import _shown, plain_pool
 from agent.ports import PortError
 from deploy.neonvm.access.callers import AGENT
+from protocol.runtime.certificates.issuing import Purpose, issue
 from protocol.units import Seconds
-from scheduler_plugin.injector.certificates.issuing import Purpose, issue
 from tests.neonvm.access.secured_pod import NOW, YEAR, authority, secured_pod
 
 

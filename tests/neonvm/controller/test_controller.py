@@ -16,8 +16,15 @@ from deploy.local.apiserver.server import admin_tokens, build
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.objects.booted import booted
-from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, GuestState, PodRole, TransferInfo, TransferLimits
+from deploy.neonvm.ports import (
+    Acceleration,
+    GuestError,
+    GuestPhase,
+    GuestState,
+    PodRole,
+)
 from deploy.neonvm.runner.resizer import Resizer
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, annotations_of, child, items, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind

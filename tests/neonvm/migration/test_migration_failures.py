@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from deploy.neonvm.ports import GuestError, Survivor, TransferFault, TransferLimits
+from deploy.neonvm.ports import GuestError, TransferFault
+from deploy.neonvm.transfer_terms import TransferLimits
 from protocol.kubernetes.resources import NODES
 from protocol.messages import ObjectName
 from protocol.units import Bytes, Seconds
@@ -112,7 +113,7 @@ async def test_target_death_after_switch_restarts_vm(
 async def test_dead_source_restarts_by_policy(runtime: RuntimeFixture, policy: str, runs: int) -> None:
     old = await runtime.run_vm(policy)
     source, _ = await runtime.begin_to_move()
-    source.fail(TransferFault.SOURCE_LOST, Survivor.NEITHER)
+    source.fail(TransferFault.SOURCE_LOST, source_too=True)
     await runtime.settle()
     await runtime.pass_time(8)
     assert await runtime.outcome() == ("Failed", "SourceLost")

@@ -10,8 +10,9 @@ import pytest
 
 from deploy.neonvm.migration.migration_facts import Sending, TransferState
 from deploy.neonvm.migration.transfers import Transfers
-from deploy.neonvm.ports import Survivor, TransferError, TransferFault, TransferInfo
+from deploy.neonvm.ports import TransferError, TransferFault
 from deploy.neonvm.qemu.transfer import carried_through
+from deploy.neonvm.transfer_terms import TransferInfo
 from tests.fake_clock import FakeClock, settle
 
 CANCELLED = TransferState(Sending.FAILED, "Cancelled", "the move was cancelled")
@@ -55,7 +56,7 @@ async def transfers() -> AsyncIterator[Transfers]:
 
 
 def refused() -> Move:
-    return Move(TransferError(TransferFault.REFUSED, Survivor.SOURCE, "it stays"))
+    return Move(TransferError(TransferFault.REFUSED, "it stays"))
 
 
 async def test_cancelled_move_ends_once_runner_is_known(transfers: Transfers) -> None:

@@ -10,18 +10,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from deploy.neonvm.ports import (
-    GuestError,
-    Survivor,
-    TransferError,
-    TransferFault,
-    TransferInfo,
-    TransferLimits,
-    TransferStatus,
-)
+from deploy.neonvm.ports import GuestError, TransferError, TransferFault
 from deploy.neonvm.qemu.frame_handover import FrameHandover
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.qemu.wire import Arbiter, Wire
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferStatus
 from protocol.units import Bytes, Seconds
 from tests.neonvm.qemu.fakes import SteppedClock
 
@@ -192,10 +185,11 @@ class Move:
         self.source.has_sent()
         self.target.run_state = "paused"
 
-    async def fails(self) -> tuple[TransferFault, Survivor]:
+    async def fails(self) -> tuple[TransferFault, bool]:
+        """The fault, and whether the source still runs."""
         with pytest.raises(TransferError) as caught:
             await self.transfer.run()
-        return caught.value.fault, caught.value.survivor
+        return caught.value.fault, self.source.alive
 
     def since(self, what: str) -> list[str]:
         """What happened from there on."""
@@ -224,7 +218,7 @@ async def test_target_runs_after_source_completes(move: Move) -> None:
 
 async def test_refusing_target_returns_guest(move: Move) -> None:
     move.target.obeys = False
-    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.SOURCE)
+    assert await move.fails() == (TransferFault.TARGET_LOST, True)
     assert move.since("target is killed") == [
         "target is killed",
         "frames go to the source",
@@ -253,7 +247,7 @@ async def test_network_switches_with_stop_and_return(move: Move) -> None:
 
 async def test_source_continues_after_reading_frames(move: Move) -> None:
     move.target.obeys, move.frames.faults = False, 3
-    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.SOURCE)
+    assert await move.fails() == (TransferFault.TARGET_LOST, True)
     assert move.story.index("frames stay with the source") < move.story.index("source: cont")
 
 
@@ -265,20 +259,20 @@ async def test_released_target_keeps_frames(move: Move) -> None:
 
 async def test_target_death_leaves_source_running(move: Move) -> None:
     move.target.at[1.0] = move.target.dies
-    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.SOURCE)
+    assert await move.fails() == (TransferFault.TARGET_LOST, True)
     assert "source: cont" not in move.story
 
 
 async def test_target_death_after_release_loses_guest(move: Move) -> None:
     move.target.on_cont = move.target.dies
-    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.NEITHER)
+    assert await move.fails() == (TransferFault.TARGET_LOST, False)
     assert "source: cont" not in move.story
     assert move.story[-1] == "source is killed"
 
 
 async def test_source_death_in_transfer_loses_guest(move: Move) -> None:
     move.source.at = {1.0: move.source.dies}
-    assert await move.fails() == (TransferFault.SOURCE_LOST, Survivor.NEITHER)
+    assert await move.fails() == (TransferFault.SOURCE_LOST, False)
     assert move.story[-1] == "target is killed"
 
 
@@ -289,7 +283,7 @@ SILENCES = pytest.mark.parametrize("silence", [5.0, 15.0, 25.0, 35.0])
 async def test_briefly_silent_source_survives(move: Move, silence: float) -> None:
     move.source.at = {1.0: lambda: move.source.falls_silent(silence)}
     move.target.at = {1.0: move.target.dies}
-    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.SOURCE)
+    assert await move.fails() == (TransferFault.TARGET_LOST, True)
     assert (move.source.alive, move.source.run_state) == (True, "running")
 
 
@@ -303,14 +297,14 @@ async def test_briefly_silent_target_is_awaited(move: Move, silence: float) -> N
 async def test_silent_source_is_given_up(move: Move) -> None:
     move.source.at = {1.0: lambda: move.source.falls_silent(1e9)}
     move.target.at = {1.0: move.target.dies}
-    assert await move.fails() == (TransferFault.TARGET_LOST, Survivor.NEITHER)
+    assert await move.fails() == (TransferFault.TARGET_LOST, False)
     assert move.story[-1] == "source is killed"
     assert move.clock.instant < 120
 
 
 async def test_slow_move_is_cancelled(move: Move) -> None:
     move.source.at = {}
-    assert await move.fails() == (TransferFault.TIMED_OUT, Survivor.SOURCE)
+    assert await move.fails() == (TransferFault.TIMED_OUT, True)
     assert move.since("target is killed") == [
         "target is killed",
         "source: migrate_cancel",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deploy.neonvm.ports import GuestError, TransferStatus
+from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.transfer_report import (
     completed_info,
     parse_memory,
@@ -11,6 +11,7 @@ from deploy.neonvm.qemu.transfer_report import (
     parse_timestamp,
     transfer_info,
 )
+from deploy.neonvm.transfer_terms import TransferStatus
 from protocol.units import Bytes, Seconds
 
 ANSWER = {

@@ -18,8 +18,9 @@ from deploy.kube.client import ApiClient
 from deploy.neonvm.access.callers import ANYONE, CONTROLLER
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.objects.pod_form import RunnerForm
-from deploy.neonvm.ports import GuestError
+from deploy.neonvm.ports import GuestError, GuestSpec, PodSockets
 from deploy.neonvm.qemu.accelerator import Accelerator
+from deploy.neonvm.qemu.daemon import DaemonResponse, GuestDaemon
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.remote.address_choice import AddressRange
@@ -96,20 +97,22 @@ class OpenForm(RunnerForm):
 class ObedientQemuGuest(QemuGuest):
     """A guest whose daemon answers without a socket, as long as the guest runs."""
 
-    cpu = 0
+    def __init__(self, spec: GuestSpec, made_by: QemuGuests) -> None:
+        super().__init__(spec, made_by)
+        self._daemon = ObedientDaemon(self, spec, made_by.sockets)
 
-    async def ask(self, method: str, path: str, body: str = "", seconds: float = 5.0):  # type: ignore[no-untyped-def]
-        from deploy.neonvm.qemu.daemon import DaemonResponse  # noqa: PLC0415
 
-        if (await self.machine.call("query-status")) != {"status": "running"}:
+class ObedientDaemon(GuestDaemon):
+    def __init__(self, guest: QemuGuest, spec: GuestSpec, sockets: PodSockets) -> None:
+        super().__init__(spec, sockets)
+        self.guest, self.has = guest, spec.cpu_use.value
+
+    async def ask(self, method: str, path: str, body: str = "", seconds: float = 5.0) -> DaemonResponse:
+        if (await self.guest.machine.call("query-status")) != {"status": "running"}:
             raise GuestError(f"the guest did not answer {method} {path} within {seconds:g} s")
         if body:
-            self.cpu = int(body)
-        return (
-            DaemonResponse(200, str(self.cpu or self._spec.cpu_use.value))
-            if path != "/shutdown"
-            else DaemonResponse(404, "")
-        )
+            self.has = int(body)
+        return DaemonResponse(404, "") if path == "/shutdown" else DaemonResponse(200, str(self.has))
 
 
 @dataclass(frozen=True)

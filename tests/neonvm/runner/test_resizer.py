@@ -4,8 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from deploy.neonvm.ports import CPU, MEMORY, Guest, GuestError, GuestPhase, GuestState, TransferInfo, TransferLimits
+from deploy.neonvm.ports import (
+    CPU,
+    MEMORY,
+    Guest,
+    GuestError,
+    GuestPhase,
+    GuestState,
+)
 from deploy.neonvm.runner.resizer import Pace, Resizer
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.backoff import Backoff
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from tests.fake_clock import FakeClock, settle

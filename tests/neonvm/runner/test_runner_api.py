@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from deploy.neonvm.objects.pods import MOVED_AWAY
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.remote.tls_authority import MigrationAuthority
 from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.pod_runner import Ending
 from deploy.neonvm.runner.qmp_gate import GateState
+from deploy.neonvm.texts.runner import MOVED_AWAY
 from protocol.runtime.serving.http_requests import HttpResponse
 from protocol.units import Seconds
 from tests.neonvm.qemu.fakes import FakeGuestDaemon

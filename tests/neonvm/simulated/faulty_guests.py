@@ -11,12 +11,10 @@ from deploy.neonvm.ports import (
     Guests,
     GuestSpec,
     GuestState,
-    Survivor,
     TransferError,
     TransferFault,
-    TransferInfo,
-    TransferLimits,
 )
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu
 
@@ -32,16 +30,16 @@ class FaultyGuests:
     inner: Guests
     made: dict[ObjectName, FaultyGuest] = field(default_factory=dict)
     on_receive: list[GuestError] = field(default_factory=list)
-    on_send: list[TransferError] = field(default_factory=list)
+    on_send: list[tuple[TransferError, bool]] = field(default_factory=list)
 
     def create(self, spec: GuestSpec) -> Guest:
         guest = FaultyGuest(self.inner.create(spec), self, spec)
         self.made[spec.pod] = guest
         return guest
 
-    def fail_send(self, fault: TransferFault, survivor: Survivor = Survivor.SOURCE) -> None:
-        """The next move fails like this, and leaves what it says."""
-        self.on_send.append(TransferError(fault, survivor, f"injected: {fault}"))
+    def fail_send(self, fault: TransferFault, *, source_too: bool = False) -> None:
+        """The next move fails like this; its source is lost ``source_too``."""
+        self.on_send.append((TransferError(fault, f"injected: {fault}"), source_too))
 
 
 @dataclass
@@ -73,9 +71,9 @@ class FaultyGuest:
         assert isinstance(target, FaultyGuest)
         if not self.guests.on_send:
             return await self.inner.send(target.inner, limits, progress)
-        error = self.guests.on_send.pop(0)
+        error, is_source_lost = self.guests.on_send.pop(0)
         await target.stop()
-        if error.survivor is Survivor.NEITHER:
+        if is_source_lost:
             await self.stop()
         raise error
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.neonvm.ports import TransferInfo, TransferLimits, TransferRam, TransferStatus
 from deploy.neonvm.simulated.simulated_transfer import PAGE, WIRE, Course, MemoryLoad
+from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits, TransferRam, TransferStatus
 from protocol.units import Bytes, Seconds
 
 MIB = 1024**2

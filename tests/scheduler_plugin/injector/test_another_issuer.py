@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from protocol.kubernetes.resources import MERGE_PATCH, SECRETS
+from protocol.runtime.certificates.issuing import Issued, Purpose, issue, new_authority
+from protocol.runtime.certificates.stored import BUNDLE, CERTIFICATE, KEY
 from protocol.units import Seconds
 from scheduler_plugin.injector.certificates.gathered_bundle import OVERLAP, authorities
-from scheduler_plugin.injector.certificates.issuing import Issued, Purpose, issue, new_authority
-from scheduler_plugin.injector.certificates.stored import BUNDLE, CERTIFICATE, KEY
 from tests.scheduler_plugin.injector.injecting import NAMESPACE, SETTINGS, Cluster, installed
 
 DAY = 86_400.0

@@ -9,9 +9,9 @@ import pytest
 from cryptography import x509
 
 from protocol.kubernetes.resources import MERGE_PATCH, SECRETS
+from protocol.runtime.certificates.issuing import new_authority
+from protocol.runtime.certificates.stored import authorities_in, certificate_in
 from protocol.units import Seconds
-from scheduler_plugin.injector.certificates.issuing import new_authority
-from scheduler_plugin.injector.certificates.stored import authorities_in, certificate_in
 from tests.scheduler_plugin.injector.injecting import NAMESPACE, SETTINGS, installed
 
 DAY = 86_400.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.runtime.serving.listeners import ListenError
 from scheduler_plugin.options import lease_terms, parser
-from scheduler_plugin.web.serving import ListenError
 
 LEADS = ["--lease=kube-system/scheduler", "--leader-endpoints=scheduler"]
 

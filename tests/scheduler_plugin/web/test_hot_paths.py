@@ -13,13 +13,13 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
+from protocol.runtime.serving.bounded_protocol import LONGEST_HEAD, BoundedProtocol
+from protocol.runtime.serving.limits import Limits, Peers
+from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
 from scheduler_plugin.web.bodies import BodyError
-from scheduler_plugin.web.http.bounded_protocol import LONGEST_HEAD, BoundedProtocol
-from scheduler_plugin.web.http.hot_paths import Handler, HotPath, HotPaths, HotRequest, HotResponse
-from scheduler_plugin.web.limits import Limits, Peers
-from scheduler_plugin.web.serving import Listener, serve
-from tests.scheduler_plugin.web.test_serving import free_address, listening
+from scheduler_plugin.web.hot_paths import Handler, HotPath, HotPaths, HotRequest, HotResponse
+from tests.protocol.runtime.serving.test_listeners import free_address, listening
 
 LONGEST = 1000
 ENOUGH = 500

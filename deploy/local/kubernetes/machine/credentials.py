@@ -23,7 +23,7 @@ from deploy.local.kubernetes.plan.kubeconfigs import (
     tokened,
 )
 from deploy.local.private_file import secret_file, write_private
-from protocol.runtime.certificates import CertifiedKey
+from protocol.runtime.certificates.forms import CertifiedKey
 
 INSIDE: Final = f"https://{CONTROL_HOST}:{API_PORT}"
 """The API server's URL in the cluster's network."""

@@ -92,7 +92,9 @@ class KnownFacts(Generic[F]):
         """
         at_most = self.kind.at_most
         fact = None if at_most is None else at_most(obj, found.reason)
-        if self._is_news(found.name, found.uid, found.version):
+        # Its version may be what cannot be read. Lists and watches never go back, so it is no older than the known one.
+        version = found.version or str(self._versions.get(found.name, 0))
+        if self._is_news(found.name, found.uid, version):
             before = self.unreadable.get(found.name)
             self.unreadable[found.name] = found
             # Every list shows it again; it is reported once per version.

@@ -15,7 +15,6 @@ from scheduler_plugin.groups.objects.intents import (
     read_intent,
     write_intent,
 )
-from scheduler_plugin.groups.objects.pods import kept_pod, resize_pod
 
 AT = "2026-01-01T00:00:00Z"
 
@@ -78,23 +77,3 @@ def test_it_says_in_words_what_changes() -> None:
     assert str(Intent(AT, None, (app(None),), (app(1000),))) == "app: requests cpu none → 1"
     assert str(Intent(AT, hpa={"metrics": []})) == "HPA metrics"
     assert (BOTH.grows, Intent(AT, None, (app(2),), (app(1),)).grows) == (True, False)
-
-
-def test_a_pod_that_has_ended_is_not_resized() -> None:
-    pod: Json = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "app"}]}, "status": {"phase": "Failed"}}
-    assert resize_pod(pod, (app(1),)) is None
-    assert resize_pod({**pod, "status": {}}, (app(1),)) is not None
-
-
-def test_withdrawn_wish_drops_limits() -> None:
-    """As a real kubelet says it: what is set aside are requests, and the limits are those that it has set."""
-    asked = {"requests": {"cpu": "64", "memory": "10Mi"}, "limits": {"cpu": "320", "memory": "20Mi"}}
-    had = {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "50m", "memory": "64Mi"}}
-    container: Json = {"name": "app", "resources": asked}
-    pending = {"type": "PodResizePending", "status": "True", "reason": "Infeasible", "message": "too large"}
-    allocated = {"name": "app", "allocatedResources": had["requests"], "resources": had}
-    status: Json = {"conditions": [pending], "containerStatuses": [allocated]}
-    pod = kept_pod({"metadata": {"name": "p"}, "spec": {"containers": [container]}, "status": status})
-    write = resize_pod(pod, (app(64_000),))
-    assert write is not None
-    assert write.body == {"spec": {"containers": [{"name": "app", "resources": had}]}}

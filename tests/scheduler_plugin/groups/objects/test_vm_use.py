@@ -12,7 +12,17 @@ from scheduler_plugin.groups.core.workload import (
     ResourceList,
     VerticalRecommendation,
 )
-from scheduler_plugin.groups.objects.vm_use import GuestUse, hpa_status, rules_of, uses, vms_of, vpa_status
+from scheduler_plugin.groups.objects.autoscalers import horizontal_of
+from scheduler_plugin.groups.objects.vm_use import (
+    GuestUse,
+    as_noted,
+    hpa_status,
+    note,
+    rules_of,
+    uses,
+    vms_of,
+    vpa_status,
+)
 
 GUEST = {"cpus": {"min": 1, "use": 1, "max": 4}, "memorySlots": {"min": 1, "use": 1, "max": 2}}
 
@@ -64,6 +74,7 @@ def test_of_an_hpa_the_metrics_of_cpu_count() -> None:
 def test_what_is_recommended_reads_like_that_of_kubernetes() -> None:
     found = hpa_status({}, 2, HorizontalRecommendation(3, 1, 3, limited=True))
     assert (found["currentReplicas"], found["desiredReplicas"]) == (2, 3)
+    assert found["currentMetrics"] == []
     silent = hpa_status({}, 2, None)
     assert list(silent) == ["conditions"]
     row = ContainerRecommendation("vm", ResourceList(MilliCpu(500), Bytes(1024)), upper=ResourceList(MilliCpu(900)))
@@ -80,3 +91,16 @@ def test_what_is_recommended_reads_like_that_of_kubernetes() -> None:
             ]
         }
     }
+
+
+def test_measurements_of_runner_pods_do_not_count() -> None:
+    """The cluster's HPA controller measures the pods of VMs, too: its figures do not explain the agents' count."""
+    resource = {"name": "cpu", "target": {"averageUtilization": 60}}
+    measured = {"name": "cpu", "current": {"averageUtilization": 90, "averageValue": "900m"}}
+    hpa: Json = {
+        "spec": {"maxReplicas": 3, "metrics": [{"resource": resource}]},
+        "status": {"desiredReplicas": 1, "currentMetrics": [{"resource": measured}]},
+    }
+    noted = hpa_status(hpa, 2, HorizontalRecommendation(3, 1, 3))
+    recommendation = horizontal_of(as_noted({**hpa, "metadata": {"annotations": note(noted)}}))
+    assert recommendation == HorizontalRecommendation(3, 1, 3)

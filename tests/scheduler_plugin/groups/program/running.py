@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from protocol.kubernetes.objects import Json, child, items, text
 from protocol.kubernetes.resources import DEPLOYMENTS, EVENTS, HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS
 from scheduler_plugin.groups.app import GroupsProgram, assemble
-from scheduler_plugin.groups.settings import GroupsSettings, LeaseSettings
+from scheduler_plugin.groups.settings import GroupsLease, GroupsSettings
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
 
@@ -33,7 +33,7 @@ spec:
 FOLLOWED = GroupsSettings()
 """Where one process follows another."""
 
-UNFOLLOWED = GroupsSettings(lease=LeaseSettings(duration_seconds=120, renew_seconds=60.0))
+UNFOLLOWED = GroupsSettings(lease=GroupsLease(duration_seconds=120, renew_seconds=60.0))
 """Where no process follows another, renewals every two seconds would be most of the work."""
 
 

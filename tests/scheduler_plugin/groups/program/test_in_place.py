@@ -45,6 +45,8 @@ spec:
     rootDisk: {image: postgres}
 """
 
+FORBIDDEN = "a policy or webhook forbids it, or no node of this size exists: allow it, or lower the group's maximum"
+
 
 async def requests(run: World, pod: str) -> Json:
     """What the pod's container asks for."""
@@ -91,6 +93,49 @@ async def test_infeasible_resize_is_retried_later() -> None:
         assert condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable") == ("", "", "")
 
 
+async def kubelet_says(run: World, has: Json, *conditions: Json) -> None:
+    """The kubelet of the pod reports what its container has, and these conditions."""
+    container: Json = {"name": "resource-consumer", "allocatedResources": has, "resources": {"requests": has}}
+    status: Json = {"conditions": list(conditions), "containerStatuses": [container]}
+    await run.cluster.patch(PODS, "one", {"status": status}, "status")
+    await run.passes(15)
+
+
+async def test_failed_memory_shrink_leaves_cpu_free() -> None:
+    """A shrink that ends in Error is withdrawn, and CPU grows meanwhile; memory is tried again after the pause."""
+    async with world() as run:
+        await begun(run)
+        had: Json = {"cpu": "500m", "memory": "500Mi"}
+        await run.recommend("sizes", cpu="1500m", memory="300Mi")
+        why = "pod memory limit is below its present usage"
+        await kubelet_says(run, had, condition({}, "PodResizeInProgress", "True", "Error", why))
+        await kubelet_says(run, had)
+        assert await requests(run, "one") == {"cpu": "1500m", "memory": "500Mi"}
+        said = condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable")
+        assert said == ("False", "Refused", f"one cannot be resized: Error: {why}")
+        await kubelet_says(run, {"cpu": "1500m", "memory": "500Mi"})
+        await run.passes(300)
+        assert await requests(run, "one") == {"cpu": "1500m", "memory": "300Mi"}
+        assert condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable") == ("", "", "")
+
+
+async def test_refused_withdrawal_backs_off() -> None:
+    """Kubernetes 1.33 does not lower memory limits: then a resize that waits cannot be withdrawn either."""
+    async with world() as run:
+        await begun(run)
+        await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        way = run.cluster.connections[0]
+        way.refuse = {"pods/one/resize": 422}
+        asked = len(way.asked)
+        waits = condition({}, "PodResizePending", "True", "Deferred", "not enough memory")
+        await kubelet_says(run, {"cpu": "500m", "memory": "500Mi"}, waits)
+        for _ in range(40):
+            await run.passes(15)
+        assert 3 <= len([call for call in way.asked[asked:] if call.path.endswith("pods/one/resize")]) <= 7
+        said = condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable")
+        assert said == ("False", "Refused", "one cannot be resized: 422: no")
+
+
 async def test_refused_pod_backs_off_alone() -> None:
     async with world() as run:
         await begun(run)
@@ -102,7 +147,7 @@ async def test_refused_pod_backs_off_alone() -> None:
         larger, old = {"cpu": "1500m", "memory": "1500Mi"}, {"cpu": "500m", "memory": "500Mi"}
         assert [await requests(run, name) for name in ("one", "two", "three")] == [old, larger, larger]
         said = condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable")
-        assert said == ("False", "Refused", "one cannot be resized: 403: no")
+        assert said == ("False", "Refused", f"one cannot be resized: 403: no; {FORBIDDEN}")
         await run.passes(15)
         written = len(run.cluster.writes())
         for _ in range(80):

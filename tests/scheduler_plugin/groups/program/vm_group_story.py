@@ -15,14 +15,14 @@ from scheduler_plugin.groups.app import GroupsProgram, assemble
 from scheduler_plugin.groups.core.replicas.members import DatabaseState
 from scheduler_plugin.groups.core.replicas.scaling import AgentCpuCount
 from scheduler_plugin.groups.objects.vm_use import GuestUse
-from scheduler_plugin.groups.settings import GroupsSettings, LeaseSettings
+from scheduler_plugin.groups.settings import GroupsLease, GroupsSettings
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.groups.core.replicas.group_story import STANDBY
 from tests.scheduler_plugin.groups.objects.sample_group import shop
 from tests.scheduler_plugin.groups.program.cluster import Connection, EmbeddedCluster
 from tests.scheduler_plugin.groups.program.running import UNFOLLOWED
 
-FOLLOWED_SOON = GroupsSettings(lease=LeaseSettings(duration_seconds=4, renew_seconds=1.0))
+FOLLOWED_SOON = GroupsSettings(lease=GroupsLease(duration_seconds=4, renew_seconds=1.0))
 """Where one process follows another within seconds."""
 
 

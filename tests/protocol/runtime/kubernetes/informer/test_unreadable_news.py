@@ -97,6 +97,27 @@ async def test_deep_object_does_not_end_watch() -> None:
     assert (informer.unreadable, informer.facts) == ({}, {})
 
 
+async def test_unreadable_version_is_reported() -> None:
+    """An update whose version cannot be read either is news, and so is the next readable one."""
+    before, after = (
+        json.dumps(node("a", cpu) | {"metadata": {"name": "a", "uid": "u", "resourceVersion": version}}).encode()
+        for cpu, version in (("1", "5"), ("2", "11"))
+    )
+    body = b'{"metadata":{"resourceVersion":"9"},"items":[%s]}' % before
+    unversioned = b'{"metadata":{"name":"a","uid":"u","resourceVersion":7},"spec":%s}' % DEEP
+    objects = (unversioned, unversioned, after)
+    _, told = await told_of(Bodies(body, *(b'{"type":"MODIFIED","object":%s}' % obj for obj in objects)))
+    assert told == [
+        ("a", None, "1"),
+        "listed 1",
+        "a unreadable: document: expected fewer levels of nesting",
+        "1 unreadable",
+        ("a", "1", "at most: document"),
+        "0 unreadable",
+        ("a", "at most: document", "2"),
+    ]
+
+
 async def test_lines_wait_for_long_line_before_them() -> None:
     """A long line is read in a thread, which must not change the order of what is told."""
     empty = b'{"metadata":{"resourceVersion":"1"},"items":[]}'

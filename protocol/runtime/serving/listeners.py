@@ -20,12 +20,12 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from protocol.runtime.program import StartError
+from protocol.runtime.serving.bounded_protocol import BoundedProtocol
+from protocol.runtime.serving.limits import Limits, Peers
 from protocol.runtime.serving.prompt_server import PromptServer
 from protocol.runtime.serving.tcp_listener import WAITING
+from protocol.runtime.serving.tls_acceptor import TlsAcceptor
 from protocol.runtime.tls_files import FollowedTls, TlsFilesError, following
-from scheduler_plugin.web.http.bounded_protocol import BoundedProtocol
-from scheduler_plugin.web.http.tls_acceptor import TlsAcceptor
-from scheduler_plugin.web.limits import Limits, Peers
 
 LOG: Final = logging.getLogger("autoscale.serving")
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from scheduler_plugin.web.limits import Peers
+from protocol.runtime.serving.limits import Peers
 
 LONGEST_HEAD: Final = 32 * 1024
 """Bytes of a request's line and headers; the longest token has half of that."""

@@ -10,12 +10,9 @@ from typing import Final
 from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, version_of
 from protocol.kubernetes.resources import MERGE_PATCH, SECRETS
-from protocol.runtime.clock import Clock
-from protocol.runtime.kubernetes.lease import Leadership
-from protocol.units import Seconds
-from scheduler_plugin.injector.certificates.issuing import Issued, Purpose, issue, new_authority
-from scheduler_plugin.injector.certificates.rotation import is_due, needs_authority, signer
-from scheduler_plugin.injector.certificates.stored import (
+from protocol.rotation import is_due, needs_authority, signer
+from protocol.runtime.certificates.issuing import Issued, Purpose, issue, new_authority
+from protocol.runtime.certificates.stored import (
     BUNDLE,
     CERTIFICATE,
     KEY,
@@ -26,8 +23,11 @@ from scheduler_plugin.injector.certificates.stored import (
     encoded,
     read_secret,
 )
+from protocol.runtime.clock import Clock
+from protocol.runtime.kubernetes.lease import Leadership
+from protocol.units import Seconds
 
-LOG: Final = logging.getLogger("autoscale.injector")
+LOG: Final = logging.getLogger("autoscale.certificates")
 
 TIMEOUT: Final = Seconds(3.0)
 

@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from protocol.runtime.serving.bounded_protocol import authenticate, is_authenticated
 from protocol.wire.wire_batches import OFFER
 from scheduler_plugin.web.bodies import BodyError, read_body
-from scheduler_plugin.web.http.bounded_protocol import authenticate, is_authenticated
 from scheduler_plugin.web.models import Problem
 
 LOG: Final = logging.getLogger("autoscale.serving")

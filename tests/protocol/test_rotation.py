@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_plugin.injector.certificates.rotation import Life, is_due, longest_pause, needs_authority, signer
+from protocol.rotation import Life, is_due, longest_pause, needs_authority, signer
 
 YEAR = 365 * 86_400.0
 AUTHORITY = 3 * YEAR

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from protocol.runtime.serving import tls_acceptor
+from protocol.runtime.serving.limits import Limits
+from protocol.runtime.serving.listeners import Listener, serve
 from protocol.runtime.tls_files import server_tls
 from protocol.units import Seconds
-from scheduler_plugin.web.http import tls_acceptor
-from scheduler_plugin.web.limits import Limits
-from scheduler_plugin.web.serving import Listener, serve
+from tests.protocol.runtime.serving.test_listeners import free_address, hello, listening
 from tests.scheduler_plugin.certificates import files
-from tests.scheduler_plugin.web.test_serving import free_address, hello, listening
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

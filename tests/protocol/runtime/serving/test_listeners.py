@@ -15,8 +15,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from protocol.runtime.serving.listeners import Listener, ListenError, serve, split_address
 from protocol.runtime.tls_files import server_tls
-from scheduler_plugin.web.serving import Listener, ListenError, serve, split_address
 from tests.plain_http import plain_client
 from tests.scheduler_plugin.certificates import files
 

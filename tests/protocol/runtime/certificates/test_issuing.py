@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.units import Seconds
-from scheduler_plugin.injector.certificates.issuing import (
+from protocol.rotation import Life
+from protocol.runtime.certificates.issuing import (
     Pair,
     Purpose,
     UnusablePairError,
@@ -17,8 +17,8 @@ from scheduler_plugin.injector.certificates.issuing import (
     new_authority,
     read_pair,
 )
-from scheduler_plugin.injector.certificates.rotation import Life
-from scheduler_plugin.injector.certificates.stored import authorities_as, authorities_in, content, encoded
+from protocol.runtime.certificates.stored import authorities_as, authorities_in, content, encoded
+from protocol.units import Seconds
 from tests.scheduler_plugin.certificates import pair
 
 NOW = 1_800_000_000.0
@@ -93,3 +93,19 @@ def test_mismatched_pair_is_unused_key_hidden(kept: Pair) -> None:
         read_pair(kept)
     assert "PRIVATE" not in f"{refused.value} {kept!r}"
     assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "purpose",
+    [
+        Purpose("c" * 65),
+        Purpose("s" * 65, (f"{'n' * 63}.{'d' * 63}.svc.cluster.local",)),
+        Purpose("server", ("server",), ("0:0:0:0:0:0:0:1",)),
+    ],
+    ids=["long-client", "long-names", "address-in-full"],
+)
+def test_reread_certificate_serves_purpose(purpose: Purpose) -> None:
+    """A certificate that did not serve its purpose once stored would be issued again at each turn."""
+    issued = issue(new_authority(DAY, NOW), purpose, DAY, NOW)
+    stored = read_pair(issued.pair)
+    assert (stored.serves(purpose), stored.serves(CLIENT)) == (True, False)

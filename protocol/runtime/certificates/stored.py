@@ -8,19 +8,16 @@
 from __future__ import annotations
 
 import base64
-import os
 from binascii import Error
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.objects import Json, JsonObject, texts
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SECRETS
+from protocol.runtime.certificates.issuing import Issued, Pair, UnusablePairError, read_pair
 from protocol.units import Seconds
-from scheduler_plugin.injector.certificates.issuing import Issued, Pair, UnusablePairError, read_pair
 
 CERTIFICATE: Final = "tls.crt"
 KEY: Final = "tls.key"
@@ -89,37 +86,3 @@ async def read_secret(api: KubernetesApi, namespace: str, name: str) -> JsonObje
         if error.kind is RefusalKind.NOT_FOUND:
             return None
         raise
-
-
-@dataclass(frozen=True, slots=True)
-class OwnCertificate:
-    """The Secret ``name`` in ``namespace`` with the webhook's own certificate, and the file that its listener follows.
-
-    The injector makes that certificate itself, so it cannot wait for a volume that is mounted before it starts.
-    """
-
-    api: KubernetesApi
-    namespace: str
-    name: str
-    file: Path
-
-    async def fetch(self) -> None:
-        """Writes the Secret's pair into the file, if it is usable and new. Raises ``ApiError`` and ``OSError``."""
-        secret = await read_secret(self.api, self.namespace, self.name)
-        stored = certificate_in(content(secret or {}))
-        if stored is not None:
-            pem = stored.pair.certificate + stored.pair.key
-            # The listener reads the file again after each write.
-            if not self.file.exists() or self.file.read_bytes() != pem:
-                _replace(self.file, pem)
-
-
-def _replace(file: Path, pem: bytes) -> None:
-    """Atomically, and readable by its owner alone."""
-    temporary = file.with_suffix(".new")
-    # Created with this mode: before a later chmod others could read the key for a moment.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as out:
-        out.write(pem)
-    # The listener sees the old pair or the new one, never half of it.
-    temporary.replace(file)

@@ -22,12 +22,12 @@ from starlette.responses import PlainTextResponse, Response
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
+from protocol.runtime.serving.bounded_protocol import LONGEST_HEAD, BoundedProtocol, authenticate
+from protocol.runtime.serving.limits import Limits, Peers
+from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
 from scheduler_plugin.web.bodies import BodyError, read_body
-from scheduler_plugin.web.http.bounded_protocol import LONGEST_HEAD, BoundedProtocol, authenticate
-from scheduler_plugin.web.limits import Limits, Peers
-from scheduler_plugin.web.serving import Listener, serve
-from tests.scheduler_plugin.web.test_serving import free_address, listening
+from tests.protocol.runtime.serving.test_listeners import free_address, listening
 
 SHORT = Limits(connections=4, per_peer=3, request=Seconds(0.05), idle=Seconds(1.0))
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

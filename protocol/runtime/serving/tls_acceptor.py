@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from protocol.runtime.serving.limits import Limits
 from protocol.units import Seconds
-from scheduler_plugin.web.limits import Limits
 
 LOG: Final = logging.getLogger("autoscale.serving")
 

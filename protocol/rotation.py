@@ -15,7 +15,7 @@ ANNOUNCED: Final = 1 / 3
 # The last third of a certificate's life is left for renewals that fail.
 RENEWED: Final = 2 / 3
 SKEW: Final = 3600.0
-"""A certificate is valid from this many seconds before it was made (``issuing.SKEW``)."""
+"""A certificate is valid from this many seconds before it was made, for clients whose clocks are behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,22 @@ class Life:
 
 
 def needs_authority(known: Sequence[Life], now: float) -> bool:
-    """Return True if another authority is to be made."""
+    """Return True if another authority is to be made.
+
+    >>> needs_authority([], 0.0), needs_authority([Life(0.0, 90.0)], 29.0), needs_authority([Life(0.0, 90.0)], 30.0)
+    (True, False, True)
+    """
     # One made by a clock ahead of ours is not valid yet, so another is made beside it.
     valid = [life for life in known if life.is_valid(now) and not life.is_ahead(now)]
     return not valid or max(valid, key=lambda life: life.made).over(now) >= ANNOUNCED
 
 
 def signer(known: Sequence[Life], now: float) -> int:
-    """The authority that signs: the newest that was announced long enough, else the oldest. One must be valid."""
+    """The authority that signs: the newest that was announced long enough, else the oldest. One must be valid.
+
+    >>> signer([Life(60.0, 150.0), Life(30.0, 120.0), Life(0.0, 90.0)], 65.0)
+    1
+    """
     valid = [(life.made, at) for at, life in enumerate(known) if life.is_valid(now)]
     announced = [(made, at) for made, at in valid if known[at].over(now) >= ANNOUNCED]
     # None has been announced long enough at the very start, or after years without this program.
@@ -54,7 +62,11 @@ def signer(known: Sequence[Life], now: float) -> int:
 
 
 def is_due(certificate: Life, now: float) -> bool:
-    """Return True if a certificate is to be renewed."""
+    """Return True if a certificate is to be renewed.
+
+    >>> is_due(Life(0.0, 90.0), 59.0), is_due(Life(0.0, 90.0), 60.0)
+    (False, True)
+    """
     # Everybody would refuse one made by a clock that was ahead.
     return certificate.over(now) >= RENEWED or certificate.is_ahead(now)
 
@@ -62,5 +74,8 @@ def is_due(certificate: Life, now: float) -> bool:
 def longest_pause(life: float) -> float:
     """Longest pause, in seconds, between looks at certificates of this lifetime: from 1 to 10, as a new namespace waits
     this long for its authorities.
+
+    >>> longest_pause(6.0), longest_pause(120.0), longest_pause(86_400.0)
+    (1.0, 5.0, 10.0)
     """
     return min(10.0, max(1.0, life / 24))

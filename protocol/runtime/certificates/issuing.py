@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from protocol.runtime.certificates import (
+from protocol.rotation import SKEW, Life
+from protocol.runtime.certificates.forms import (
     NO_AUTHORITY,
     CertificateForm,
     CertifiedKey,
     alternative_names,
     certified_authority,
     common_name,
+    general_names,
     issuer_key,
     usage,
 )
 from protocol.units import Seconds
-from scheduler_plugin.injector.certificates.rotation import Life
-
-SKEW: Final = timedelta(hours=1)
-"""Certificates are valid from this long before they are made, for clients whose clocks are behind."""
 
 AUTHORITY_NAME: Final = "autoscaling"
 
@@ -70,8 +68,8 @@ class Issued:
     def life(self) -> Life:
         """Its creation and its end."""
         # A certificate says from when it is valid, which is SKEW before it was made.
-        made = self.certificate.not_valid_before_utc + SKEW
-        return Life(made.timestamp(), self.certificate.not_valid_after_utc.timestamp())
+        made = self.certificate.not_valid_before_utc.timestamp() + SKEW
+        return Life(made, self.certificate.not_valid_after_utc.timestamp())
 
     @property
     def serial(self) -> str:
@@ -88,11 +86,9 @@ class Issued:
 
     def serves(self, purpose: Purpose) -> bool:
         """Return True if it was made for that purpose."""
-        return _purpose_of(self.certificate) == (
-            purpose.name,
-            frozenset(purpose.dns),
-            frozenset(purpose.addresses),
-        )
+        # Compared in the form that certificates have: a name may be shortened there, an address written otherwise.
+        is_subject = self.certificate.subject == common_name(purpose.name)
+        return is_subject and _names_of(self.certificate) == set(general_names(purpose.dns, purpose.addresses))
 
 
 def read_pair(pair: Pair) -> Issued:
@@ -101,7 +97,7 @@ def read_pair(pair: Pair) -> Issued:
         certificate = x509.load_pem_x509_certificate(pair.certificate)
         key = serialization.load_pem_private_key(pair.key, None)
         # These are parsed lazily and may raise: better here than in use.
-        _ = certificate.not_valid_after_utc, _purpose_of(certificate)
+        _ = certificate.not_valid_after_utc, certificate.subject, _names_of(certificate)
     except (ValueError, TypeError, x509.UnsupportedGeneralNameType) as error:
         raise UnusablePairError(f"no certificate with its key: {type(error).__name__}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
@@ -128,18 +124,15 @@ def issue(authority: Issued, purpose: Purpose, life: Seconds, wall: float) -> Is
 
 
 def _validity(made: float, end: float) -> tuple[datetime, datetime]:
-    return datetime.fromtimestamp(made, UTC) - SKEW, datetime.fromtimestamp(end, UTC)
+    return datetime.fromtimestamp(made - SKEW, UTC), datetime.fromtimestamp(end, UTC)
 
 
 def _issued(made: CertifiedKey) -> Issued:
     return Issued(Pair(made.certificate_pem, made.key_pem), made.certificate, made.key)
 
 
-def _purpose_of(certificate: x509.Certificate) -> tuple[str, frozenset[str], frozenset[str]]:
-    common = [str(attribute.value) for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+def _names_of(certificate: x509.Certificate) -> set[x509.GeneralName]:
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
-        return common[0] if common else "", frozenset(), frozenset()
-    addresses = frozenset(map(str, names.get_values_for_type(x509.IPAddress)))
-    return common[0] if common else "", frozenset(names.get_values_for_type(x509.DNSName)), addresses
+        return set()

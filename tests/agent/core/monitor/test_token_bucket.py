@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.token_bucket import TokenBucket
+from agent.core.monitor.token_bucket import TokenBucket
 from protocol.units import Instant
 
 

@@ -1,7 +1,4 @@
-"""Keys and certificates that our programs make: elliptic curves (P-256, SHA-256), in PEM.
-
-Needs ``cryptography``, which the agent's image lacks.
-"""
+"""Keys and certificates that our programs make: elliptic curves (P-256, SHA-256), in PEM."""
 
 from __future__ import annotations
 
@@ -114,9 +111,13 @@ def signing_request(name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def alternative_names(dns: Iterable[str], addresses: Iterable[str] = ()) -> list[Extension]:
     """The names of a server, which are all that TLS clients check; none for a client."""
-    names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns]
-    names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
+    names = general_names(dns, addresses)
     return [(x509.SubjectAlternativeName(names), False)] if names else []
+
+
+def general_names(dns: Iterable[str], addresses: Iterable[str]) -> list[x509.GeneralName]:
+    """DNS names and IP addresses as a certificate has them."""
+    return [*map(x509.DNSName, dns), *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses)]
 
 
 def issuer_key(authority: CertifiedKey) -> Extension:

@@ -1,0 +1,170 @@
+"""In-place resizes of pods: what a kubelet or the API server objects to, and when it is tried again (pure).
+
+A resize that cannot be carried out blocks the pod's next one, and a deferred one other pods of its node. So it is
+withdrawn to the sizes that the pod really has. Of CPU and memory only the one that an objection is about is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from protocol.backoff import Backoff
+from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.objects import Json, JsonObject, child, is_over, items, name_of, text, version_of, whole
+from protocol.kubernetes.refusals import Refusal, RefusalKind
+from protocol.kubernetes.resources import PODS
+from protocol.units import Amount, Seconds
+from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizedContainer, by_name
+from scheduler_plugin.groups.core.writes import Write
+from scheduler_plugin.groups.objects.targets import read_amounts, read_container, write_container
+
+PATIENCE: Final = Seconds(300.0)
+# Room may come at any time; what was called impossible, or failed, needs somebody to change something.
+_DEFERRED: Final = Backoff(PATIENCE, PATIENCE, spread=0.0)
+_FAILED: Final = Backoff(PATIENCE, Seconds(3600.0), spread=0.0)
+_REFUSED: Final = Backoff(Seconds(15.0), PATIENCE)
+LONGEST: Final = _FAILED.cap
+"""An objection is forgotten this long after its pause."""
+
+_NAMES: Final = re.compile(r"(?i)\bcpu\b|\bmemory\b")
+_ADVICE: Final = {
+    "cannot patch resource": "let the account of autoscale-groups patch pods/resize (upgrade the chart)",
+    "exceeded quota": "raise the ResourceQuota of the namespace, or lower the group's maximum",
+    " per Container": "raise the LimitRange of the namespace, or lower the group's maximum",
+    " per Pod": "raise the LimitRange of the namespace, or lower the group's maximum",
+    "": "a policy or webhook forbids it, or no node of this size exists: allow it, or lower the group's maximum",
+}
+"""What to do about a 403, by a part of its message; the first that fits counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeObjection:
+    """A reason for which a pod does not get the sizes that were ``requested``.
+
+    It is about ``resources``, and the pod still has ``actual``. ``pause`` says when to ask again for as much.
+    """
+
+    why: str
+    resources: tuple[Resource, ...]
+    requested: tuple[SizedContainer, ...]
+    actual: tuple[SizedContainer, ...]
+    pause: Backoff
+
+    def is_about(self, resource: Resource, wanted: Sequence[SizedContainer]) -> bool:
+        """Return True if ``wanted`` goes as far with ``resource`` as the request did, or further."""
+        return any(
+            _reaches(has.requests[resource], requested.requests[resource], new.requests[resource])
+            or _reaches(has.limits[resource], requested.limits[resource], new.limits[resource])
+            for new in wanted
+            if (has := by_name(self.actual, new.name)) and (requested := by_name(self.requested, new.name))
+        )
+
+
+def _reaches(has: Amount | None, requested: Amount | None, new: Amount | None) -> bool:
+    if requested is None or new is None:
+        return False
+    before = 0 if has is None else has.value
+    return before < requested.value <= new.value or new.value <= requested.value < before
+
+
+def objection_of(pod: JsonObject) -> ResizeObjection | None:
+    """The kubelet's objection to the pod's present resize; None if it has none."""
+    for kind, reasons in (("PodResizePending", None), ("PodResizeInProgress", ("Error",))):
+        condition = condition_of(pod, kind)
+        reason = text(condition, "reason")
+        # Without a reason a resize in progress goes well.
+        if text(condition, "status") != "True" or (reasons is not None and reason not in reasons):
+            continue
+        # An older verdict is about another size; older kubelets do not say which generation they judged.
+        if 0 < whole(condition, "observedGeneration") < whole(pod, "metadata", "generation"):
+            continue
+        message = text(condition, "message")
+        requested, actual = _spec_sizes(pod), _actual(pod)
+        pause = _DEFERRED if reason == "Deferred" else _FAILED
+        return ResizeObjection(f"{reason}: {message}", _about(message, actual, requested), requested, actual, pause)
+    return None
+
+
+def refused_by_api(pod: JsonObject, sizes: Sequence[SizedContainer], refusal: Refusal) -> ResizeObjection:
+    """The API server's objection to give ``pod`` these ``sizes``: nothing was changed."""
+    has = _spec_sizes(pod)
+    requested = tuple(container.over(by_name(has, container.name)) for container in sizes)
+    advice = f"; {_advice(refusal)}" if refusal.kind is RefusalKind.FORBIDDEN else ""
+    resources = _about(refusal.message, has, requested)
+    return ResizeObjection(f"{refusal}{advice}", resources, requested, has, _REFUSED)
+
+
+def _advice(refusal: Refusal) -> str:
+    return next(advice for part, advice in _ADVICE.items() if part in refusal.message)
+
+
+def _about(message: str, before: Sequence[SizedContainer], after: Sequence[SizedContainer]) -> tuple[Resource, ...]:
+    """The resources that were to change and that the message names; all that were to change if it names none."""
+    named = {name.lower() for name in _NAMES.findall(message)}
+    changed = _changed(before, after)
+    return tuple(resource for resource in changed if resource in named) or changed
+
+
+def _changed(before: Sequence[SizedContainer], after: Sequence[SizedContainer]) -> tuple[Resource, ...]:
+    """The resources of which a container has other requests or limits ``after``, CPU first."""
+    pairs = [(was, container) for container in after if (was := by_name(before, container.name)) is not None]
+    return tuple(
+        resource
+        for resource in RESOURCES
+        if any(
+            (was.requests[resource], was.limits[resource]) != (now.requests[resource], now.limits[resource])
+            for was, now in pairs
+        )
+    )
+
+
+def _spec_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
+    return tuple(read_container(container, "spec.containers") for container in items(pod, "spec", "containers"))
+
+
+def _actual(pod: JsonObject) -> tuple[SizedContainer, ...]:
+    """The sizes that containers run with; after a failed resize the allocated ones are the new ones already."""
+    return tuple(
+        SizedContainer(
+            text(status, "name"),
+            # Kubelets that do not report the requests in force have at least set these aside.
+            read_amounts(child(status, "resources", "requests"), "resources.requests").over(
+                read_amounts(child(status, "allocatedResources"), "allocatedResources")
+            ),
+            read_amounts(child(status, "resources", "limits"), "resources.limits"),
+        )
+        for status in items(pod, "status", "containerStatuses")
+    )
+
+
+def without(sizes: Iterable[SizedContainer], resource: Resource) -> tuple[SizedContainer, ...]:
+    """``sizes`` that leave ``resource`` as it is."""
+    return tuple(
+        replace(
+            container,
+            requests=container.requests.with_value(resource, None),
+            limits=container.limits.with_value(resource, None),
+        )
+        for container in sizes
+    )
+
+
+def resize_pod(pod: JsonObject, sizes: Sequence[SizedContainer]) -> Write | None:
+    """The patch that gives the pod ``sizes``; None if it was requested already, or the pod has ended."""
+    # The API server refuses to resize a pod that has ended.
+    if is_over(pod):
+        return None
+    present = _spec_sizes(pod)
+    changes = [
+        container
+        for container in sizes
+        if (has := by_name(present, container.name)) is not None and container.over(has) != has
+    ]
+    if not changes:
+        return None
+    body: Json = {"spec": {"containers": [write_container(container) for container in changes]}}
+    # A strategic merge finds containers by their names.
+    return Write("pod", PODS, name_of(pod), body, "resize", version_of(pod), merges_lists=True)

@@ -1,1 +1,0 @@
-"""HTTP over connections whose clients are strangers: bounds, and hot paths."""
