@@ -25,14 +25,14 @@ from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.moves import MoveWatch, ObservedMove
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, press
-from scripts.autoscale.demonstration.probe import Noticed, probe
+from scripts.autoscale.demonstration.vm_clients import Noticed, probe
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of
 from scripts.autoscale.demonstration.waiting import answers, comes, watch_for_ends
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
-from scripts.autoscale.stages.fresh_cluster import fresh_cluster
+from scripts.autoscale.stages import fresh_cluster
 from scripts.bench.frames.on_the_wire import OnTheWire
 from scripts.bench.frames.vm_wire import VmWire, vm_wire
 from scripts.bench.migration_figures import Background, MigrationFigures, figures

@@ -19,7 +19,7 @@ import msgspec
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import MARGIN, SUCCEEDED, ObservedMove
 from scripts.autoscale.demonstration.pgbench import Outcome
-from scripts.autoscale.demonstration.probe import Noticed
+from scripts.autoscale.demonstration.vm_clients import Noticed
 from scripts.bench.frames.on_the_wire import OnTheWire
 from scripts.bench.frames.tcp_counters import TcpCounters
 

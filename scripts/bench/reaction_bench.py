@@ -29,12 +29,11 @@ from protocol.names import ANNOTATION_CONFIG
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
-from scripts.autoscale.demonstration.vm_database import create_vm, database_of
-from scripts.autoscale.demonstration.vm_objects import postgres_vm
+from scripts.autoscale.demonstration.vm_database import create_vm, database_of, postgres_vm
 from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
-from scripts.autoscale.stages.fresh_cluster import fresh_cluster
+from scripts.autoscale.stages import fresh_cluster
 from scripts.bench.database_client import DatabaseSession
 
 VM: Final = ObjectName("default", "reaction")

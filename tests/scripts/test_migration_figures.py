@@ -6,7 +6,7 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import ObservedMove
 from scripts.autoscale.demonstration.pgbench import Outcome
-from scripts.autoscale.demonstration.probe import Noticed, ProbeReply
+from scripts.autoscale.demonstration.vm_clients import Noticed, ProbeReply
 from scripts.bench.frames.echoes import Echoes
 from scripts.bench.frames.on_the_wire import OnTheWire
 from scripts.bench.frames.tcp_counters import TcpCounters

@@ -25,11 +25,10 @@ from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demo import _spec
 from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.scenario import demo_vm
-from scripts.autoscale.demonstration.vm_objects import MAY_MOVE, kept_in_place
+from scripts.autoscale.demonstration.vm_database import MAY_MOVE, kept_in_place
 from scripts.autoscale.local import GuestKind
 from scripts.autoscale.site import KubernetesSite, SiteError, open_site
-from scripts.autoscale.stages.fresh_kubernetes import Installed
-from scripts.autoscale.stages.stage import EmbeddedStage, KubernetesStage
+from scripts.autoscale.stages import EmbeddedStage, Installed, KubernetesStage
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
 from tests.scripts.clusters import cluster_at

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.facts import CheckFacts, UnseenError
 from scripts.autoscale.check.finding import Check, CheckProblem, Finding, Level, When
-from scripts.autoscale.check.looks import UnseenError
 from scripts.autoscale.check.tables import cluster_checks, guest_checks, program_checks, trust_checks
 
 PAGE: Final = "docs/check.md"

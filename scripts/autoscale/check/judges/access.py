@@ -11,10 +11,9 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.names import MIGRATION_PLURAL, VM_GROUP, VM_PLURAL
-from scripts.autoscale.check.facts import CheckFacts, Right
+from scripts.autoscale.check.facts import CheckFacts, Right, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult
 from scripts.autoscale.check.installed_programs import is_told
-from scripts.autoscale.check.looks import UnseenError
 
 SHIPPED_NAMESPACE: Final = "kube-system"
 """What the shipped manifests call the namespace of an installation."""

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Final
 
 from protocol.kubernetes.objects import is_leaving, labels_of, name_of
-from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import SCHEDULER, installed
-from scripts.autoscale.check.looks import SiteObservations, UnseenError
 
 _ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 _POD_SECURITY: Final = ("violates PodSecurity",)

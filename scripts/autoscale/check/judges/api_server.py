@@ -7,7 +7,7 @@ from typing import Final
 
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from protocol.kubernetes.objects import labels_of, name_of, text
-from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.facts import CheckFacts, Unseen, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import (
     KUBE_SCHEDULER,
@@ -17,7 +17,6 @@ from scripts.autoscale.check.installed_programs import (
     installed,
     pods_of,
 )
-from scripts.autoscale.check.looks import Unseen, UnseenError
 
 LEAST: Final = (1, 31)
 """Needed for definitions with selectable fields, and for tokens that name their node."""

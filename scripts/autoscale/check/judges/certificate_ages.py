@@ -13,10 +13,9 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text, texts
-from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, Unseen, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import INJECTOR
-from scripts.autoscale.check.looks import SiteObservations, Unseen, UnseenError
 
 SECRETS: Final = "autoscaling-certificates"
 """Prefix of our Secrets with certificates; the one of exactly this name has only the authorities."""

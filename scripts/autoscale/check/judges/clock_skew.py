@@ -7,10 +7,9 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.timestamps import parse_timestamp
-from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.facts import CheckFacts, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import PROGRAMS
-from scripts.autoscale.check.looks import UnseenError
 
 SOME: Final = 5.0
 MUCH: Final = 60.0

@@ -13,10 +13,9 @@ from protocol.runtime.followed_file import SettingsError
 from protocol.yaml_text import YamlError, read_yaml
 from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
 from scheduler_plugin.settings.document import parse_settings
-from scripts.autoscale.check.facts import CheckFacts, MetricSample
+from scripts.autoscale.check.facts import CheckFacts, MetricSample, SiteObservations, Unseen, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, installed, pods_of
-from scripts.autoscale.check.looks import SiteObservations, Unseen, UnseenError
 
 CONFIG: Final = ("autoscaling-kube-scheduler-config", "scheduler.yaml")
 SETTINGS: Final = ("autoscaling-scheduler-config", "config.yaml")

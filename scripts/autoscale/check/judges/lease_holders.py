@@ -1,4 +1,4 @@
-"""Leadership: each program with a Lease has one holder that lives and renews it (pure)."""
+"""The Leases of programs with several replicas, and the EndpointSlices that lead to the scheduler (pure)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text, whole
 from protocol.kubernetes.timestamps import parse_timestamp
-from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult
 from scripts.autoscale.check.installed_programs import (
     LEADING,
     PROGRAMS,
     SCHEDULER,
     Program,
+    argument_values,
     installed,
     is_told,
     leads,
     pods_of,
 )
-from scripts.autoscale.check.looks import SiteObservations, UnseenError
 
 Objects = dict[str, Json]
 
@@ -140,3 +140,28 @@ def one_leads(facts: CheckFacts) -> CheckResult:
     if not leading_pods:
         raise UnseenError("no replica says whether it leads")
     return CheckResult(", ".join(sorted(leading_pods)), problems)
+
+
+def lead_to_leader(facts: CheckFacts) -> CheckResult:
+    """Check that each EndpointSlice that the leader keeps is there and names a pod of the scheduler."""
+    template = child(installed(facts).get(SCHEDULER, {}), "spec", "template")
+    wanted = argument_values(template, "--leader-endpoints")
+    if not wanted:
+        raise UnseenError(
+            "no scheduler is installed that keeps EndpointSlices: one that acts alone is selected by labels"
+        )
+    slices = {name_of(endpoint_slice).name: endpoint_slice for endpoint_slice in facts.slices.value}
+    replicas = {name_of(pod).name for pod in pods_of(facts, SCHEDULER)}
+    problems = [CheckProblem(name, why) for name in wanted if (why := _misled(name, slices.get(name), replicas))]
+    return CheckResult(", ".join(wanted), problems)
+
+
+def _misled(name: str, found: Json | None, replicas: set[str]) -> str:
+    if found is None:
+        return f"there is no EndpointSlice {name}, so nobody reaches the scheduler by the Service {name}"
+    pods = [text(endpoint, "targetRef", "name") for endpoint in items(found, "endpoints")]
+    if not pods:
+        return f"the EndpointSlice {name} has no endpoint: no scheduler leads, or the leader may not write it"
+    # A leader that crashed leaves its name behind until another takes over.
+    gone = [pod for pod in pods if pod not in replicas]
+    return f"the EndpointSlice {name} leads to {gone[0]}, which is no running pod of {SCHEDULER}" if gone else ""

@@ -8,10 +8,9 @@ from protocol.kubernetes.objects import Json, items, labels_of, name_of, node_of
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
-from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import AGENT, pods_of, sidecar_pods, why_unscheduled
-from scripts.autoscale.check.looks import SiteObservations, UnseenError
 
 LATELY: Final = 60.0
 """Seconds; an agent asks every 15."""

@@ -9,7 +9,7 @@ from packaging.version import InvalidVersion, Version
 
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, items, labels_of, name_of, pod_phase, text, whole
-from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.facts import CheckFacts, Unseen, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
 from scripts.autoscale.check.installed_programs import (
     AGENT,
@@ -26,7 +26,6 @@ from scripts.autoscale.check.installed_programs import (
     sidecar_pods,
     why_unscheduled,
 )
-from scripts.autoscale.check.looks import Unseen, UnseenError
 
 # Reasons of a waiting container, as kubelets name them.
 _PULLS: Final = frozenset({"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from scripts.autoscale.check.finding import Check, CheckSection, When
-from scripts.autoscale.check.judges import guest_nodes, moving_vms, runner_ports
+from scripts.autoscale.check.judges import guest_nodes, moving_vms
 
 CHECKS: Final = (
     Check(
@@ -65,7 +65,7 @@ CHECKS: Final = (
         "vms-closed",
         CheckSection.VMS,
         "VMs' pods let in their controller alone",
-        runner_ports.are_closed,
+        guest_nodes.are_closed,
         "A pod of NeonVM's controller, or of a release of ours that asked for no certificate, lets everyone in who"
         " reaches its ports. Our controller closes a VM's ports with its next pod; until then it resizes the VM and"
         " does not move it. A NetworkPolicy is a second fence, which our controller keeps unless the value"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from scripts.autoscale.check.finding import Check, CheckSection, When
-from scripts.autoscale.check.judges import extender_calls, pod_requests, settings_texts, workloads
+from scripts.autoscale.check.judges import extender_calls, settings_texts, workloads
 
 CHECKS: Final = (
     Check(
@@ -66,7 +66,7 @@ CHECKS: Final = (
         "pod-requests",
         CheckSection.SETTINGS,
         "VM pod requests match permits.asPodRequests",
-        pod_requests.are_as_set,
+        settings_texts.are_as_set,
         "With `permits.asPodRequests` pods of VMs request what is reserved for their VMs, so that other schedulers,"
         " quotas and cluster autoscalers see them grow. An API server without `pods/resize` (before 1.33) cannot do"
         " that, and a ConfigMap takes a minute or two to reach the scheduler.",

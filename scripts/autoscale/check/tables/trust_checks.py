@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from scripts.autoscale.check.finding import Check, CheckSection, When
-from scripts.autoscale.check.judges import certificate_ages, clock_skew, leader_slices, lease_holders
+from scripts.autoscale.check.judges import certificate_ages, clock_skew, lease_holders
 
 CHECKS: Final = (
     Check(
@@ -41,7 +41,7 @@ CHECKS: Final = (
         "leader-reached",
         CheckSection.LEASES,
         "clients are led to the scheduler that leads",
-        leader_slices.lead_to_leader,
+        lease_holders.lead_to_leader,
         "With two schedulers the leader writes its address into two EndpointSlices, and makes one that is missing: Argo"
         " CD leaves that kind out by default, and a restored cluster may lack it. For that its Role must allow `create`"
         " of endpointslices and `get` of the two Services.",

@@ -14,9 +14,16 @@ from rich.console import Console
 from rich.table import Table
 
 from scripts.autoscale.outputs import OutputFiles, write_report
-from scripts.autoscale.replay.groups.group_model import DEFAULT_LAGS, REPLICAS, GroupPlayer
+from scripts.autoscale.replay.groups.group_model import (
+    DEFAULT_LAGS,
+    REPLICAS,
+    GroupPlayer,
+    GroupReplay,
+    GroupScore,
+    group_totals,
+    replay_groups,
+)
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
-from scripts.autoscale.replay.groups.group_score import GroupReplay, GroupScore, group_totals, replay_groups
 from scripts.autoscale.replay.groups.lagging_group import Lags, Rollout
 from scripts.autoscale.replay.recording import Recording
 

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts.autoscale.drawing import save
-from scripts.autoscale.replay.groups.group_score import GroupReplay, GroupScore, group_totals
+from scripts.autoscale.replay.groups.group_model import GroupReplay, GroupScore, group_totals
 from scripts.autoscale.replay.plot import ALLOCATION, DEMAND, RIVAL, SHORTFALL, Edges, column_most, dress_axes
 
 COLUMNS: Final = 300
