@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from deploy.local.cluster.control import NoAnswerError
-from deploy.local.cluster.lock import AlreadyRunsError
+from deploy.local.cluster.folder import AlreadyRunsError
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.programs.versions import SUPPORTED

@@ -16,12 +16,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from deploy.local.cluster.control import START_KUBELET, STOP_KUBELET, ControlResponse, NoAnswerError, ask_cluster
-from deploy.local.cluster.folder import ClusterFolder, clusters_root
+from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, clusters_root
 from deploy.local.cluster.launch import launch, stop
-from deploy.local.cluster.lock import AlreadyRunsError
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec, usual_node_cpu
-from deploy.local.kubernetes.machine.image_loading import ImageLoadError, load_image
+from deploy.local.kubernetes.machine.installation import ImageLoadError, load_image
 from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.runtime.clock import SystemClock

@@ -23,17 +23,18 @@ from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.launch import LaunchedCluster, launch, log_tail
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.kubernetes.machine.image_loading import ImageLoadError, load_image
 from deploy.local.kubernetes.machine.installation import (
+    ImageLoadError,
     InstallationError,
     apply_manifests,
     built_parts,
     kubectl,
+    load_image,
     rolled_out,
 )
 from deploy.local.kubernetes.plan.installation_plan import hopeless
 from deploy.local.kubernetes.programs.ensure import NoProgramsError
-from deploy.local.kubernetes.programs.own_images import InstallationParts
+from deploy.local.kubernetes.programs.images import InstallationParts
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, text
 from protocol.kubernetes.resources import PODS

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from typer import BadParameter
 
-from deploy.local.cluster.control import ControlResponse, Ways, control_endpoint
+from deploy.local.cluster.control import ControlResponse, ServiceForwards, Ways, control_endpoint
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
-from deploy.local.kubernetes.programs.own_images import InstallationParts
+from deploy.local.kubernetes.programs.images import InstallationParts
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.network.sockets import connected, tcp_socket
