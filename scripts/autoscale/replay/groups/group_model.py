@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from scheduler_plugin.groups.core.recommender.horizontal import ReplicaUse
 from scheduler_plugin.groups.core.workload import ReplicaBounds, RunningPods
 from scripts.autoscale.replay.groups.lagging_group import LaggingGroup, Lags
+from scripts.autoscale.replay.play import Played
 from scripts.autoscale.replay.recording import COARSE_STEP, Floats, Recording, Timeline, timeline
+from scripts.autoscale.replay.score import Figures, shortage
 
 BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
 """A Monday: when every recording begins."""
@@ -145,29 +146,27 @@ def oracle(line: Timeline) -> Floats:
     return best / 1000
 
 
-class GroupScore(msgspec.Struct, frozen=True):
-    """The five figures of one policy on one recording, or overall.
+class GroupScore(Figures, frozen=True):
+    """Of a group; its oracle chooses replicas and size again at every look, and what is not served counts as short.
 
-    - ``cost``: vCPU-seconds ordered over those of an oracle that chooses replicas and size again at every look.
-    - ``insufficient_percent``: the part of the demand that exceeded what served; ``throttled_percent``: of the time.
-    - ``replicas_per_hour``: replicas added or removed; ``restarts_per_hour``: replicas resized, each of which restarts
-      unless it is a VM or is resized in place.
+    ``replicas_per_hour``: replicas added or removed; ``restarts_per_hour``: replicas resized, each of which restarts
+    unless it is a VM or is resized in place.
     """
 
-    cost: float
-    insufficient_percent: float
-    throttled_percent: float
     restarts_per_hour: float
     replicas_per_hour: float
 
+    def __str__(self) -> str:
+        """The figures in words."""
+        changes = f"{self.replicas_per_hour:.1f} replicas/h  ·  {self.restarts_per_hour:.1f} restarts/h"
+        return f"{super().__str__()}  ·  {changes}"
+
 
 @dataclass(frozen=True)
-class GroupReplay:
-    """One recording, with what every policy gave and its score, by name."""
+class GroupReplay(Played[GroupScore]):
+    """One recording as the load of a group, with the orders of every policy by name."""
 
-    timeline: Timeline
-    played: Mapping[str, GroupPlayed]
-    scores: Mapping[str, GroupScore]
+    orders: Mapping[str, GroupPlayed]
 
 
 def replay_groups(
@@ -178,40 +177,21 @@ def replay_groups(
 
 
 def _replayed(line: Timeline, players: Mapping[str, GroupPlayer], lags: Lags) -> GroupReplay:
-    played = {name: play_group(line, player, lags) for name, player in players.items()}
-    return GroupReplay(line, played, {name: group_score(line, played_group) for name, played_group in played.items()})
+    orders = {name: play_group(line, player, lags) for name, player in players.items()}
+    given = {name: played.given for name, played in orders.items()}
+    return GroupReplay(line, given, {name: group_score(line, played) for name, played in orders.items()}, orders)
 
 
 def group_score(line: Timeline, played: GroupPlayed) -> GroupScore:
     """Scores the part of a recording that counts."""
     begin, demand = line.warm_up, line.demand[line.warm_up :]
     replicas, size = played.replicas[begin:], played.size[begin:]
-    missing = np.maximum(0.0, demand - played.given[begin:])
     # A resize restarts the replicas that exist before and after it; added or removed ones restart nothing.
     resized = np.where(np.diff(size) != 0, np.minimum(replicas[1:], replicas[:-1]), 0.0)
-    best, needed = float(oracle(line)[begin:].sum()), float(demand.sum())
     return GroupScore(
         # vCPU-seconds that were ordered: a replica costs from its order on, though it serves later.
-        cost=float((replicas * size).sum()) / best,
-        insufficient_percent=100 * float(missing.sum()) / needed if needed else 0.0,
-        # A tolerance, or rounding would count as a shortage.
-        throttled_percent=100 * float((missing > 1e-9).mean()),
+        float((replicas * size).sum()) / float(oracle(line)[begin:].sum()),
+        *shortage(demand, played.given[begin:]),
         restarts_per_hour=float(resized.sum()) / line.scored_hours,
         replicas_per_hour=float(np.abs(np.diff(replicas)).sum()) / line.scored_hours,
-    )
-
-
-def group_totals(replays: Sequence[GroupReplay]) -> dict[str, GroupScore]:
-    """For every policy the geometric mean of its costs and the plain mean of everything else."""
-    return {name: _overall([replay.scores[name] for replay in replays]) for name in replays[0].scores}
-
-
-def _overall(scores: Sequence[GroupScore]) -> GroupScore:
-    return GroupScore(
-        # Costs are ratios, so their mean is the geometric one.
-        cost=float(np.exp(np.mean([np.log(one_score.cost) for one_score in scores]))),
-        insufficient_percent=float(np.mean([one_score.insufficient_percent for one_score in scores])),
-        throttled_percent=float(np.mean([one_score.throttled_percent for one_score in scores])),
-        restarts_per_hour=float(np.mean([one_score.restarts_per_hour for one_score in scores])),
-        replicas_per_hour=float(np.mean([one_score.replicas_per_hour for one_score in scores])),
     )
