@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -228,72 +228,32 @@ def _step(name: str, view: StepView) -> Iterator[partial[None]]:
 _SHOWN: Final = ("get", "neonvm,pods", "--output=wide")
 
 
-class DemoStage(Protocol):
-    """A cluster that is up, in words for people."""
-
-    @property
-    def site(self) -> Site:
-        """The way to it."""
-
-    @property
-    def guests(self) -> str:
-        """Kind of guests."""
-
-    @property
-    def network(self) -> str:
-        """Kind of nodes."""
-
-    def guests_of(self, vm: Json) -> str:
-        """The same as ``guests``, with the facts known once a VM runs."""
-
-    async def watch(self) -> None:
-        """Watches until cancelled. Raises ``SiteError`` if a part of the cluster has failed for good."""
-
-    async def last_look(self) -> str:
-        """Summary at the end; empty if there is nothing to show."""
-
-
 @dataclass(frozen=True, slots=True)
-class EmbeddedStage:
-    """The embedded cluster. Its process ends if it cannot keep a part running."""
+class DemoStage:
+    """A cluster that is up, in words for people; ``installed`` is a real Kubernetes, None the embedded cluster."""
 
-    site: Site
-    guests: str
-    network: str
-
-    def guests_of(self, vm: Json) -> str:  # noqa: ARG002 - the cluster knows it from the start
-        """As the cluster says."""
-        return self.guests
-
-    async def watch(self) -> None:
-        """There is nothing beside the cluster's process."""
-
-    async def last_look(self) -> str:
-        """Nothing: ``autoscale top`` shows more."""
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class KubernetesStage:
-    """A real Kubernetes."""
-
-    installed: Installed
     site: Site
     guests: str
     network: str
     clock: Clock
+    installed: Installed | None = None
 
     def guests_of(self, vm: Json) -> str:
-        """With the reason for which the guest is emulated, or is not."""
-        why = condition_of(vm, "Accelerated")
+        """The same as ``guests``, with the reason for which the guest is emulated, or is not."""
+        # The embedded cluster knows it from the start.
+        why = {} if self.installed is None else condition_of(vm, "Accelerated")
         return f"{self.guests} ({text(why, 'message')})" if why else self.guests
 
     async def watch(self) -> None:
-        """Raises as soon as a pod is seen that cannot come up any more."""
-        await fail_with_first(Informer(self.site.client, PODS, self.clock), lambda pod: hopeless([pod]))
+        """Watches until cancelled. Raises ``SiteError`` as soon as a pod is seen that cannot come up any more."""
+        # The process of an embedded cluster ends if it cannot keep a part running.
+        if self.installed is not None:
+            await fail_with_first(Informer(self.site.client, PODS, self.clock), lambda pod: hopeless([pod]))
 
     async def last_look(self) -> str:
-        """Summary of what people ask first."""
+        """Summary at the end of what people ask first; empty for the embedded cluster: ``autoscale top`` shows more."""
+        if self.installed is None:
+            return ""
         try:
             return f"$ kubectl {' '.join(_SHOWN)}\n{await self.installed.kubectl(*_SHOWN)}"
         except InstallationError as error:
@@ -308,9 +268,9 @@ async def fresh_stage(name: str, spec: ClusterSpec, console: Console, clock: Clo
     if not spec.kubernetes:
         async with fresh_cluster(name, spec, console) as site:
             cluster_status = await ask_cluster(folder, "status")
-            yield EmbeddedStage(site, cluster_status.guests, cluster_status.network)
+            yield DemoStage(site, cluster_status.guests, cluster_status.network, clock)
         return
     async with fresh_kubernetes(name, spec, console, clock) as installed:
         cluster_status = await ask_cluster(folder, "status")
         guests = f"QEMU in pods of {cluster_status.guests}"
-        yield KubernetesStage(installed, installed.site, guests, cluster_status.network, clock)
+        yield DemoStage(installed.site, guests, cluster_status.network, clock, installed)

@@ -10,7 +10,7 @@ import httpx2 as httpx
 
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.demonstration.pgbench import GRACE, DatabaseServer, Outcome, prepare, press, run_pgbench, tps_of
+from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, prepare, press
 from scripts.autoscale.site import SiteError
 
 
@@ -108,15 +108,8 @@ class PgbenchReads:
     async def press(self, goes_on: Callable[[], bool], on_tps: Callable[[float], None]) -> Outcome:
         """Runs waves of clients, one after the other. Raises ``PgbenchError``."""
         total = Outcome(0, 0, "")
-
-        def heard(line: str) -> None:
-            if (tps := tps_of(line)) is not None:
-                on_tps(tps)
-
         while goes_on() and not total.problem:
-            # `-n` skips the vacuum, which a read replica cannot run; `-S` only selects.
-            reads = ["-n", "-S", "-c", str(_CLIENTS), "-j", "1", "-T", str(_WAVE), "-P", "1", "postgres"]
-            total += await run_pgbench(self.endpoint, reads, heard, Seconds(_WAVE + GRACE))
+            total += await press(self.endpoint, _CLIENTS, _WAVE, on_tps, reads_only=True)
         return total
 
 
