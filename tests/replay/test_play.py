@@ -89,7 +89,7 @@ def test_every_policy_plays_every_generated_shape_and_none_exceeds_the_cap() -> 
     played = play(recordings, PLAYERS, speed=200.0)
     for one in played:
         assert one.scores.keys() == PLAYERS.keys()
-        for name, allocation in one.given.items():
+        for name, allocation in one.allocations.items():
             assert len(allocation) == len(one.timeline.demand)
             assert allocation.min() >= 0.25
             assert name.startswith("fixed") or allocation.max() <= one.timeline.cap

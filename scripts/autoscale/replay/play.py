@@ -21,7 +21,7 @@ class Played(Generic[S]):
     """One recording, with what every policy gave at each step, in vCPUs, and its score, by name."""
 
     timeline: Timeline
-    given: Mapping[str, Floats]
+    allocations: Mapping[str, Floats]
     scores: Mapping[str, S]
 
 
@@ -31,8 +31,8 @@ def play(recordings: Sequence[Recording], players: Mapping[str, Player], speed: 
 
 
 def _play_one(line: Timeline, players: Mapping[str, Player]) -> Played[Score]:
-    given = {name: player(line) for name, player in players.items()}
-    return Played(line, given, {name: score(line, allocation) for name, allocation in given.items()})
+    allocations = {name: player(line) for name, player in players.items()}
+    return Played(line, allocations, {name: score(line, allocation) for name, allocation in allocations.items()})
 
 
 def totals(played: Sequence[Played[S]]) -> dict[str, S]:

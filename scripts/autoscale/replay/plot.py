@@ -70,12 +70,12 @@ def _columns(one: Played[S]) -> tuple[Edges, Floats]:
 
 def _draw_panel(panel: Axes, one: Played[S], names: Sequence[str]) -> None:
     begin, (edges, at) = one.timeline.warm_up, _columns(one)
-    demand, first = one.timeline.demand[begin:], one.given[names[0]][begin:]
+    demand, first = one.timeline.demand[begin:], one.allocations[names[0]][begin:]
     most = column_most(demand, edges)
     panel.fill_between(at, most, step="post", color=DEMAND, linewidth=0, label="needed")
     # The first policy is drawn last, above the others.
     for name, color, width in reversed([*zip(names, (ALLOCATION, RIVAL), (1.3, 1.0), strict=False)]):
-        allocated = column_most(one.given[name][begin:], edges)
+        allocated = column_most(one.allocations[name][begin:], edges)
         panel.plot(at, allocated, color=color, linewidth=width, drawstyle="steps-post", label=f"given by {name}")
     # The greatest shortfall of a column shows however short it is; a mean would hide it.
     short = column_most(np.maximum(0.0, demand - first), edges)

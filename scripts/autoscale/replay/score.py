@@ -11,7 +11,7 @@ import numpy as np
 from scripts.autoscale.replay.recording import UNIT, Floats, Timeline
 
 
-class Figures(msgspec.Struct, frozen=True):
+class PolicyFigures(msgspec.Struct, frozen=True):
     """The figures of one policy on one recording, or overall, of a VM and of a group.
 
     - ``cost``: vCPU-seconds provided, or ordered, over those of the oracle.
@@ -28,7 +28,7 @@ class Figures(msgspec.Struct, frozen=True):
         return f"{self.cost:.2f} x oracle  ·  {self.insufficient_percent:.2f} % of demand short"
 
 
-class Score(Figures, frozen=True):
+class Score(PolicyFigures, frozen=True):
     """Of a VM; its oracle gives the demand of the moment rounded up to the unit.
 
     ``actions_per_hour``: changes of the allocation per scored hour.
@@ -41,7 +41,7 @@ class Score(Figures, frozen=True):
         return f"{super().__str__()}  ·  {self.actions_per_hour:.0f} resizes/h"
 
 
-S = TypeVar("S", bound=Figures)
+S = TypeVar("S", bound=PolicyFigures)
 
 
 def score(timeline: Timeline, allocation: Floats) -> Score:

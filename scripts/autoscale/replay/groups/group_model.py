@@ -18,7 +18,7 @@ from scheduler_plugin.groups.core.workload import ReplicaBounds, RunningPods
 from scripts.autoscale.replay.groups.lagging_group import LaggingGroup, Lags
 from scripts.autoscale.replay.play import Played
 from scripts.autoscale.replay.recording import COARSE_STEP, Floats, Recording, Timeline, timeline
-from scripts.autoscale.replay.score import Figures, shortage
+from scripts.autoscale.replay.score import PolicyFigures, shortage
 
 BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
 """A Monday: when every recording begins."""
@@ -146,7 +146,7 @@ def oracle(line: Timeline) -> Floats:
     return best / 1000
 
 
-class GroupScore(Figures, frozen=True):
+class GroupScore(PolicyFigures, frozen=True):
     """Of a group; its oracle chooses replicas and size again at every look, and what is not served counts as short.
 
     ``replicas_per_hour``: replicas added or removed; ``restarts_per_hour``: replicas resized, each of which restarts
@@ -178,8 +178,8 @@ def replay_groups(
 
 def _replayed(line: Timeline, players: Mapping[str, GroupPlayer], lags: Lags) -> GroupReplay:
     orders = {name: play_group(line, player, lags) for name, player in players.items()}
-    given = {name: played.given for name, played in orders.items()}
-    return GroupReplay(line, given, {name: group_score(line, played) for name, played in orders.items()}, orders)
+    allocations = {name: played.given for name, played in orders.items()}
+    return GroupReplay(line, allocations, {name: group_score(line, played) for name, played in orders.items()}, orders)
 
 
 def group_score(line: Timeline, played: GroupPlayed) -> GroupScore:
