@@ -53,7 +53,7 @@ def _told(minor: Minor) -> str:
 )
 def answers(facts: CheckFacts) -> CheckResult:
     """Nothing else can be looked at. The line has the transport's or the server's own words: refused connections, a
-    certificate that is not trusted, credentials that have expired, or something at that address that is no API server.
+    certificate that is not trusted, credentials that have expired, or another server at that address.
     """
     if isinstance(facts.server, Unseen):
         return CheckResult(problems=[CheckProblem("", facts.server.why)])
@@ -61,11 +61,7 @@ def answers(facts: CheckFacts) -> CheckResult:
 
 
 @check(
-    "api-looks",
-    CheckSection.API,
-    "every look succeeds",
-    "look again; kubectl get --raw '/readyz?verbose'",
-    When.ALWAYS,
+    "api-looks", CheckSection.API, "every look succeeds", "look again; kubectl get --raw '/readyz?verbose'", When.ALWAYS
 )
 def looks_succeed(facts: CheckFacts) -> CheckResult:
     """Something was not seen, though you may look at it and it is there: the API server or a program did not answer in

@@ -40,13 +40,7 @@ FLAT_NETWORK: Final = "autoscaling.neon.tech/flat-network"
 _OS: Final = "kubernetes.io/os"
 
 
-@check(
-    "nodes-ready",
-    CheckSection.NODES,
-    "nodes are ready",
-    "kubectl describe node {subject}",
-    When.ALWAYS,
-)
+@check("nodes-ready", CheckSection.NODES, "nodes are ready", "kubectl describe node {subject}", When.ALWAYS)
 def are_ready(facts: CheckFacts) -> CheckResult:
     """VMs on a node that is not ready run on, and are neither resized nor moved."""
     nodes = facts.nodes.value

@@ -144,12 +144,7 @@ def _age(facts: CheckFacts, lease: Json) -> float | None:
     return None if at is None else facts.server_now - at
 
 
-@check(
-    "leases-one-leader",
-    CheckSection.LEASES,
-    "one replica leads",
-    "kubectl -n {namespace} delete pod {subject}",
-)
+@check("leases-one-leader", CheckSection.LEASES, "one replica leads", "kubectl -n {namespace} delete pod {subject}")
 def one_leads(facts: CheckFacts) -> CheckResult:
     """Two replicas of a program say at once that they lead. What they write is fenced by versions of objects, so
     nothing is lost, but one of them should end.

@@ -33,12 +33,7 @@ def _runs(vm: Json) -> bool:
     return text(vm, "status", "phase") == "Running"
 
 
-@check(
-    "vms-agents",
-    CheckSection.VMS,
-    "VMs have one agent each",
-    "autoscale explain {subject}",
-)
+@check("vms-agents", CheckSection.VMS, "VMs have one agent each", "autoscale explain {subject}")
 def have_agents(facts: CheckFacts) -> CheckResult:
     """A VM with the label `autoscaling.neon.tech/enabled: "true"` is sized by a sidecar in its pod, or by the agent of
     its node; with none it never grows.
@@ -59,12 +54,7 @@ def have_agents(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{len(_enabled(facts))} VMs have one", problems)
 
 
-@check(
-    "agents-answered",
-    CheckSection.VMS,
-    "agents are answered by the scheduler",
-    "autoscale explain {subject}",
-)
+@check("agents-answered", CheckSection.VMS, "agents are answered by the scheduler", "autoscale explain {subject}")
 def are_answered(facts: CheckFacts) -> CheckResult:
     """Each agent says in `/explain` when the scheduler answered it last; it asks once in 15 s. After a minute without
     an answer VMs do not grow. The agent's own reason is shown (401: token; 403: `agents.nodeAgents`; 503: the API).
@@ -94,12 +84,7 @@ def _why(account: Json) -> str:
     return f": {reasons[-1]}" if reasons else ""
 
 
-@check(
-    "vms-permits",
-    CheckSection.VMS,
-    "VMs keep to their permits",
-    "autoscale explain {subject}",
-)
+@check("vms-permits", CheckSection.VMS, "VMs keep to their permits", "autoscale explain {subject}")
 def permits_hold(facts: CheckFacts) -> CheckResult:
     """A VM cannot be read, or was given more than the scheduler had permitted: by hand, or by another autoscaler."""
     problems, read = list[CheckProblem](), 0
@@ -145,12 +130,7 @@ def objects_are_read(facts: CheckFacts) -> CheckResult:
     return CheckResult("", problems)
 
 
-@check(
-    "vms-placed",
-    CheckSection.VMS,
-    "pods find a node",
-    "kubectl describe pod {subject}; autoscale top",
-)
+@check("vms-placed", CheckSection.VMS, "pods find a node", "kubectl describe pod {subject}; autoscale top")
 def are_placed(facts: CheckFacts) -> CheckResult:
     """kube-scheduler has looked at a pod and found no node for it."""
     problems = [

@@ -51,10 +51,7 @@ def has_scheduler(facts: CheckFacts) -> CheckResult:
 
 
 @check(
-    "programs-images",
-    CheckSection.PARTS,
-    "their images can be pulled",
-    "kubectl -n {namespace} describe pod {subject}",
+    "programs-images", CheckSection.PARTS, "their images can be pulled", "kubectl -n {namespace} describe pod {subject}"
 )
 def images_are_there(facts: CheckFacts) -> CheckResult:
     """A container waits for its image: the name or tag is wrong, the registry does not answer, or it wants
