@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.images.inputs.checkout import Checkout
-from deploy.release.assemble import assemble
-from deploy.release.image_archive import ArchiveError
-from deploy.release.output_folder import check_output
+from deploy.release.assemble import ArchiveError, assemble, check_output
 from vm_image.host import BuildError
 
 

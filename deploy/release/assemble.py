@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import shutil
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from deploy.images.building.oci_archive import blob_path
+from deploy.images.formats import oci
 from deploy.images.inputs.checkout import Checkout
 from deploy.release import push_images
 from deploy.release.chart_archive import Place, chart_archive
@@ -27,14 +32,108 @@ from deploy.release.documents import (
     bill_of_materials,
     changes,
     checksums,
+    components,
     digests_by_name,
     encoded,
+    is_listed,
     provenance,
     summary,
 )
-from deploy.release.image_archive import read_image
-from deploy.release.output_folder import IMAGES, SUMMARY, SUMS, replaced
 from vm_image.host import BuildError
+
+IMAGES: Final = "images"
+SUMMARY: Final = "release.json"
+SUMS: Final = "SHA256SUMS"
+
+
+def check_output(folder: Path) -> None:
+    """Raises ``BuildError`` if ``folder`` has anything that is no part of an earlier release."""
+    foreign = sorted(_foreign(folder)) if folder.exists() else []
+    if foreign:
+        # Three names are enough to recognize the folder.
+        named = ", ".join([*foreign[:3], *(["…"] if len(foreign) > 3 else [])])
+        raise BuildError(f"{folder} is left as it is, since it has what is no release ({named}): give another --output")
+
+
+@contextmanager
+def replaced(folder: Path) -> Iterator[Path]:
+    """A new folder, which takes the place of ``folder`` when the block ends well. Raises ``BuildError`` beforehand."""
+    check_output(folder)
+    place = folder.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the target, so that the renames stay on one file system and are atomic.
+    with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as work:
+        new = Path(work, "new")
+        new.mkdir()
+        yield new
+        # A rename onto a folder that is not empty fails, so the earlier release moves away first.
+        if place.exists():
+            place.rename(Path(work, "old"))
+        new.rename(place)
+
+
+def _foreign(folder: Path) -> Iterator[str]:
+    """Entries that belong to no release: all that its sums do not name, except for image archives."""
+    released = _files_of_a_release(folder)
+    for path in folder.iterdir():
+        if path.name == IMAGES and released and path.is_dir():
+            yield from (f"{IMAGES}/{image.name}" for image in path.iterdir() if image.suffix != ".tar")
+        elif path.name not in released:
+            yield path.name
+
+
+def _files_of_a_release(folder: Path) -> set[str]:
+    """The names of the files of the release in ``folder``; empty if there is none."""
+    with suppress(OSError, ValueError, AttributeError):
+        summary = json.loads((folder / SUMMARY).read_text())
+        names = {line.partition("  ")[2] for line in (folder / SUMS).read_text().splitlines()}
+        # Another project's SHA256SUMS does not make its folder a release.
+        if SUMMARY in names and summary.keys() >= {"version", "revision", "images"}:
+            return {*names, SUMS}
+    return set()
+
+
+class ArchiveError(Exception):
+    """The file is no image archive of ours; the message says what it lacks."""
+
+
+def read_image(path: Path) -> ReleasedImage:
+    """The image in the archive at ``path``. Raises ``ArchiveError``."""
+    with tarfile.open(path) as archive:
+        (entry,) = json.loads(_content(archive, "index.json"))["manifests"]
+        manifest = json.loads(_content(archive, blob_path(entry["digest"])))
+        files: dict[str, bytes] = {}
+        for layer in manifest["layers"]:
+            # A file in a higher layer replaces the one in a lower layer.
+            files |= _listed(_content(archive, blob_path(layer["digest"])))
+    name = manifest.get("annotations", {}).get("org.opencontainers.image.title", path.stem)
+    try:
+        packages = tuple(components(files))
+    except ValueError as error:
+        raise ArchiveError(f"{path.name}: {error}") from error
+    descriptor = oci.Descriptor(entry["mediaType"], entry["digest"], entry["size"])
+    return ReleasedImage(name, entry["platform"]["architecture"], path.name, descriptor, packages)
+
+
+def _listed(layer: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(layer)) as packed:
+        return {
+            info.name: content.read()
+            for info in packed
+            if info.isfile() and is_listed(info.name) and (content := packed.extractfile(info)) is not None
+        }
+
+
+def _content(archive: tarfile.TarFile, name: str) -> bytes:
+    try:
+        content = archive.extractfile(name)
+    except KeyError:
+        content = None
+    # ``extractfile`` also gives None, for a directory or device of that name.
+    if content is None:
+        raise ArchiveError(f"this is no image archive: it has no {name}")
+    return content.read()
+
 
 CHART: Final = Path("deploy/kubernetes/chart/autoscale")
 PUSH: Final = "push_images.py"

@@ -8,6 +8,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import httpx2 as httpx
@@ -16,16 +17,52 @@ from protocol.runtime.clock import SystemClock
 from protocol.runtime.explaining.explain_access import ExplainAccess
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
-from protocol.runtime.program import credentials, prepare, run, stop_on_signals
+from protocol.runtime.program import (
+    add_explain_token,
+    add_kubeconfig,
+    add_log_level,
+    credentials,
+    prepare,
+    run,
+    stop_on_signals,
+)
 from protocol.runtime.serving.limits import Limits
 from protocol.runtime.serving.listeners import Listener, serve
 from scheduler_plugin.groups.app import GroupsProgram, assemble
 from scheduler_plugin.groups.controllers.member_agents import HttpMemberAgents
-from scheduler_plugin.groups.options import parser
 from scheduler_plugin.groups.settings import GroupsSettings, parse_settings
 from scheduler_plugin.groups.web import groups_app
 from scheduler_plugin.own_tokens import tokens_of
 from scheduler_plugin.web.explain_guard import GuardedExplanations, explain_access
+
+DESCRIPTION: Final = (
+    "Decides how many replicas a workload has and how large each is (Hvpa, Tortoise), and makes the VMs of a "
+    "VirtualMachineGroup."
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All flags, with their defaults."""
+    arguments = argparse.ArgumentParser(prog="autoscale-groups", description=DESCRIPTION)
+    arguments.add_argument(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="settings; read again when the file changes (default: none, everything has a default)",
+    )
+    add_kubeconfig(arguments)
+    add_explain_token(arguments)
+    arguments.add_argument(
+        "--listen",
+        default="0.0.0.0:10294",
+        metavar="HOST:PORT",
+        help="where /metrics /healthz /readyz are, and for tokens /explain/NAMESPACE/KIND/NAME (default: %(default)s)",
+    )
+    agents_help = "where the agents of a group's VMs answer, at their pods (default: %(default)s)"
+    arguments.add_argument("--agents-port", type=int, default=9101, metavar="PORT", help=agents_help)
+    add_log_level(arguments)
+    return arguments
+
 
 NAME: Final = "autoscale-groups"
 CONNECTIONS: Final = httpx.Limits(max_connections=64, max_keepalive_connections=32)

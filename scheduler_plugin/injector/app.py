@@ -15,6 +15,7 @@ from protocol.runtime.certificates.keeper import CertificateKeeper, MissingSecre
 from protocol.runtime.certificates.stored import BUNDLE, CERTIFICATE, KEY
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
+from protocol.runtime.serving.probes import standing
 from protocol.runtime.tls_files import FollowedTls, server_tls
 from protocol.units import Instant, Seconds
 from scheduler_plugin.injector import texts
@@ -25,7 +26,6 @@ from scheduler_plugin.injector.certificates.own_certificate import OwnCertificat
 from scheduler_plugin.injector.certificates.publishing import BundlePublisher
 from scheduler_plugin.injector.settings import InjectorSettings
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
-from scheduler_plugin.web.probes import standing
 
 OWN: Final = "injector"
 TIMEOUT: Final = Seconds(3.0)

@@ -14,7 +14,7 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
-from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.demonstration.pgbench import (
     DatabaseServer,
@@ -32,7 +32,6 @@ from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
-from scripts.autoscale.vms import VmNamespace, vm_name
 
 _ADMITTED: Final = Seconds(180.0)
 """Kubelets refresh a mounted Secret within a minute or two."""

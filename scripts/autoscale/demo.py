@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from deploy.local.cluster.control import NoAnswerError
-from deploy.local.cluster.lock import AlreadyRunsError
+from deploy.local.cluster.folder import AlreadyRunsError
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.programs.versions import SUPPORTED
@@ -22,22 +22,20 @@ from protocol.kubernetes.api import ApiError
 from protocol.runtime.clock import SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.clusters import ClusterFlags
-from scripts.autoscale.demonstration.groups.group_report import GroupReport
-from scripts.autoscale.demonstration.groups.group_scenario import GroupScenario
+from scripts.autoscale.demonstration.group_scenario import GroupScenario
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.pgbench import PgbenchError, find_pgbench
 from scripts.autoscale.demonstration.port_forwards import PortForwards
-from scripts.autoscale.demonstration.report import MigrationPoint, Observations, Report, report
+from scripts.autoscale.demonstration.report import GroupReport, MigrationPoint, Observations, Report, report
 from scripts.autoscale.demonstration.scenario import POLICY, Scenario
 from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.demonstration.statements import statements
 from scripts.autoscale.local import GuestKind, KubernetesVersion
 from scripts.autoscale.outputs import a_file, a_picture, write_outcome
-from scripts.autoscale.page.local_page import page_beside
+from scripts.autoscale.page import page_beside
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SiteError
-from scripts.autoscale.stages.stage import DemoStage, fresh_stage
-from scripts.autoscale.steps import show_failure
+from scripts.autoscale.stages import DemoStage, fresh_stage, show_failure
 from vm_image.host import BuildError
 
 NAME: Final = "demo"
@@ -204,10 +202,11 @@ def _group_scenario(scenario: Scenario, forwards: PortForwards) -> GroupScenario
 
 
 def _draw(outcome: Report, path: Path, console: Console) -> None:
-    from scripts.autoscale.demonstration.pictures.group_picture import draw_group, group_path  # noqa: PLC0415 - as below
-    from scripts.autoscale.demonstration.pictures.picture import (  # noqa: PLC0415 - matplotlib takes a second to import
+    from scripts.autoscale.demonstration.pictures import (  # noqa: PLC0415 - as below  # noqa: PLC0415 - matplotlib takes a second to import
         NothingToDrawError,
         draw,
+        draw_group,
+        group_path,
     )
 
     try:

@@ -19,7 +19,7 @@ from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import Silence, story, warnings_about
 from scheduler_plugin.history.ports import History, HistoryError, Period
-from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, context_namespace, find_cluster
 from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
 from scripts.autoscale.history.finding import a_url, history_path, opened_history
@@ -38,7 +38,6 @@ from scripts.autoscale.site import (
 )
 from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
-from scripts.autoscale.vms import VmNamespace, vm_name
 
 _EVERY: Final = 1.0
 _NO_ANSWER: Final = (ApiError, SiteError)

@@ -10,9 +10,9 @@ from protocol.kubernetes.objects import Json, child, items, text, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
+from scripts.autoscale.cluster_flags import vm_name
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE
 from scripts.autoscale.site import Site, SiteError
-from scripts.autoscale.vms import vm_name
 
 KINDS: Final = {
     "hvpa": HVPAS,

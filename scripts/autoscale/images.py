@@ -12,8 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from deploy.images.building.image_build import Built, archive_name, build, check, native_platform
-from deploy.images.building.layers import LayerMaker, merged
-from deploy.images.building.rootfs import write_tree
+from deploy.images.building.layers import LayerMaker, merged, write_tree
 from deploy.images.catalogue import IMAGES, Image
 from deploy.images.inputs.apt import drop_packages
 from deploy.images.inputs.checkout import Checkout

@@ -16,25 +16,23 @@ from rich.markup import escape
 from rich.table import Table
 
 from deploy.local.cluster.control import START_KUBELET, STOP_KUBELET, ControlResponse, NoAnswerError, ask_cluster
-from deploy.local.cluster.folder import ClusterFolder, clusters_root
+from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, clusters_root
 from deploy.local.cluster.launch import launch, stop
-from deploy.local.cluster.lock import AlreadyRunsError
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.spec import ClusterSpec, usual_node_cpu
-from deploy.local.kubernetes.machine.image_loading import ImageLoadError, load_image
+from deploy.local.kubernetes.machine.installation import ImageLoadError, load_image
 from deploy.local.kubernetes.programs.versions import ADD_ONS, SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.runtime.clock import SystemClock
-from scripts.autoscale.cluster_flags import cluster_name
+from scripts.autoscale.cluster_flags import VmNamespace, cluster_name, vm_name, vm_table
 from scripts.autoscale.clusters import DEFAULT_NAMESPACE, ClusterFlags, find_cluster
 from scripts.autoscale.history.finding import FILE
 from scripts.autoscale.history.recording import recording
 from scripts.autoscale.running import run
 from scripts.autoscale.site import open_site
-from scripts.autoscale.steps import StepView, show_failure
+from scripts.autoscale.stages import StepView, show_failure
 from scripts.autoscale.terminal.completion import complete_node, complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
-from scripts.autoscale.vms import VmNamespace, vm_name, vm_table
 
 _EXAMPLE: Final = Path(__file__).parents[2] / "vm-deploy.yaml"
 """In a checkout only."""
@@ -285,7 +283,7 @@ def address(
 
 
 async def _address(folder: ClusterFolder, vm: str, namespace: str, port: int, output: Output) -> int:
-    from scripts.autoscale.vms import vm_host  # noqa: PLC0415 - keeps the other commands quick
+    from scripts.autoscale.cluster_flags import vm_host  # noqa: PLC0415 - keeps the other commands quick
 
     try:
         await ask_cluster(folder, "status")  # raises NoAnswerError if the cluster does not run

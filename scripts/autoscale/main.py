@@ -8,20 +8,48 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 from typer.main import get_command
 
 from protocol import VERSION
 from scripts.autoscale.clusters import KUBECTLS
-from scripts.autoscale.replay.many_values import ManyValues
 from scripts.autoscale.running import CRASHED, INTERRUPTED, reason_of
 from scripts.autoscale.terminal.streams import prepare_streams
 from scripts.autoscale.terminal.visible import visible_lines
+
+MANY: Final = ("--trace", "--traces", "--policy", "--order")
+"""The options of ``autoscale replay`` and ``autoscale simulate`` that take one value or more, with their aliases."""
+
+
+class ManyValues(TyperCommand):
+    """A command whose options in ``MANY`` may be followed by several values."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeats the option before each further value. The context's type is private to typer."""
+        return super().parse_args(ctx, list(repeated(args)))
+
+
+def repeated(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments with the option of ``MANY`` written before each of its values."""
+    option, values = "", 0
+    for argument in arguments:
+        if argument.startswith("-"):
+            # An option with `=` already has its first value.
+            name, _, value = argument.partition("=")
+            option, values = (name if name in MANY else ""), int(bool(value))
+        elif option:
+            if values:
+                # The first value follows the option that the user wrote.
+                yield option
+            values += 1
+        yield argument
+
 
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -29,7 +57,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "demo": "scripts.autoscale.demo:demo",
         "check": "scripts.autoscale.check.command:check",
         "top": "scripts.autoscale.top.command:top",
-        "web": "scripts.autoscale.page.web:web",
+        "web": "scripts.autoscale.page:web",
         "bench": "scripts.autoscale.bench:bench",
         "migrate": "scripts.autoscale.migrate:migrate",
         "replay": "scripts.autoscale.replay.command:replay",

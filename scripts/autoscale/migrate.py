@@ -23,7 +23,7 @@ from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_VERSION
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
-from scripts.autoscale.cluster_flags import of_a_cluster
+from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.demonstration.moves import CANCELLED, ENDED, SUCCEEDED, MoveWatch, ObservedMove
 from scripts.autoscale.running import INTERRUPTED, run
@@ -31,7 +31,6 @@ from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, print_lines, show
 from scripts.autoscale.terminal.visible import visible
-from scripts.autoscale.vms import VmNamespace, vm_name
 
 LIMIT: Final = Seconds(600.0)
 _LOOK: Final = Seconds(0.1)

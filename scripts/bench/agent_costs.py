@@ -18,7 +18,7 @@ from deploy.local.cluster.spec import ClusterSpec
 from deploy.neonvm.network.chooser import NetworkKind
 from protocol.units import Seconds
 from scripts.autoscale.running import run
-from scripts.autoscale.stages.fresh_cluster import fresh_cluster
+from scripts.autoscale.stages import fresh_cluster
 from scripts.bench.process_costs import MIB, cpu_of
 
 NAME: Final = "bench-agents"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,27 +14,29 @@ from rich.console import Console
 from rich.table import Table
 
 from deploy.local.cluster.spec import ClusterSpec
+from deploy.neonvm.network import netns
 from deploy.neonvm.network.chooser import NetworkKind
+from deploy.neonvm.network.namespaces import switch_of
 from protocol.kubernetes.conditions import holds
-from protocol.kubernetes.objects import Json
+from protocol.kubernetes.objects import Json, text
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.moves import MoveWatch, ObservedMove
-from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, press
-from scripts.autoscale.demonstration.probe import Noticed, probe
+from scripts.autoscale.demonstration.pgbench import DatabaseServer, find_pgbench, prepare, press
+from scripts.autoscale.demonstration.vm_clients import probe
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of
 from scripts.autoscale.demonstration.waiting import answers, comes, watch_for_ends
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
-from scripts.autoscale.stages.fresh_cluster import fresh_cluster
-from scripts.bench.frames.on_the_wire import OnTheWire
-from scripts.bench.frames.vm_wire import VmWire, vm_wire
-from scripts.bench.migration_figures import Background, MigrationFigures, figures
+from scripts.autoscale.stages import fresh_cluster
+from scripts.bench.echoes import Echoes
+from scripts.bench.echoing import echoing
+from scripts.bench.migration_figures import MigrationFigures, figures
 
 VM: Final = ObjectName("default", "ping-pong")
 _NAME: Final = "bench-migration"
@@ -43,8 +44,6 @@ _CLIENTS: Final = 4
 _SCALE: Final = 2
 _PERIOD: Final = 6
 """Seconds from the start of one migration to the start of the next, unless one takes longer."""
-_STILL: Final = 30
-"""Seconds of load without any migration, for comparison."""
 _REST: Final = 10
 _BOOT: Final = Seconds(240.0)
 _END: Final = Seconds(120.0)
@@ -59,9 +58,8 @@ def bench_migration(
 ) -> None:
     """Migrate a VM back and forth under a saturating pgbench and a client that sends a query every 20 ms.
 
-    Prints counts, total time, downtime and the longest stalls, beside the stalls without any migration; and how many of
-    the echoes that the VM is asked for every 10 ms were lost, and how many segments of TCP were sent again. Exits 0
-    only if every migration succeeded and no transaction failed.
+    Prints counts, total time, downtime and the longest stalls, and how many of the echoes that the VM is asked for
+    every 10 ms were lost (as root only). Exits 0 only if every migration succeeded and no transaction failed.
     """
     run(_bench(count, network, report))
 
@@ -82,19 +80,8 @@ async def _bench(count: int, network: NetworkKind, report: Path | None) -> int:
     return 0 if summary.is_clean else 1
 
 
-@dataclass(slots=True)
-class _Loaded:
-    """Measurements of clients and kernels in a span."""
-
-    since: Instant
-    until: Instant
-    outcome: Outcome
-    noticed: Noticed
-    wire: OnTheWire
-
-
 class _Runs:
-    """Load with and without migrations."""
+    """A load, and migrations under it."""
 
     def __init__(self, site: Site, clock: Clock, say: Callable[[str], None]) -> None:
         self._site = site
@@ -105,30 +92,20 @@ class _Runs:
     async def measure(self, stack: AsyncExitStack, count: int) -> MigrationFigures:
         """The figures of ``count`` migrations. Raises ``SiteError`` and ``PgbenchError``."""
         server = await self._server(stack)
-        wire = await stack.enter_async_context(vm_wire(self._site, VM, _NAME, self._clock))
-        self._say(f"{_STILL} s of load without a migration")
-        # In the same run: in another one the machine may be more or less busy.
-        still = await self._loaded(server, wire, _STILL)
+        echoes = await self._echoes(stack)
         seconds = count * _PERIOD + _REST
         self._say(f"{count} migrations under load, {seconds} s or more")
         async with asyncio.TaskGroup() as tasks:
-            load = tasks.create_task(self._loaded(server, wire, seconds))
+            work = tasks.create_task(press(server, _CLIENTS, seconds, lambda _: None))
+            ask = tasks.create_task(probe(server, seconds, self._clock))
             await self._back_and_forth(count)
             # Stalls of the migrations after the load are missing from the figures.
-            if load.done():
+            if work.done():
                 self._say("some migrations took so long that the load had ended before them")
-        moved = load.result()
-        for problem in {still.outcome.problem, moved.outcome.problem, moved.noticed.outcome.problem} - {""}:
+        outcome, noticed = work.result(), ask.result()
+        for problem in {outcome.problem, noticed.outcome.problem} - {""}:
             self._say(problem)
-        return figures(
-            self.watcher.moves,
-            moved.noticed,
-            Background(still.since, still.until, still.noticed),
-            moved.wire,
-            Outcome(
-                still.outcome.transactions + moved.outcome.transactions, still.outcome.failed + moved.outcome.failed, ""
-            ),
-        )
+        return figures(self.watcher.moves, noticed, echoes, outcome)
 
     async def _server(self, stack: AsyncExitStack) -> DatabaseServer:
         await create_vm(self._site.client, _ping_pong())
@@ -139,13 +116,14 @@ class _Runs:
         await prepare(server, _SCALE)
         return server
 
-    async def _loaded(self, server: DatabaseServer, wire: VmWire, seconds: int) -> _Loaded:
-        since, before = self._clock.now(), await wire.counted()
-        async with asyncio.TaskGroup() as tasks:
-            work = tasks.create_task(press(server, _CLIENTS, seconds, lambda _: None))
-            ask = tasks.create_task(probe(server, seconds, self._clock))
-        on_wire = await wire.since(before)
-        return _Loaded(since, self._clock.now(), work.result(), ask.result(), on_wire)
+    async def _echoes(self, stack: AsyncExitStack) -> Echoes:
+        """The echoes that the VM is asked for from now on; none if its network passes no ICMP on, as a hub's."""
+        switch = await asyncio.to_thread(switch_of, _NAME)
+        if switch is None:
+            return Echoes()
+        vm = await self._site.client.get(VIRTUAL_MACHINES, VM)
+        raw, address = netns.icmp_in(switch), text(vm, "status", "extraNetIP")
+        return await stack.enter_async_context(echoing(raw, address, self._clock))
 
     async def _back_and_forth(self, count: int) -> None:
         # Clients must be under load before the first migration begins.
@@ -182,8 +160,6 @@ def table(found: MigrationFigures) -> Table:
         ("total", found.total_ms),
         ("downtime", found.downtime_ms),
         ("longest stall of a client", found.stall_ms),
-        ("of it beside the standstill", found.beside_standstill_ms),
-        ("the same without migration", found.background_stall_ms),
         ("longest wait for an echo", found.echo_ms),
     )
     for name, spread in rows:
@@ -191,22 +167,12 @@ def table(found: MigrationFigures) -> Table:
             name,
             *("-" if milliseconds is None else f"{milliseconds:.0f}" for milliseconds in (spread.median, spread.max)),
         )
-    above = "" if found.above_background_ms is None else f", median stall {found.above_background_ms:+.0f} ms"
     why = "".join(f"\nnot migrated: {reason}" for reason in found.reasons)
     view.caption = (
-        f"{found.transactions} transactions, {found.failed_transactions} failed{above}\n{_frames(found)}{why}"
+        f"{found.transactions} transactions, {found.failed_transactions} failed\n"
+        f"{found.echoes_lost} echoes lost in {found.moves_with_lost_echoes} moves{why}"
     )
     return view
-
-
-def _frames(found: MigrationFigures) -> str:
-    ends = (("clients", found.client_tcp), ("the VM", found.guest_tcp))
-    lines = [
-        f"{who}: {counters.retransmissions} segments sent again, {counters.timeouts} timed out"
-        for who, counters in ends
-        if counters is not None
-    ]
-    return "\n".join([f"{found.echoes_lost} echoes lost in {found.moves_with_lost_echoes} moves", *lines])
 
 
 if __name__ == "__main__":

@@ -29,12 +29,11 @@ from protocol.names import ANNOTATION_CONFIG
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
-from scripts.autoscale.demonstration.vm_database import create_vm, database_of
-from scripts.autoscale.demonstration.vm_objects import postgres_vm
+from scripts.autoscale.demonstration.vm_database import create_vm, database_of, postgres_vm
 from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, SiteError
-from scripts.autoscale.stages.fresh_cluster import fresh_cluster
+from scripts.autoscale.stages import fresh_cluster
 from scripts.bench.database_client import DatabaseSession
 
 VM: Final = ObjectName("default", "reaction")
@@ -56,35 +55,29 @@ HOLD: Final = {"cpu": [{"hold": {"window": 4}}], "memory": [{"hold": {"window": 
 
 
 class Reaction(msgspec.Struct, frozen=True):
-    """One start of a load; seconds from its first query, None if that did not happen within ``GIVE_UP``.
-
-    Its connections took ``connected`` seconds before that, 0 if they were open already.
-    """
+    """One start of a load; seconds from its first query, None if that did not happen within ``GIVE_UP``."""
 
     with_monitor: bool
-    connected: float
     ordered: float | None
     online: float | None
 
 
 def bench_reaction(
     starts: Annotated[int, typer.Option(min=2, max=200, help="How many starts of a load, of each kind.")] = 30,
-    connections: Annotated[int, typer.Option(max=100, help="So many connect at the start; 0: they have already.")] = 0,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the times as JSON.")] = None,
 ) -> None:
     """Start a load in an idle guest of 1 CPU again and again, and wait until it has more CPU.
 
     Every second start the agent ignores what the guest's monitor reports. Exits 0 if all loads were met.
     """
-    run(_bench(starts, connections, report))
+    run(_bench(starts, report))
 
 
-async def _bench(starts: int, connections: int, report: Path | None) -> int:
+async def _bench(starts: int, report: Path | None) -> int:
     console, clock = Console(), SystemClock()
     spec = ClusterSpec(network=NetworkKind.AUTO.value, nodes=1, node_cpu="8", node_memory="8Gi")
-    name = f"{NAME}-connections" if connections else NAME
-    async with fresh_cluster(name, spec, console) as site, AsyncExitStack() as stack:
-        starter = Starter(site, clock, console.print, connections)
+    async with fresh_cluster(NAME, spec, console) as site, AsyncExitStack() as stack:
+        starter = Starter(site, clock, console.print)
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(starter.vms.run())
             reactions = await starter.measure(stack, starts)
@@ -101,7 +94,6 @@ class Starter:
     site: Site
     clock: Clock
     say: Callable[[str], None]
-    connections: int
     vms: Informer = field(init=False)
     _ordered: Instant | None = None
     _online: Instant | None = None
@@ -120,20 +112,13 @@ class Starter:
         await self._until(lambda: holds(self.vms.get(VM) or {}, "Available"), BOOT, "come up")
         database = await stack.enter_async_context(database_of(self.site, self.vms.objects[VM]))
         server = (database.host, database.port, database.password)
-        sessions = [await DatabaseSession.open(*server) for _ in range(0 if self.connections else SESSIONS)]
+        sessions = [await DatabaseSession.open(*server) for _ in range(SESSIONS)]
         for session in sessions:
             stack.callback(session.close)
         reactions: list[Reaction] = []
         for number in range(2 * starts):
             await self._prepare(with_monitor=number % 2 == 0)
-            began = self.clock.now()
-            fresh = await asyncio.gather(*(DatabaseSession.open(*server) for _ in range(self.connections)))
-            for session in fresh:
-                stack.callback(session.close)
-            connected = Seconds(self.clock.now() - began)
-            reactions.append(await self._start([*sessions, *fresh], connected, with_monitor=number % 2 == 0))
-            for session in fresh:
-                session.close()
+            reactions.append(await self._start(sessions, with_monitor=number % 2 == 0))
             self.say(f"  {number + 1:3}  {_line(reactions[-1])}")
         self.say(await self._explained())
         return reactions
@@ -147,7 +132,7 @@ class Starter:
         await self._until(lambda: self._is_small() and self.clock.now() - self._resized >= calm, REST, "come to rest")
         self._ordered = self._online = None
 
-    async def _start(self, sessions: list[DatabaseSession], connected: Seconds, *, with_monitor: bool) -> Reaction:
+    async def _start(self, sessions: list[DatabaseSession], *, with_monitor: bool) -> Reaction:
         began = self.clock.now()
         for session in sessions:
             session.begin(LOAD)
@@ -156,9 +141,7 @@ class Starter:
         except SiteError as error:
             # A load without a reaction is a result, too.
             self.say(str(error))
-        reaction = Reaction(
-            with_monitor, round(connected, 3), _since(began, self._ordered), _since(began, self._online)
-        )
+        reaction = Reaction(with_monitor, _since(began, self._ordered), _since(began, self._online))
         try:
             async with asyncio.timeout(OVER):
                 for session in sessions:
@@ -209,8 +192,7 @@ def _since(began: Instant, at: Instant | None) -> float | None:
 
 def _line(found: Reaction) -> str:
     how = "with reports" if found.with_monitor else "without them"
-    before = f", connecting took {found.connected} s" if found.connected else ""
-    return f"{how}: ordered after {found.ordered} s, online after {found.online} s{before}"
+    return f"{how}: ordered after {found.ordered} s, online after {found.online} s"
 
 
 def table(found: list[Reaction]) -> Table:

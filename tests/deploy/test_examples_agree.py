@@ -15,7 +15,7 @@ from protocol.units import ComputeUnit, Resources
 from protocol.virtual_machine import VirtualMachine, parse_virtual_machine
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
 from scheduler_plugin.settings.unit_fit import misfit
-from scripts.autoscale.demonstration.vm_objects import postgres_vm
+from scripts.autoscale.demonstration.vm_database import postgres_vm
 from tests import plain_yaml
 from tests.deploy.manifests import ROOT, documents, one
 

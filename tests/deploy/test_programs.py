@@ -15,7 +15,7 @@ from deploy.images.catalogue import IMAGES
 from protocol.names import SCHEDULER_NAME, TOKEN_AUDIENCE
 from scheduler_plugin.expander.settings import host_and_port
 from scheduler_plugin.expander.settings import parse_settings as parse_expander
-from scheduler_plugin.groups.options import parser as groups_parser
+from scheduler_plugin.groups.__main__ import parser as groups_parser
 from scheduler_plugin.groups.settings import parse_settings as parse_groups
 from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
 from scheduler_plugin.options import parser as scheduler_parser

@@ -17,7 +17,7 @@ SPEAKS_OF_OTHERS = {
     "scheduler_plugin.expander": "names its pure modules, each of which is in the contract",
     "scheduler_plugin.migration": "names its pure core, which is in the contract",
     "scripts.autoscale.demonstration.pgbench": "names the functions in it that are",
-    "scripts.autoscale.demonstration.probe": "names the functions in it that are",
+    "scripts.autoscale.demonstration.vm_clients": "names the functions in it that are",
     "scripts.autoscale.demonstration.screen": "names the functions in it that are",
 }
 

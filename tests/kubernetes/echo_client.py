@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from deploy.neonvm.network import netns
 from protocol.units import Instant, Seconds
-from scripts.bench.frames.echoes import Echoes, answered_number, request
+from scripts.bench.echoes import Echoes, answered_number, request
 
 PERIOD = 0.01
 SETTLED = 1.0

@@ -13,8 +13,7 @@ from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
 from deploy.kube.client import client_from_kubeconfig
-from deploy.local.kubernetes.machine.image_loading import load_image
-from deploy.local.kubernetes.machine.installation import apply_manifests, built_parts, rolled_out
+from deploy.local.kubernetes.machine.installation import apply_manifests, built_parts, load_image, rolled_out
 from deploy.local.kubernetes.plan.installation_plan import MANIFESTS, NAMESPACE, REFERENCE
 from protocol.runtime.clock import SystemClock
 from tests.deploy.manifests import ROOT

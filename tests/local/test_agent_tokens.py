@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.kubelet.agents import AgentFiles, sidecar
+from deploy.local.kubelet.agents import AgentFiles, Projection, keep_projected, project, sidecar
 from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent
-from deploy.local.kubelet.tokens import Projection, keep_projected, project
 from deploy.neonvm.ports import PodNetwork
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import PODS

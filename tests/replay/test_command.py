@@ -11,8 +11,8 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from scripts.autoscale.main import ManyValues, repeated
 from scripts.autoscale.replay.command import replay
-from scripts.autoscale.replay.many_values import ManyValues, repeated
 from scripts.autoscale.replay.working_sets import played_scenarios
 
 PNG = b"\x89PNG"

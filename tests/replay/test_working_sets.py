@@ -17,7 +17,7 @@ from agent.core.explain import explain
 from agent.core.policy import CachePolicy, MemoryPolicy, Policy
 from protocol.units import Bytes, Instant
 from scripts.autoscale.replay.cache_guest import CPU_PER_PAGE, IDLE, CacheGuest, ClientLoad, Disk
-from scripts.autoscale.replay.cache_play import Player
+from scripts.autoscale.replay.working_sets import Player
 from tests.examples import examples
 
 GIB = 1024**3

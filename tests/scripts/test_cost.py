@@ -30,8 +30,8 @@ from scheduler_plugin.history.sqlite.store import SqliteStore
 from scripts.autoscale import clusters as clusters_module
 from scripts.autoscale.clusters import ClusterFlags
 from scripts.autoscale.costs import cost as command
+from scripts.autoscale.costs.cost import price_table
 from scripts.autoscale.costs.cost_views import advice, advice_document
-from scripts.autoscale.costs.price_table import price_table
 from scripts.autoscale.history.finding import context_name, history_path
 from scripts.autoscale.main import app
 from tests.scheduler_plugin.history.fleet_pictures import node, pod

@@ -13,11 +13,9 @@ from protocol.kubernetes.objects import Json
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.workload import ReplicaBounds
 from scheduler_plugin.groups.objects.vm_group import parse_vm_group
-from scripts.autoscale.demonstration.groups.group_object import demo_group
-from scripts.autoscale.demonstration.groups.group_report import GroupObservations, GroupReport, group_report
-from scripts.autoscale.demonstration.groups.group_watch import cores
-from scripts.autoscale.demonstration.groups.read_load import SimulatedReads
-from scripts.autoscale.demonstration.report import Observations, report
+from scripts.autoscale.demonstration.group_scenario import cores, demo_group
+from scripts.autoscale.demonstration.loads import SimulatedReads
+from scripts.autoscale.demonstration.report import GroupObservations, GroupReport, Observations, group_report, report
 from tests.fake_clock import SleepingClock
 
 FIRST, SECOND = "shop-replica-0", "shop-replica-1"
@@ -120,7 +118,7 @@ def test_the_size_of_a_vm_is_what_its_status_says() -> None:
 @pytest.fixture
 def pictures() -> Any:
     """The module; imported by the tests that draw, because matplotlib takes a second."""
-    return import_module("scripts.autoscale.demonstration.pictures.group_picture")
+    return import_module("scripts.autoscale.demonstration.pictures")
 
 
 def test_equal_reports_make_equal_pictures(tmp_path: Path, pictures: Any) -> None:

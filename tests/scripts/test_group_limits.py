@@ -8,11 +8,10 @@ from typing import cast
 import pytest
 
 from protocol.units import Seconds
-from scripts.autoscale.demonstration.groups.group_object import FIRST
-from scripts.autoscale.demonstration.groups.group_report import group_report
-from scripts.autoscale.demonstration.groups.group_scenario import GroupScenario
-from scripts.autoscale.demonstration.groups.read_load import ReadLoad
+from scripts.autoscale.demonstration.group_scenario import FIRST, GroupScenario
+from scripts.autoscale.demonstration.loads import ReadLoad
 from scripts.autoscale.demonstration.pgbench import Outcome
+from scripts.autoscale.demonstration.report import group_report
 from scripts.autoscale.site import Site, SiteError
 from tests.fake_clock import SleepingClock
 

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from deploy.kube.client import ApiClient
 from protocol.runtime.kubernetes.http_api import HttpApi
+from scripts.autoscale import page
 from scripts.autoscale.clusters import ClusterFlags
 from scripts.autoscale.history.recording import recording, warnings_on
-from scripts.autoscale.page import local_page
-from scripts.autoscale.page.local_page import listening, page_beside, quiet_logs
+from scripts.autoscale.page import listening, page_beside, quiet_logs
 from scripts.autoscale.site import RemoteSite, SiteError
 from tests.neonvm.in_process import InProcess
 from tests.scripts.clusters import cluster_at
@@ -54,7 +54,7 @@ async def test_a_page_beside_a_command_takes_another_port_where_its_own_is_taken
     tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(local_page, "PORT", taken.getsockname()[1])
+        monkeypatch.setattr(page, "PORT", taken.getsockname()[1])
         async with page_beside(a_site(tmp_path), ClusterFlags(), console), httpx.AsyncClient(trust_env=False) as http:
             found = re.search(r"this link opens it once\): (\S+)#token=(\S+)", await said_on(console))
             assert found is not None
@@ -69,7 +69,7 @@ async def test_a_page_beside_a_command_takes_another_port_where_its_own_is_taken
 async def test_a_page_that_fails_is_told_and_the_command_goes_on(
     tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_page, "PORT", 0)
+    monkeypatch.setattr(page, "PORT", 0)
     (tmp_path / "kubeconfig").write_text("{}")
     async with page_beside(a_site(tmp_path), ClusterFlags(), console):
         assert (await said_on(console)).startswith("The page has ended: ")

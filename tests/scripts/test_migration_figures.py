@@ -1,4 +1,4 @@
-"""The figures of many migrations: medians beside a background of the same length, and what is not clean."""
+"""The figures of many migrations: medians and maxima, and what is not clean."""
 
 from rich.console import Console
 
@@ -6,12 +6,10 @@ from protocol.messages import ObjectName
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import ObservedMove
 from scripts.autoscale.demonstration.pgbench import Outcome
-from scripts.autoscale.demonstration.probe import Noticed, ProbeReply
-from scripts.bench.frames.echoes import Echoes
-from scripts.bench.frames.on_the_wire import OnTheWire
-from scripts.bench.frames.tcp_counters import TcpCounters
+from scripts.autoscale.demonstration.vm_clients import Noticed, ProbeReply
+from scripts.bench.echoes import Echoes
 from scripts.bench.migration_bench import table
-from scripts.bench.migration_figures import Background, LatencySpread, MigrationFigures, figures
+from scripts.bench.migration_figures import LatencySpread, MigrationFigures, figures
 
 VM = ObjectName("default", "db")
 
@@ -26,15 +24,14 @@ def moved(at: float, total: int, downtime: int) -> ObservedMove:
     return ObservedMove(VM, "n1", "n2", "Succeeded", "", "", total, downtime, Instant(at), Instant(at + 1.0))
 
 
-STILL = Background(Instant(0.0), Instant(9.0), noticed((1.0, 0.1), (2.0, 0.05), (4.0, 0.11), (8.0, 0.09)))
 MOVES = [moved(20.0, 900, 30), moved(30.0, 1200, 50), moved(40.0, 1000, 40)]
-NOTHING = OnTheWire(Echoes(), None, None)
+NOTHING = Echoes()
 LOAD = Outcome(5000, 0, "")
 MOVING = noticed((15.0, 3.0), (20.5, 0.15), (30.5, 0.25), (40.5, 0.2))
 
 
 def test_every_stall_belongs_to_the_migration_beside_it() -> None:
-    found = figures(MOVES, MOVING, STILL, NOTHING, LOAD)
+    found = figures(MOVES, MOVING, NOTHING, LOAD)
     assert found == MigrationFigures(
         migrations=3,
         succeeded=3,
@@ -43,45 +40,39 @@ def test_every_stall_belongs_to_the_migration_beside_it() -> None:
         total_ms=LatencySpread(1000.0, 1200.0),
         downtime_ms=LatencySpread(40.0, 50.0),
         stall_ms=LatencySpread(200.0, 250.0),
-        beside_standstill_ms=LatencySpread(160.0, 200.0),
-        background_stall_ms=LatencySpread(100.0, 110.0),
         echo_ms=LatencySpread(None, None),
         echoes_lost=0,
         moves_with_lost_echoes=0,
-        client_tcp=None,
-        guest_tcp=None,
         reasons=[],
     )
-    assert (found.is_clean, found.above_background_ms) == (True, 100.0)
+    assert found.is_clean
 
 
 def test_a_failed_migration_and_a_broken_connection_are_told() -> None:
     failed = ObservedMove(VM, "n1", "n2", "Failed", "the destination died", ended=Instant(51.0))
-    wire = OnTheWire(Echoes(), TcpCounters(7, 2), TcpCounters(1, 0))
-    found = figures([*MOVES, failed], noticed((20.5, 0.15), failed=1), STILL, wire, Outcome(5000, 2, ""))
+    found = figures([*MOVES, failed], noticed((20.5, 0.15), failed=1), NOTHING, Outcome(5000, 2, ""))
     assert (found.is_clean, found.succeeded, found.migrations, found.failed_transactions) == (False, 3, 4, 3)
     console = Console(width=120, record=True)
     console.print(table(found))
     said = console.export_text()
     for expected in ("3 of 4 migrations succeeded", "5000 transactions, 3 failed", "the destination died", "1200"):
         assert expected in said
-    assert "clients: 7 segments sent again, 2 timed out" in said
 
 
 def test_an_echo_that_is_not_answered_within_a_second_counts_as_lost_by_the_move_beside_it() -> None:
     sent = [Instant(at) for at in (10.0, 20.1, 20.2, 30.5, 30.6, 40.5)]
     answers = {0: 10.01, 1: 20.3, 2: 20.31, 3: 31.6, 5: 40.55}
     echoes = Echoes(sent, {number: Instant(at) for number, at in answers.items()})
-    found = figures(MOVES, MOVING, STILL, OnTheWire(echoes, None, None), LOAD)
+    found = figures(MOVES, MOVING, echoes, LOAD)
     assert (found.echoes_lost, found.moves_with_lost_echoes) == (2, 1)
     assert found.echo_ms == LatencySpread(125.0, 200.0)
 
 
 def test_without_a_migration_there_is_nothing_to_be_proud_of() -> None:
-    found = figures([], noticed(), STILL, NOTHING, Outcome(0, 0, ""))
-    assert (found.is_clean, found.total_ms, found.above_background_ms) == (False, LatencySpread(None, None), None)
+    found = figures([], noticed(), NOTHING, Outcome(0, 0, ""))
+    assert (found.is_clean, found.total_ms) == (False, LatencySpread(None, None))
 
 
 def test_migrations_that_no_client_lived_through_prove_nothing() -> None:
-    assert not figures(MOVES, noticed(), STILL, NOTHING, LOAD).is_clean
-    assert not figures(MOVES, MOVING, STILL, NOTHING, Outcome(0, 0, "")).is_clean
+    assert not figures(MOVES, noticed(), NOTHING, LOAD).is_clean
+    assert not figures(MOVES, MOVING, NOTHING, Outcome(0, 0, "")).is_clean

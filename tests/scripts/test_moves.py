@@ -9,9 +9,8 @@ from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.migration_scenario import client_failures, points
 from scripts.autoscale.demonstration.moves import ObservedMove, seen
 from scripts.autoscale.demonstration.pgbench import Outcome, PgbenchError
-from scripts.autoscale.demonstration.probe import Noticed, ProbeReply, answers_of
 from scripts.autoscale.demonstration.report import MigrationPoint, Observations, report
-from scripts.autoscale.demonstration.vm_clients import ClientReport
+from scripts.autoscale.demonstration.vm_clients import ClientReport, Noticed, ProbeReply, answers_of
 from scripts.autoscale.migrate import is_under_way, migration_of
 
 VM = ObjectName("default", "neighbour-1")

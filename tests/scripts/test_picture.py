@@ -16,7 +16,7 @@ from scripts.autoscale.main import app
 
 def picture() -> Any:
     """The module; imported by the tests that draw, because matplotlib takes a second."""
-    return import_module("scripts.autoscale.demonstration.pictures.picture")
+    return import_module("scripts.autoscale.demonstration.pictures")
 
 
 def draw(run: Report, path: Path) -> None:

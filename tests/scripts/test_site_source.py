@@ -12,8 +12,8 @@ from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
 from scheduler_plugin.history.recorder import LookError
-from scripts.autoscale.history import site_source as module
-from scripts.autoscale.history.site_source import SiteSource
+from scripts.autoscale.history import recording as module
+from scripts.autoscale.history.recording import SiteSource
 from tests.fake_clock import FakeClock
 from tests.scheduler_plugin.history.fleet_pictures import account, node, pod, vm
 

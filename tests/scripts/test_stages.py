@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from typer import BadParameter
 
-from deploy.local.cluster.control import ControlResponse, Ways, control_endpoint
+from deploy.local.cluster.control import ControlResponse, ServiceForwards, Ways, control_endpoint
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
-from deploy.local.kubernetes.programs.own_images import InstallationParts
+from deploy.local.kubernetes.programs.images import InstallationParts
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind
 from deploy.neonvm.network.sockets import connected, tcp_socket
@@ -25,11 +24,10 @@ from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demo import _spec
 from scripts.autoscale.demonstration.migration_scenario import small_vm
 from scripts.autoscale.demonstration.scenario import demo_vm
-from scripts.autoscale.demonstration.vm_objects import MAY_MOVE, kept_in_place
+from scripts.autoscale.demonstration.vm_database import MAY_MOVE, kept_in_place
 from scripts.autoscale.local import GuestKind
 from scripts.autoscale.site import KubernetesSite, SiteError, open_site
-from scripts.autoscale.stages.fresh_kubernetes import Installed
-from scripts.autoscale.stages.stage import EmbeddedStage, KubernetesStage
+from scripts.autoscale.stages import DemoStage, Installed
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
 from tests.scripts.clusters import cluster_at
@@ -37,10 +35,10 @@ from tests.scripts.clusters import cluster_at
 STAYS = "autoscaling.neon.tech/auto-migration-enabled"
 
 
-def stage(api: InProcess, folder: ClusterFolder, kubectl: Path) -> KubernetesStage:
+def stage(api: InProcess, folder: ClusterFolder, kubectl: Path) -> DemoStage:
     site = KubernetesSite(cluster_at(folder=folder), folder, api.client())
     installed = Installed(site, folder, InstallationParts([], "v1.36.3", str(kubectl)))
-    return KubernetesStage(installed, site, "QEMU in pods", "namespaces", FakeClock())
+    return DemoStage(site, "QEMU in pods", "namespaces", FakeClock(), installed)
 
 
 async def test_a_pod_that_cannot_come_up_ends_the_demonstration_at_once(tmp_path: Path) -> None:
@@ -79,8 +77,8 @@ async def test_guests_are_told_with_the_reason_for_their_speed_and_pods_shown_at
 
 
 async def test_the_embedded_cluster_knows_from_the_start_what_its_guests_are() -> None:
-    embedded = EmbeddedStage(
-        KubernetesSite(cluster_at(), ClusterFolder.of("x"), InProcess().client()), "QEMU", "namespaces"
+    embedded = DemoStage(
+        KubernetesSite(cluster_at(), ClusterFolder.of("x"), InProcess().client()), "QEMU", "namespaces", FakeClock()
     )
     await embedded.watch()
     assert (embedded.guests_of({}), await embedded.last_look()) == ("QEMU", "")

@@ -5,9 +5,8 @@ import typer
 
 from protocol.kubernetes.objects import Json
 from scheduler_plugin.dashboard.story import story
-from scripts.autoscale.cluster_flags import cluster_name
+from scripts.autoscale.cluster_flags import cluster_name, vm_name
 from scripts.autoscale.demonstration.fleet import marked, node_row
-from scripts.autoscale.vms import vm_name
 from tests.neonvm.sample_objects import virtual_machine
 
 STATUS: Json = {"phase": "Running", "node": "n1", "cpus": "2", "memorySize": "2Gi"}

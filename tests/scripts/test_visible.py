@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from textual.widgets import Static
 
 from protocol.kubernetes.objects import Json
-from scripts.autoscale import vms
+from scripts.autoscale import cluster_flags
 from scripts.autoscale.terminal.printing import Output, serialised, show
 from scripts.autoscale.terminal.text_screen import WatchApp
 from scripts.autoscale.terminal.visible import visible, visible_lines
@@ -49,7 +49,7 @@ def test_what_scripts_read_is_escaped_and_reads_as_it_was(output: Output) -> Non
 
 def test_a_vms_phase_is_no_markup() -> None:
     vm: Json = {"metadata": {"namespace": "shop", "name": "db"}, "status": {"phase": HOSTILE}}
-    phase = vms._row(vm)[1]
+    phase = cluster_flags._row(vm)[1]
     assert (steers(phase), "\\[red]" in phase) == (False, True)
 
 

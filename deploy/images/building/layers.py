@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import assert_never
+from typing import Final, assert_never
 
 from deploy.images.building.bytecode import Interpreter
-from deploy.images.building.guest_disk import check_platform, disk_files, kernel_files
 from deploy.images.building.layer_store import StoredLayer, files_of, layer_key, stored_layer
-from deploy.images.building.rootfs import write_tree
-from deploy.images.catalogue import PYTHON, GuestDisk, GuestKernel, Image, ImageSources, Layer, Packages, Wheels
+from deploy.images.catalogue import GUEST, PYTHON, GuestDisk, GuestKernel, Image, ImageSources, Layer, Packages, Wheels
 from deploy.images.formats.deb import Package, read_package
-from deploy.images.formats.tree import File, Tree, added, tree
+from deploy.images.formats.tree import File, PathType, Tree, added, symlink, tree
 from deploy.images.formats.wheel import wheel_files
 from deploy.images.inputs import apt
 from deploy.images.inputs.checkout import Checkout
@@ -24,9 +23,63 @@ from deploy.images.rules.base_files import described, program, system_files
 from deploy.images.rules.contents import kept, reached
 from deploy.images.rules.lock import Pin, closure
 from deploy.images.rules.platforms import Platform
-from vm_image.build import GuestImage, ensure_image, inputs_of
+from vm_image import host
+from vm_image.build import DPKG_STATUS, GuestImage, busybox_of, ensure_image, inputs_of, packages_of
+from vm_image.host import BuildError
 from vm_image.origin import Origin
 from vm_image.store import Report, Store, cache_root
+
+# NeonVM starts a VM with an init container that runs ``sh -c "mv /disk.qcow2 … && chown … && sysctl …"`` in the image.
+COMMANDS: Final = ("sh", "mv", "chown", "sysctl", "cp", "ls")
+
+
+def check_platform(platform: Platform) -> None:
+    """Raises ``BuildError`` if there is no guest for the platform."""
+    if platform.name != GUEST:
+        raise BuildError(f"the guest's disk is built for {GUEST} only: leave postgres-vm out for {platform.name}")
+
+
+def kernel_files(image: GuestImage) -> list[File]:
+    """The kernel and the initrd of a guest image; a guest is an amd64 machine wherever it runs."""
+    return [File(f"vm/kernel/{path.name}", path.read_bytes()) for path in (image.kernel, image.initrd)]
+
+
+def disk_files(image: GuestImage, report: Report) -> list[File]:
+    """The disk of a guest image with its commands."""
+    report("packing the root disk (qcow2)")
+    with tempfile.TemporaryDirectory(prefix="autoscale-pack-") as work:
+        disk = Path(work, "disk.qcow2")
+        # -c compresses the clusters: the qcow2 travels inside the layer.
+        convert = ["qemu-img", "convert", "-c", "-f", "raw", "-O", "qcow2", str(image.disk), str(disk)]
+        host.run(convert, Path(work, "convert.log"), report)
+        return with_commands(disk.read_bytes(), busybox_of(image), packages_of(image))
+
+
+def with_commands(disk: bytes, busybox: bytes, packages: bytes) -> list[File]:
+    """The files around a packed disk. ``packages`` is dpkg's list of what is in it."""
+    links = (symlink(f"bin/{name}", "busybox") for name in COMMANDS)
+    # The list of packages is beside the disk, so that scanners need not open the disk.
+    return [File("bin/busybox", busybox, 0o755), *links, File("disk.qcow2", disk), File(DPKG_STATUS, packages)]
+
+
+def write_tree(files: Tree, folder: Path) -> None:
+    """Writes ``files`` below ``folder``. They belong to the user who runs this."""
+    # Sorted, so that an explicit directory comes before its contents.
+    for path in sorted(files):
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _write(files[path], place)
+
+
+def _write(file: File, place: Path) -> None:
+    if file.kind is PathType.SYMLINK:
+        place.symlink_to(file.target)
+        return  # chmod would follow the link and change its target
+    if file.kind is PathType.DIRECTORY:
+        place.mkdir(exist_ok=True)
+    else:
+        place.write_bytes(file.content)
+    place.chmod(file.mode)
 
 
 @dataclass(frozen=True)

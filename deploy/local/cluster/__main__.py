@@ -14,8 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from deploy.local.cluster.cluster import Cluster
-from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.lock import INHERITED, AlreadyRunsError, ClusterLock
+from deploy.local.cluster.folder import INHERITED, AlreadyRunsError, ClusterFolder, ClusterLock
 from deploy.local.cluster.progress import Progress, StepFailedError, innermost
 from deploy.local.cluster.real_cluster import RealCluster
 from protocol.runtime.garbage import collect_seldom

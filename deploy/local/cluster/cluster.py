@@ -22,6 +22,7 @@ from deploy.local.cluster.control import (
     STOP_KUBELET,
     ControlResponse,
     ProcessStatus,
+    ServiceForwards,
     Ways,
     control_endpoint,
 )
@@ -40,7 +41,6 @@ from deploy.local.cluster.guests import make_guests
 from deploy.local.cluster.node_agents import NodeAgents
 from deploy.local.cluster.progress import Progress, StepFailedError
 from deploy.local.cluster.runtime import Runtime
-from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.settings import agents_policy, looks_at_guests
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.kubelet.sandbox import NodeDependencies

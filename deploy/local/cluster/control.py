@@ -9,19 +9,99 @@ import asyncio
 import hmac
 import os
 import secrets
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from ipaddress import IPv4Address
 from typing import Final
 
 import msgspec
 
+from deploy.kube.client import ApiClient
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.service_forwards import ServiceForwards
+from deploy.local.kubernetes.plan.cluster_plan import VM_RANGE, VM_RANGE_MTU, VM_VISITOR
 from deploy.local.private_file import write_private
+from deploy.neonvm.network.forwarder import Dial, Forwarder
+from deploy.neonvm.network.namespaces import NamespaceNetwork
+from deploy.neonvm.overlay.fence import BRIDGE
 from deploy.neonvm.ports import NetworkError
+from protocol.kubernetes.api import ApiError
+from protocol.kubernetes.endpoint_slices import ready_addresses
+from protocol.kubernetes.resources import ENDPOINT_SLICES
 from protocol.messages import ObjectName
 from protocol.runtime.serving.tcp_listener import ConnectionLimits, TcpListener, bound
+
+
+class ExposedCluster:
+    """Opened ports stay open until ``close``. The way to VMs begins at ``node``, which must run."""
+
+    def __init__(self, network: NamespaceNetwork, node: str) -> None:
+        self._network = network
+        self._node = node
+        self._to_vms = Forwarder(network.connect_joined)
+
+    async def expose(self, target: str, port: int) -> int:
+        """The port that leads to ``target:port``. Raises ``NetworkError``, and ``ValueError`` for no address."""
+        # A VM is reached at its own address, which it keeps when it moves; a way through its pod ends with the pod.
+        if IPv4Address(target) not in VM_RANGE:
+            return await self._network.expose(target, port)
+        try:
+            # Joined at every call: the flat network may have been applied since the last one, or its node booted
+            # again.
+            await self._network.join(self._node, BRIDGE, f"{VM_VISITOR}/{VM_RANGE.prefixlen}", VM_RANGE_MTU)
+        except NetworkError as error:
+            raise NetworkError(f"{_NO_NETWORK} ({error})") from error
+        return await self._to_vms.open(target, port)
+
+    async def close(self) -> None:
+        """Ends all connections to VMs and gives the ports back."""
+        await self._to_vms.close()
+
+
+_NO_NETWORK: Final = "the VMs' flat network is not there: kubectl apply -f deploy/kubernetes/neonvm-network.yaml"
+
+
+class ServiceForwards:
+    """Any number of Services; ``dial`` reaches the addresses in their slices."""
+
+    def __init__(self, client: ApiClient, dial: Dial) -> None:
+        self._client = client
+        self._dial = dial
+        self._forwarder = Forwarder(dial)
+        self._turns: dict[ObjectName, int] = {}
+
+    async def open(self, service: ObjectName) -> int:
+        """The loopback port that leads to the Service."""
+        return await self._forwarder.lead(service, partial(self._connect, service))
+
+    async def close(self) -> None:
+        """Ends all connections and gives the ports back."""
+        await self._forwarder.close()
+
+    async def _connect(self, service: ObjectName) -> socket.socket:
+        """A connection to the next endpoint that can be reached. Raises ``OSError``."""
+        places = await self._places(service)
+        # Round robin for each Service.
+        turn = self._turns.get(service, 0)
+        self._turns[service] = turn + 1
+        for offset in range(len(places)):
+            try:
+                return await self._dial(*places[(turn + offset) % len(places)])
+            # An endpoint may be gone before its slice is updated.
+            except OSError:
+                continue
+        raise ConnectionRefusedError(f"no endpoint of {service} is ready")
+
+    async def _places(self, service: ObjectName) -> list[tuple[str, int]]:
+        selector = f"kubernetes.io/service-name={service.name}"
+        try:
+            slices = await self._client.list(ENDPOINT_SLICES, service.namespace, selector)
+        except ApiError as error:
+            # Callers expect an `OSError` when a dial fails.
+            raise ConnectionError(str(error)) from error
+        return [place for endpoint_slice in slices.objects for place in ready_addresses(endpoint_slice)]
 
 
 class ControlEndpoint(msgspec.Struct, frozen=True):

@@ -19,8 +19,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.lock import AlreadyRunsError, ClusterLock
+from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder, ClusterLock
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.spec import ClusterSpec, SpecError
 from deploy.local.kubernetes.machine.control_groups import remove_group

@@ -10,11 +10,10 @@ from typing import Final
 
 from deploy.local.cluster.content import ensure
 from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
-from deploy.local.kubelet.agents import AGENT_PORT, EXPLAIN_TOKEN, AgentFiles, AgentRun, per_node
+from deploy.local.kubelet.agents import AGENT_PORT, EXPLAIN_TOKEN, AgentFiles, AgentRun, ensure_account, per_node
 from deploy.local.kubelet.pod_status import running_status
 from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.kubelet.sandbox import NodeDependencies, attend_agent, pod_folder
-from deploy.local.kubelet.tokens import ensure_account
 from deploy.local.process import ProcessSupervisor
 from deploy.neonvm.ports import NetworkError
 from protocol.kubernetes.api import ApiUnknownError

@@ -19,19 +19,19 @@ from deploy.local.cluster.control import (
     START_KUBELET,
     STOP_KUBELET,
     ControlResponse,
+    ExposedCluster,
     ProcessStatus,
+    ServiceForwards,
     Ways,
     control_endpoint,
 )
 from deploy.local.cluster.control_plane import background
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import Progress, StepFailedError, innermost
-from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine.control_groups import make_group, remove_group
 from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, ControlPlane
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
-from deploy.local.kubernetes.machine.exposing import ExposedCluster
 from deploy.local.kubernetes.machine.node import KUBELET, Node, NodeError, NodePlace
 from deploy.local.kubernetes.machine.survey import can_show_cpus, machine_size
 from deploy.local.kubernetes.plan.cluster_plan import (

@@ -12,8 +12,7 @@ from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
 from deploy.local.cluster.control import ProcessStatus
 from deploy.local.kubelet.kubelet import Kubelet
-from deploy.local.kubelet.node_lifecycle import NodeLifecycle
-from deploy.local.kubelet.pod_gc import PodGarbageCollector
+from deploy.local.kubelet.node_lifecycle import NodeLifecycle, PodGarbageCollector
 from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.local.scheduling.extender import Extender
 from deploy.local.scheduling.loop import Randomness, SchedulerInformers, SchedulingLoop

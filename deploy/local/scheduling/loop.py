@@ -13,9 +13,17 @@ from deploy.kube.client import ApiClient
 from deploy.kube.events import WARNING, EventRecorder
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.reporting import write_status
-from deploy.local.scheduling.choice import POD_SCHEDULED, no_node_message, unschedulable, winner
 from deploy.local.scheduling.extender import Extender, ExtenderError
-from deploy.local.scheduling.pod_rules import AFFINITY, PodRules, placed, refusal
+from deploy.local.scheduling.pod_rules import (
+    AFFINITY,
+    POD_SCHEDULED,
+    PodRules,
+    no_node_message,
+    placed,
+    refusal,
+    unschedulable,
+    winner,
+)
 from deploy.local.scheduling.queue import AttemptFailure, SchedulingQueue
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import (

@@ -8,9 +8,17 @@ from typing import Final
 
 from protocol.kubernetes.objects import JsonObject, name_of, uid_of
 from protocol.messages import ObjectName
-from scheduler_plugin.history.core.accounts import Account, decision_of, read_account
 from scheduler_plugin.history.core.accumulation import Accumulation, SpanPace, pace_for
-from scheduler_plugin.history.core.looks import ClusterSample, VmReader, VmStatus, node_samples, read_move
+from scheduler_plugin.history.core.looks import (
+    Account,
+    ClusterSample,
+    VmReader,
+    VmStatus,
+    decision_of,
+    node_samples,
+    read_account,
+    read_move,
+)
 from scheduler_plugin.history.core.samples import (
     MINUTE,
     DecisionRecord,

@@ -81,18 +81,29 @@ class When(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line. ``meaning`` is for the page; ``remedy`` may name ``{namespace}`` (the installation's) and ``{subject}``
-    (what is wrong first). ``is_fatal``: where it fails, nothing after it is worth asking.
+    """One line. ``remedy`` may name ``{namespace}`` (the installation's) and ``{subject}`` (what is wrong first).
+    ``is_fatal``: where it fails, nothing after it is worth asking.
     """
 
     id: str
     section: CheckSection
     title: str
     judge: Callable[[CheckFacts], CheckResult]
-    meaning: str
     remedy: str
     when: When = When.AFTER
     is_fatal: bool = False
+
+    @property
+    def meaning(self) -> str:
+        """Explanation for the page: the docstring of the judge."""
+        return " ".join((self.judge.__doc__ or "").split())
+
+
+def check(  # noqa: PLR0913 - the parts of a check
+    name: str, section: CheckSection, title: str, remedy: str, when: When = When.AFTER, *, is_fatal: bool = False
+) -> Callable[[Callable[[CheckFacts], CheckResult]], Check]:
+    """Makes a check of its judge, whose docstring tells people what the check is about; see ``Check``."""
+    return lambda judge: Check(name, section, title, judge, remedy, when, is_fatal)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from typing import Final
 
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, is_leaving, is_over, items, labels_of, name_of, pod_phase, text
-from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.looks import SiteObservations, Unseen
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, Unseen
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 VERSION_LABEL: Final = "app.kubernetes.io/version"

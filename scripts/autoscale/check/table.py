@@ -5,15 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import Check, CheckProblem, Finding, Level, When
-from scripts.autoscale.check.looks import UnseenError
-from scripts.autoscale.check.tables import cluster_checks, guest_checks, program_checks, trust_checks
+from scripts.autoscale.check.facts import CheckFacts, UnseenError
+from scripts.autoscale.check.finding import Check, CheckProblem, CheckSection, Finding, Level, When
+from scripts.autoscale.check.judges import (
+    access,
+    admission_refusals,
+    api_server,
+    certificate_ages,
+    clock_skew,
+    custom_resources,
+    extender_calls,
+    guest_nodes,
+    lease_holders,
+    moving_vms,
+    settings_texts,
+    workloads,
+)
 
 PAGE: Final = "docs/check.md"
 
-CHECKS: Final = (*cluster_checks.CHECKS, *program_checks.CHECKS, *trust_checks.CHECKS, *guest_checks.CHECKS)
-"""In the order of the output. docs/check.md is generated from it."""
+# The modules of judges, causes before what may follow from them.
+_JUDGES: Final = (
+    *(api_server, access, custom_resources, admission_refusals, workloads, settings_texts, extender_calls),
+    *(lease_holders, certificate_ages, clock_skew, guest_nodes, moving_vms),
+)
+_SECTIONS: Final = list(CheckSection)
+
+CHECKS: Final = sorted(
+    (judge for module in _JUDGES for judge in vars(module).values() if isinstance(judge, Check)),
+    key=lambda check: _SECTIONS.index(check.section),
+)
+"""In the order of the output: sections, and in each the judges as they are defined. docs/check.md is made of it."""
 
 
 def judged(facts: CheckFacts, *, before: bool) -> Iterator[Finding]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+import yaml
 from rich.console import Console
 
+from deploy.local.cluster.folder import ClusterFolder
 from protocol.kubernetes.objects import items, labels_of, name_of, text
 from protocol.kubernetes.resources import NODES, PODS
 from protocol.messages import ObjectName
-from protocol.ranking.config import RankingConfig
+from protocol.ranking.config import RankingConfig, RankingConfigError, parse_ranking
 from protocol.smoothing.policy import SmoothingPolicyError
 from scheduler_plugin.history.core.looks import keys_of_nodes
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, size_at
@@ -29,15 +31,48 @@ from scheduler_plugin.history.priced_usage import priced_usage
 from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.costs.cost_views import CostOutput, advice, advice_document, serialised, show, written
-from scripts.autoscale.costs.policy_change import PolicyChange
-from scripts.autoscale.costs.policy_choice import ChosenPolicy, chosen_policy
+from scripts.autoscale.costs.policy_change import ChosenPolicy, PolicyChange, chosen_policy
 from scripts.autoscale.costs.policy_replay import STEP
-from scripts.autoscale.costs.price_table import price_table
 from scripts.autoscale.history.finding import a_url, context_name, history_path, local_of, opened_history
 from scripts.autoscale.history.past import period_since
 from scripts.autoscale.running import run
 from scripts.autoscale.site import SCHEDULER, SiteError, open_site
 from scripts.autoscale.terminal.printing import print_lines
+
+
+def price_table(given: Path | None, name: str) -> tuple[RankingConfig, str]:
+    """The table and its source in words. ``given`` is a section ``ranking``, or a scheduler's settings with one.
+
+    Without it, the settings of the local cluster ``name`` (empty: another cluster is meant) apply if there are
+    some. Raises ``typer.BadParameter``.
+    """
+    if given is not None:
+        return _read(given), f"the price table {given}"
+    # An empty name means another cluster than a local one, whose settings are not on this machine.
+    settings = ClusterFolder.of(name).scheduler_config if name else None
+    if settings is not None and settings.is_file() and "ranking" in (_document(settings) or {}):
+        return _read(settings), "the scheduler's price table"
+    return RankingConfig(), "the published reference prices (give your own: --prices FILE)"
+
+
+def _read(path: Path) -> RankingConfig:
+    document = _document(path)
+    try:
+        # Both a whole settings file and its section alone are accepted.
+        return parse_ranking(document.get("ranking", document) if isinstance(document, Mapping) else document)
+    except RankingConfigError as error:
+        raise typer.BadParameter(f"{path}: {error}", param_hint="--prices") from None
+
+
+def _document(path: Path) -> Mapping[str, object] | None:
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--prices") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path}: not YAML: {' '.join(str(error).split())}", param_hint="--prices") from None
+    return document if isinstance(document, Mapping) or document is None else {"": document}
+
 
 HIGH: Final = 0.995
 """The share of the time that the second fixed size covers."""

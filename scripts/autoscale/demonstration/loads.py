@@ -1,15 +1,15 @@
-"""Loads for the demonstration's VM: pgbench on a real one, a demand on a simulated one."""
+"""Loads of a demonstration, on one VM or the replicas of a group: pgbench, or a demand on simulated guests."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import httpx2 as httpx
 
 from protocol.runtime.clock import Clock
-from protocol.units import Seconds
+from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, prepare, press
 from scripts.autoscale.site import SiteError
 
@@ -71,3 +71,71 @@ async def order_demand(control: str, demand: Mapping[str, object] | None, guest:
             (await http.request(method, f"{control}/demand", json=demand)).raise_for_status()
     except httpx.HTTPError as error:
         raise SiteError(f"{guest} cannot be loaded: {error!r}") from error
+
+
+_CLIENTS: Final = 6
+_SCALE: Final = 1
+_WAVE: Final = 5
+"""Seconds; short, because only the connections of the next wave reach new replicas."""
+
+_DEMAND: Final = 2.6
+_MEMORY: Final = "200Mi"
+_SHARE: Final = Seconds(0.5)
+_GUEST: Final = "a simulated replica"
+
+
+class ReadLoad(Protocol):
+    """A load on the replicas of a group."""
+
+    async def prepare(self) -> None:
+        """Makes what the load needs, on the primary."""
+
+    async def press(self, goes_on: Callable[[], bool], on_tps: Callable[[float], None]) -> Outcome:
+        """Loads the replicas as long as ``goes_on``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PgbenchReads:
+    """``pgbench --select-only`` at the ``endpoint``, with tables made on the ``primary``."""
+
+    primary: DatabaseServer
+    endpoint: DatabaseServer
+
+    async def prepare(self) -> None:
+        """Makes pgbench's tables. Raises ``PgbenchError``."""
+        await prepare(self.primary, _SCALE)
+
+    async def press(self, goes_on: Callable[[], bool], on_tps: Callable[[float], None]) -> Outcome:
+        """Runs waves of clients, one after the other. Raises ``PgbenchError``."""
+        total = Outcome(0, 0, "")
+        while goes_on() and not total.problem:
+            total += await press(self.endpoint, _CLIENTS, _WAVE, on_tps, reads_only=True)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedReads:
+    """A demand that is divided among the simulated replicas that serve; ``controls`` finds them."""
+
+    controls: Callable[[], Awaitable[Sequence[str]]]
+    clock: Clock
+    order: Callable[[str, Mapping[str, object] | None, str], Awaitable[None]] = order_demand
+
+    async def prepare(self) -> None:
+        """Nothing is needed."""
+
+    async def press(self, goes_on: Callable[[], bool], on_tps: Callable[[float], None]) -> Outcome:  # noqa: ARG002 - none are run
+        """Puts the demand on the guests, and takes it off again. Raises ``SiteError``."""
+        loaded: set[str] = set()
+        began = self.clock.now()
+        # Divided among those that serve now, and again as replicas come and go.
+        while goes_on() or self.clock.now() < Instant(began + _SHARE):
+            serving = await self.controls()
+            for control in serving:
+                await self.order(control, {"cpu": _DEMAND / len(serving), "mem": _MEMORY}, _GUEST)
+            loaded.update(serving)
+            await self.clock.sleep(_SHARE)
+        # Takes the share from every replica that ever had one, or it would never shrink.
+        for control in loaded:
+            await self.order(control, None, _GUEST)
+        return Outcome(0, 0, "")

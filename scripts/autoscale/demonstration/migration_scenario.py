@@ -23,8 +23,7 @@ from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.moves import MoveWatch, ObservedMove
 from scripts.autoscale.demonstration.report import MigrationPoint, migration_point
 from scripts.autoscale.demonstration.vm_clients import ClientReport, VmClients
-from scripts.autoscale.demonstration.vm_database import create_vm
-from scripts.autoscale.demonstration.vm_objects import MAY_MOVE, kept_in_place, postgres_vm
+from scripts.autoscale.demonstration.vm_database import MAY_MOVE, create_vm, kept_in_place, postgres_vm
 from scripts.autoscale.demonstration.waiting import answers
 from scripts.autoscale.site import Site, SiteError
 

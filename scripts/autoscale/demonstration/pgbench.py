@@ -109,8 +109,14 @@ async def prepare(server: DatabaseServer, scale: int) -> None:
         raise PgbenchError(outcome.problem)
 
 
-async def press(
-    server: DatabaseServer, clients: int, seconds: int, on_tps: Callable[[float], None], rate: int | None = None
+async def press(  # noqa: PLR0913 - each is an option of pgbench
+    server: DatabaseServer,
+    clients: int,
+    seconds: int,
+    on_tps: Callable[[float], None],
+    rate: int | None = None,
+    *,
+    reads_only: bool = False,
 ) -> Outcome:
     """Runs transactions for ``seconds`` with ``clients`` connections; ``on_tps`` hears about every second.
 
@@ -122,8 +128,9 @@ async def press(
         if tps is not None:
             on_tps(tps)
 
-    limit = [] if rate is None else ["-R", str(rate)]
-    run = ["-n", "-c", str(clients), "-j", "1", "-T", str(seconds), "-P", "1", *limit, "postgres"]
+    options = [*([] if rate is None else ["-R", str(rate)]), *(["-S"] if reads_only else [])]
+    # `-n` skips the vacuum, which a read replica cannot run.
+    run = ["-n", "-c", str(clients), "-j", "1", "-T", str(seconds), "-P", "1", *options, "postgres"]
     return await run_pgbench(server, run, heard, Seconds(seconds + GRACE))
 
 

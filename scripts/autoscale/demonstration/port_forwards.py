@@ -14,9 +14,15 @@ from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
-from scripts.autoscale.demonstration.groups.group_object import GROUP, PRIMARY
-from scripts.autoscale.demonstration.groups.read_load import PgbenchReads, ReadLoad, SimulatedReads
-from scripts.autoscale.demonstration.loads import LoadMaker, PgbenchLoad, SimulatedLoad
+from scripts.autoscale.demonstration.group_scenario import GROUP, PRIMARY
+from scripts.autoscale.demonstration.loads import (
+    LoadMaker,
+    PgbenchLoad,
+    PgbenchReads,
+    ReadLoad,
+    SimulatedLoad,
+    SimulatedReads,
+)
 from scripts.autoscale.demonstration.pgbench import DatabaseServer
 from scripts.autoscale.demonstration.vm_clients import NoClients, PgbenchClients, VmClients
 from scripts.autoscale.demonstration.vm_database import database_of

@@ -13,13 +13,12 @@ from protocol.names import ANNOTATION_CONFIG
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
-from scripts.autoscale.demonstration.groups.group_scenario import GroupScenario
+from scripts.autoscale.demonstration.group_scenario import GroupScenario
 from scripts.autoscale.demonstration.loads import LoadMaker
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
-from scripts.autoscale.demonstration.vm_database import create_vm
-from scripts.autoscale.demonstration.vm_objects import kept_in_place, postgres_vm
+from scripts.autoscale.demonstration.vm_database import create_vm, kept_in_place, postgres_vm
 from scripts.autoscale.demonstration.waiting import comes, watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError

@@ -1,4 +1,4 @@
-"""A VM and its database: made with a password in a Secret, as its owner does, and reached from this machine."""
+"""The VMs of demonstrations and benchmarks, each with its database: made with a password in a Secret, as owners do."""
 
 from __future__ import annotations
 
@@ -11,12 +11,46 @@ from deploy.kube.client import ApiClient
 from deploy.neonvm.objects.vm_spec import password_secret
 from deploy.neonvm.password import password_in
 from protocol.kubernetes.api import ApiRefusedError
-from protocol.kubernetes.objects import Json, name_of
+from protocol.kubernetes.objects import Json, annotations_of, child, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SECRETS, VIRTUAL_MACHINES
-from protocol.names import PASSWORD_KEY
+from protocol.messages import ObjectName
+from protocol.names import AUTO_MIGRATION, LABEL_ENABLED, PASSWORD_KEY, VM_GROUP, VM_VERSION
 from scripts.autoscale.demonstration.pgbench import DatabaseServer
 from scripts.autoscale.site import Site
+
+
+def postgres_vm(name: ObjectName, cpus: int, slots: int) -> Json:
+    """A VM with autoscaling that starts with 1 CPU and two slots of 128Mi; ``cpus`` and ``slots`` are its maximum."""
+    return {
+        "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
+        "kind": "VirtualMachine",
+        "metadata": {"name": name.name, "namespace": name.namespace, "labels": {LABEL_ENABLED: "true"}},
+        "spec": {
+            "schedulerName": "autoscale-scheduler",
+            "extraNetwork": {"enable": True},
+            "guest": {
+                "cpus": {"min": 1, "max": cpus, "use": 1},
+                "memorySlotSize": "128Mi",
+                "memorySlots": {"min": 2, "max": slots, "use": 2},
+                "rootDisk": {"image": "localhost:5001/postgres-vm:dev"},
+                "ports": [{"name": "postgres", "port": 5432}],
+            },
+            # A pod without requests is evicted first, and other schedulers count it as nothing.
+            "podResources": {"requests": {"cpu": "1", "memory": "256Mi"}},
+        },
+    }
+
+
+def kept_in_place(vm: Json) -> Json:
+    """The VM as one that the scheduler does not move, until ``MAY_MOVE`` is patched."""
+    annotations = {**annotations_of(vm), AUTO_MIGRATION: "false"}
+    return {**vm, "metadata": {**child(vm, "metadata"), "annotations": annotations}}
+
+
+# In a merge patch, null removes the key.
+MAY_MOVE: Final[Json] = {"metadata": {"annotations": {AUTO_MIGRATION: None}}}
+
 
 _POSTGRES: Final = 5432
 

@@ -1,4 +1,4 @@
-"""Records a cluster while a command runs, and tells a person what is wrong with it."""
+"""Records a cluster while a command runs, from its watches, scheduler and agents; and says what is wrong with it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,92 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 
-from protocol.runtime.clock import SystemClock
+from deploy.kube.informer import Informer
+from protocol.kubernetes.api import ApiError
+from protocol.kubernetes.objects import Json, JsonObject, name_of
+from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES
+from protocol.messages import ObjectName
+from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.sources.http_sources import Hears
-from scheduler_plugin.history.recorder import LOG, Recorder
-from scripts.autoscale.history.site_source import site_source, unheard
-from scripts.autoscale.site import Site
+from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes
+from scheduler_plugin.history.recorder import LOG, LookError, Recorder
+from scripts.autoscale.site import Site, SitePods, explanation
 from scripts.autoscale.terminal.printing import print_lines
+
+# Without migrations: a cluster that lacks their definition can be recorded, too.
+_NEEDED: Final = (VIRTUAL_MACHINES, PODS, NODES)
+_PATIENCE: Final = 10.0
+"""Seconds that the first lists may take."""
+
+
+def unheard(_: ObjectName, __: Json | None) -> None:
+    """Nothing but the history wants to know."""
+
+
+class SiteSource:
+    """See ``Source``; ``site_source`` makes one whose watches run."""
+
+    def __init__(self, site: Site, clock: Clock, hears: Hears = unheard) -> None:
+        self._site, self._clock, self._hears = site, clock, hears
+        self._pods = SitePods.of(())
+        self._informers = {kind: Informer(site.client, kind, clock) for kind in (*_NEEDED, MIGRATIONS)}
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self._informers.values():
+                tasks.create_task(informer.run())
+
+    async def look(self) -> ClusterSample:
+        """See ``Source``."""
+        await self._synced()
+        # Agents are found by pods; the index is made once for all of this look.
+        self._pods = SitePods.of(self._informers[PODS].objects.values())
+        return ClusterSample(
+            at=round(self._clock.wall() * 1000),
+            vms=list(self._informers[VIRTUAL_MACHINES].objects.values()),
+            nodes=await self._site.of_scheduler("/nodes"),
+            price_keys=keys_of_nodes(self._informers[NODES].objects.values()),
+            migrations=list(self._informers[MIGRATIONS].objects.values()),
+        )
+
+    async def _synced(self) -> None:
+        """Raises ``LookError``."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                for kind in _NEEDED:
+                    await self._informers[kind].synced.wait()
+        except TimeoutError:
+            unread = [kind.plural for kind in _NEEDED if not self._informers[kind].synced.is_set()]
+            raise LookError(f"not read yet: {', '.join(unread)}") from None
+
+    async def account(self, vm: JsonObject) -> Json | None:
+        """See ``Source``."""
+        try:
+            agent_explanation = await explanation(self._site, dict(vm), self._pods)
+        except ApiError:
+            agent_explanation = None
+        # A silent agent is reported as well: the page shows it as one.
+        self._hears(name_of(vm), agent_explanation)
+        return agent_explanation
+
+
+@asynccontextmanager
+async def site_source(site: Site, clock: Clock, hears: Hears = unheard) -> AsyncIterator[SiteSource]:
+    """A source whose watches run within the context. ``hears`` gets every answer of an agent."""
+    source = SiteSource(site, clock, hears)
+    watching = asyncio.create_task(source.run())
+    try:
+        yield source
+    finally:
+        watching.cancel()
+        # The cancelled watch ends with an error, which is of no interest.
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -28,12 +28,11 @@ from scripts.autoscale.replay.groups.group_command import (
     LagOptions,
     LargestPod,
     MetricsAge,
-    Playing,
     PodRollout,
     PodStart,
     choose_group_players,
-    show_groups,
 )
+from scripts.autoscale.replay.groups.group_model import replay_groups
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
 from scripts.autoscale.replay.peers import PLAYERS
 from scripts.autoscale.replay.play import Played, as_json, choose_players, play, totals
@@ -42,10 +41,11 @@ from scripts.autoscale.replay.recording import (
     read_recordings,
     write_recording,
 )
-from scripts.autoscale.replay.score import Score
+from scripts.autoscale.replay.score import S
 from scripts.autoscale.replay.working_sets import SCENARIOS, ScenarioOutcome, played_scenarios
 
 _COLUMNS = ("cost / oracle", "insufficient %", "throttled %", "actions / h")
+_OF_GROUPS = ("cost", "insufficient %", "throttled %", "restarts/h", "replicas/h")
 
 
 def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
@@ -88,7 +88,7 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     lag_options = LagOptions(pod_start, metrics_age, rollout, largest_pod, broken_pods, flapping_pods)
     with bad_input_said("autoscale replay", ValueError):
         # Options that mean nothing together are refused before anything is read or generated.
-        playing = Playing(speed, lag_options.lags(is_group=group))
+        lags = lag_options.lags(is_group=group)
         if working_set:
             _print_working_sets(played_scenarios(working_set), form)
             return
@@ -98,16 +98,9 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
         if save is not None:
             _save(recordings, save)
         if group:
-            show_groups(recordings, groups, playing, plot, form)
-            return
-        played = play(recordings, players, speed)
-        if plot is not None:
-            _draw(played, plot, speed)
-    # Outside of the context: an error here is a bug, and no bad input.
-    if form is OutputFiles.TEXT:
-        _print(played, speed)
-    else:
-        write_report(as_json(played, speed), form)
+            _show(replay_groups(recordings, groups, speed, lags), _OF_GROUPS, speed, plot, form)
+        else:
+            _show(play(recordings, players, speed), _COLUMNS, speed, plot, form)
 
 
 def _print_working_sets(outcomes: Sequence[ScenarioOutcome], form: OutputFiles) -> None:
@@ -143,32 +136,32 @@ def _save(recordings: Sequence[Recording], folder: Path) -> None:
         write_recording(recording, folder / f"{name}.csv")
 
 
-def _draw(played: Sequence[Played], path: Path, speed: float) -> None:
-    from scripts.autoscale.replay.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
+def _show(
+    played: Sequence[Played[S]], columns: Sequence[str], speed: float, plot: Path | None, form: OutputFiles
+) -> None:
+    if plot is not None:
+        from scripts.autoscale.replay.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
 
-    draw(played, path, speed)
-
-
-def _print(played: Sequence[Played], speed: float) -> None:
+        draw(played, plot, speed)
+    if form is not OutputFiles.TEXT:
+        write_report(as_json(played, speed), form)
+        return
     console = Console()
     for one in played:
         title = f"{one.timeline.name}: {one.timeline.scored_hours:.1f} h scored every {one.timeline.step:g} s"
-        console.print(_table(title, one.scores))
+        console.print(_table(title, columns, one.scores))
     # A total of one recording would repeat its table.
     if len(played) > 1:
-        console.print(_table(f"overall, {len(played)} recordings at speed {speed:g}", totals(played)))
+        title = f"overall, {len(played)} recordings at speed {speed:g}"
+        console.print(_table(title, columns, totals(played)))
 
 
-def _table(title: str, scores: Mapping[str, Score]) -> Table:
+def _table(title: str, columns: Sequence[str], scores: Mapping[str, S]) -> Table:
     table = Table("policy", title=title, title_justify="left")
-    for column in _COLUMNS:
+    for column in columns:
         table.add_column(column, justify="right")
     for name, score in scores.items():
-        table.add_row(
-            name,
-            f"{score.cost:.2f}",
-            f"{score.insufficient_percent:.2f}",
-            f"{score.throttled_percent:.2f}",
-            f"{score.actions_per_hour:.1f}",
-        )
+        parts = msgspec.structs.astuple(score)
+        # Cost and percentages first, then rates per hour.
+        table.add_row(name, *(f"{part:.2f}" for part in parts[:3]), *(f"{rate:.1f}" for rate in parts[3:]))
     return table

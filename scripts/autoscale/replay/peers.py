@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from math import ceil, exp
 from typing import Final
+from zoneinfo import ZoneInfo
 
 import numpy as np
 
@@ -17,9 +19,38 @@ from protocol.smoothing.histogram import DecayingHistogram, confidence_factor
 from protocol.smoothing.policy import SmoothingPolicy, parse_policy
 from protocol.smoothing.stage import Sample
 from protocol.smoothing.window import WindowMax
-from protocol.units import Instant, Seconds
+from protocol.units import Bytes, Instant, MilliCpu, Resources, Seconds
+from protocol.virtual_machine import Bounds
+from scheduler_plugin.groups.core.tortoise.floor import Peaks, wanted_floor
+from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
+from scheduler_plugin.groups.core.tortoise.slots import SlotLayout
 from scripts.autoscale.replay.recording import UNIT, Floats, Timeline, round_up, round_up_all
-from scripts.autoscale.replay.slot_floor import SlotFloor
+
+BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
+LOOK: Final = 60.0
+"""Seconds from one look at the VM to the next."""
+
+_LAYOUT: Final = SlotLayout(1, "daily", ZoneInfo("UTC"))
+_NO_MEMORY: Final = Bytes(0)
+
+
+class SlotFloor:
+    """The floor of one VM of at most ``cap`` vCPUs, from what it was given in the same hour of the days before."""
+
+    def __init__(self, cap: float) -> None:
+        self._bounds = Bounds(Resources(MilliCpu(0), _NO_MEMORY), Resources(MilliCpu.cores(cap), _NO_MEMORY))
+        self._peaks, self._looked, self._floor = Peaks.empty(_LAYOUT), -LOOK, 0.0
+
+    def at(self, seconds: float, given: float) -> float:
+        """The least that the VM goes to at that time, in vCPUs; it has ``given``."""
+        # Peaks are learned by the minute; a recording may have a step of a second.
+        if seconds - self._looked >= LOOK:
+            self._looked, now = seconds, BEGIN + timedelta(seconds=seconds)
+            self._peaks = self._peaks.learned(Resources(MilliCpu.cores(given), _NO_MEMORY), _LAYOUT, now)
+            floor = wanted_floor(self._peaks, TortoiseMode.AUTO, self._bounds, now)
+            self._floor = 0.0 if floor is None else floor.cpu.as_cores
+        return self._floor
+
 
 Player = Callable[[Timeline], Floats]
 """Plays a timeline: the allocation in vCPUs at every step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic
 
 import msgspec
 import yaml
@@ -12,29 +13,29 @@ import yaml
 from protocol.smoothing.policy import SmoothingPolicyError, parse_policy
 from scripts.autoscale.replay.peers import PLAYERS, Player, play_policy
 from scripts.autoscale.replay.recording import Floats, Recording, Timeline, timeline
-from scripts.autoscale.replay.score import Score, overall, score
+from scripts.autoscale.replay.score import S, Score, overall, score
 
 
 @dataclass(frozen=True)
-class Played:
-    """One recording, with the allocation and the score of every policy by name."""
+class Played(Generic[S]):
+    """One recording, with what every policy gave at each step, in vCPUs, and its score, by name."""
 
     timeline: Timeline
     allocations: Mapping[str, Floats]
-    scores: Mapping[str, Score]
+    scores: Mapping[str, S]
 
 
-def play(recordings: Sequence[Recording], players: Mapping[str, Player], speed: float) -> list[Played]:
+def play(recordings: Sequence[Recording], players: Mapping[str, Player], speed: float) -> list[Played[Score]]:
     """Plays every recording, ``speed`` times faster, through every policy."""
     return [_play_one(timeline(recording, speed), players) for recording in recordings]
 
 
-def _play_one(line: Timeline, players: Mapping[str, Player]) -> Played:
+def _play_one(line: Timeline, players: Mapping[str, Player]) -> Played[Score]:
     allocations = {name: player(line) for name, player in players.items()}
     return Played(line, allocations, {name: score(line, allocation) for name, allocation in allocations.items()})
 
 
-def totals(played: Sequence[Played]) -> dict[str, Score]:
+def totals(played: Sequence[Played[S]]) -> dict[str, S]:
     """The overall score of every policy, in the order in which they were played."""
     return {name: overall([one.scores[name] for one in played]) for name in played[0].scores}
 
@@ -79,7 +80,7 @@ def _player(name: str) -> Player:
     return play_policy(policy)
 
 
-def as_json(played: Sequence[Played], speed: float) -> bytes:
+def as_json(played: Sequence[Played[S]], speed: float) -> bytes:
     """All scores as JSON: per recording and overall, by policy."""
     document = {
         "speed": speed,

@@ -1,4 +1,8 @@
-"""The picture of a replay: one panel per recording with its demand, its allocation, and every shortfall."""
+"""The picture of a replay: one panel per recording with its demand, its allocation, and every shortfall; of a group one
+more below it, with the number and the size of its replicas.
+
+A column shows the maximum of its range, so that averaging hides nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from scripts.autoscale.drawing import dress
+from scripts.autoscale.drawing import dress, save
+from scripts.autoscale.replay.groups.group_model import GroupReplay
 from scripts.autoscale.replay.play import Played, totals
 from scripts.autoscale.replay.recording import Floats
-from scripts.autoscale.replay.score import Score
+from scripts.autoscale.replay.score import S
 
 COLUMNS: Final = 1200
+SIZE: Final = "#5b9a68"
 # The colours differ in lightness as well as in hue, for colour-blind readers and for paper.
 DEMAND, ALLOCATION, SHORTFALL, RIVAL = "#9ccbea", "#12304f", "#d55e00", "#8a8a8a"
 """Light blue, ink, vermilion, and grey for the policy that the first is compared with."""
@@ -27,41 +33,50 @@ SPANS: Final = ((86_400.0 * 3, 86_400.0, "d"), (3600.0 * 2, 3600.0, "h"), (0.0, 
 Edges = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-def draw(played: Sequence[Played], path: Path, speed: float) -> None:
+def draw(played: Sequence[Played[S]], path: Path, speed: float) -> None:
     """Writes the picture; the first policy is drawn boldly, the second, if any, thinly behind it."""
-    figure = Figure(figsize=(14, 1.5 + 2.3 * len(played)), dpi=110, layout="constrained")
-    panels = figure.subplots(len(played), 1, squeeze=False)[:, 0]
-    names = list(played[0].scores)[:2]
-    for panel, one in zip(panels, played, strict=True):
+    names, groups = list(played[0].scores)[:2], [one for one in played if isinstance(one, GroupReplay)]
+    heights = ([3, 1] if groups else [1]) * len(played)
+    figure = Figure(figsize=(14, 1.5 + (3.1 if groups else 2.3) * len(played)), dpi=110, layout="constrained")
+    panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for panel, one in zip(panels[:: len(heights) // len(played)], played, strict=True):
         _draw_panel(panel, one, names)
         _dress_panel(panel, one, names)
+    for panel, group in zip(panels[1::2] if groups else (), groups, strict=True):
+        _draw_replicas(panel, group, names[0])
     figure.suptitle(_title(played, names, speed), x=0.01, ha="left", fontsize=13, color=ALLOCATION)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower left", ncols=len(labels), frameon=False, fontsize=10)
-    figure.savefig(path)
+    legends = [panel.get_legend_handles_labels() for panel in panels[: 2 if groups else 1]]
+    handles, labels = ([part for legend in legends for part in legend[which]] for which in (0, 1))
+    figure.legend(handles, labels, loc="outside lower left", ncols=6, frameon=False, fontsize=10)
+    save(figure, path)
 
 
-def _title(played: Sequence[Played], names: Sequence[str], speed: float) -> str:
+def _title(played: Sequence[Played[S]], names: Sequence[str], speed: float) -> str:
     faster = f", played {speed:g} times faster" if speed != 1 else ""
     lines = [f"vCPUs needed and vCPUs given by {' and '.join(names)}{faster}"]
     if len(played) > 1:
         whole = totals(played)
-        lines += [f"overall, {name}: {_in_words(whole[name])}" for name in names]
+        lines += [f"overall, {name}: {whole[name]}" for name in names]
     return "\n".join(lines)
 
 
-def _draw_panel(panel: Axes, one: Played, names: Sequence[str]) -> None:
-    begin = one.timeline.warm_up
-    demand, first = one.timeline.demand[begin:], one.allocations[names[0]][begin:]
+def _columns(one: Played[S]) -> tuple[Edges, Floats]:
+    """The indices at which columns begin, and their times in seconds."""
+    length = len(one.timeline.demand) - one.timeline.warm_up
     # A panel has far fewer columns than a recording has steps.
-    edges = np.linspace(0, len(demand), min(COLUMNS, len(demand)) + 1).astype(int)[:-1]
-    at, most = edges * one.timeline.step, column_most(demand, edges)
+    edges = np.linspace(0, length, min(COLUMNS, length) + 1).astype(int)[:-1]
+    return edges, edges * one.timeline.step
+
+
+def _draw_panel(panel: Axes, one: Played[S], names: Sequence[str]) -> None:
+    begin, (edges, at) = one.timeline.warm_up, _columns(one)
+    demand, first = one.timeline.demand[begin:], one.allocations[names[0]][begin:]
+    most = column_most(demand, edges)
     panel.fill_between(at, most, step="post", color=DEMAND, linewidth=0, label="needed")
-    for rival in names[1:]:
-        allocated = column_most(one.allocations[rival][begin:], edges)
-        panel.plot(at, allocated, color=RIVAL, linewidth=1.0, drawstyle="steps-post", label=f"given by {rival}")
-    allocated = column_most(first, edges)
-    panel.plot(at, allocated, color=ALLOCATION, linewidth=1.3, drawstyle="steps-post", label=f"given by {names[0]}")
+    # The first policy is drawn last, above the others.
+    for name, color, width in reversed([*zip(names, (ALLOCATION, RIVAL), (1.3, 1.0), strict=False)]):
+        allocated = column_most(one.allocations[name][begin:], edges)
+        panel.plot(at, allocated, color=color, linewidth=width, drawstyle="steps-post", label=f"given by {name}")
     # The greatest shortfall of a column shows however short it is; a mean would hide it.
     short = column_most(np.maximum(0.0, demand - first), edges)
     panel.fill_between(
@@ -75,18 +90,30 @@ def _draw_panel(panel: Axes, one: Played, names: Sequence[str]) -> None:
         zorder=3,
         label=f"needed and not given by {names[0]}",
     )
-    # A recording of a single step would have an axis without width.
-    panel.set_xlim(0, max(at[-1], 1e-9))
 
 
-def _dress_panel(panel: Axes, one: Played, names: Sequence[str]) -> None:
+def _dress_panel(panel: Axes, one: Played[S], names: Sequence[str]) -> None:
     """Titles, axes and units."""
-    panel.set_title(
-        f"{one.timeline.name}   {_in_words(one.scores[names[0]])}", loc="left", fontsize=10, color=ALLOCATION
-    )
+    panel.set_title(f"{one.timeline.name}   {one.scores[names[0]]}", loc="left", fontsize=10, color=ALLOCATION)
     for rival in names[1:]:
-        panel.set_title(f"{rival}: {_in_words(one.scores[rival])}", loc="right", fontsize=9, color=RIVAL)
+        panel.set_title(f"{rival}: {one.scores[rival]}", loc="right", fontsize=9, color=RIVAL)
     dress_axes(panel, one.timeline.scored_hours * 3600)
+
+
+def _draw_replicas(panel: Axes, group: GroupReplay, name: str) -> None:
+    begin, (edges, at) = group.timeline.warm_up, _columns(group)
+    orders = group.orders[name]
+    replicas = column_most(orders.replicas[begin:], edges)
+    panel.plot(at, replicas, color=ALLOCATION, linewidth=1.0, drawstyle="steps-post", label=f"replicas of {name}")
+    dress_axes(panel, group.timeline.scored_hours * 3600)
+    panel.set_ylabel("replicas")
+    sizes = panel.twinx()
+    sizes.plot(at, column_most(orders.size[begin:], edges), color=SIZE, linewidth=1.0, drawstyle="steps-post")
+    # An empty line, since the legend is made of this axis and the sizes are on another.
+    panel.plot([], [], color=SIZE, linewidth=1.0, label="vCPUs of each")
+    sizes.set_ylabel("vCPU each", color=SIZE)
+    sizes.set_ylim(bottom=0)
+    sizes.spines[["top"]].set_visible(False)
 
 
 def dress_axes(panel: Axes, longest: float) -> None:
@@ -106,10 +133,3 @@ def dress_axes(panel: Axes, longest: float) -> None:
 def column_most(values: Floats, edges: Edges) -> Floats:
     """The greatest value of every column; ``edges`` are the indices at which columns begin."""
     return np.asarray(np.maximum.reduceat(values, edges), dtype=np.float64)
-
-
-def _in_words(score: Score) -> str:
-    return (
-        f"{score.cost:.2f} x oracle  ·  {score.insufficient_percent:.2f} % of demand short  ·  "
-        f"{score.actions_per_hour:.0f} resizes/h"
-    )

@@ -12,9 +12,8 @@ import httpx2 as httpx
 import pytest
 
 from deploy.images.building.image_build import Built, build
-from deploy.images.building.layers import merged
+from deploy.images.building.layers import merged, write_tree
 from deploy.images.building.oci_archive import blob_path
-from deploy.images.building.rootfs import write_tree
 from deploy.images.catalogue import IMAGES, NON_ROOT
 from deploy.images.formats import oci
 from deploy.images.inputs.checkout import Checkout

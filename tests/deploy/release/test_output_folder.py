@@ -9,8 +9,7 @@ import pytest
 
 from deploy.images.inputs.checkout import Checkout
 from deploy.release.__main__ import main
-from deploy.release.assemble import assemble
-from deploy.release.image_archive import ArchiveError
+from deploy.release.assemble import ArchiveError, assemble
 from tests.deploy.release.test_release import image
 from vm_image.host import BuildError
 

@@ -20,8 +20,7 @@ from deploy.images.formats.tree import File, compressed, tar_of, tree
 from deploy.images.inputs.checkout import Checkout
 from deploy.release.__main__ import main
 from deploy.release.assemble import Release, assemble
-from deploy.release.documents import changes
-from deploy.release.inventory import Component, components
+from deploy.release.documents import Component, changes, components
 from protocol import VERSION
 from tests import plain_yaml
 

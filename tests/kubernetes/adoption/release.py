@@ -16,8 +16,7 @@ from deploy.images.building.image_build import build, native_platform
 from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
-from deploy.local.kubernetes.machine.image_loading import load_image
-from deploy.local.kubernetes.machine.installation import built_parts
+from deploy.local.kubernetes.machine.installation import built_parts, load_image
 from deploy.local.kubernetes.plan.cluster_plan import CONTAINERD_SOCKET, PROGRAMS
 from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE
 from protocol.kubernetes.api import ApiError

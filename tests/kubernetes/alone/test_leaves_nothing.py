@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.cluster.lock import owner_of
+from deploy.local.cluster.folder import owner_of
 from tests.kubernetes.machine_state import machine_state
 from tests.kubernetes.real_kubernetes import VERSION, RealKubernetes, busybox_pod, eventually
 

@@ -11,8 +11,8 @@ from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import MUTATING_WEBHOOKS
 from protocol.runtime.kubernetes.http_api import HttpApi
+from scripts.autoscale.check.facts import SiteObservations
 from scripts.autoscale.check.gathering.trials import NO_AGENT, injection
-from scripts.autoscale.check.looks import SiteObservations
 from tests.kubernetes.failing.bare_control_plane import BareControlPlane
 from tests.kubernetes.failing.faulty_proxy import faulty_proxy
 from tests.scripts.check.good_state import good

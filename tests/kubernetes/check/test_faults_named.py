@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from deploy.kube.client import client_from_kubeconfig
-from deploy.local.kubernetes.machine.image_loading import load_image
+from deploy.local.kubernetes.machine.installation import load_image
 from deploy.local.kubernetes.plan.installation_plan import kube_scheduler_image
 from deploy.local.kubernetes.programs.images import ProgramImage, write_image
 from protocol.runtime.clock import SystemClock

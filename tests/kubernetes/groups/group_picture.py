@@ -14,8 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts.autoscale.drawing import save
-from scripts.autoscale.replay.groups.group_plot import SIZE
-from scripts.autoscale.replay.plot import ALLOCATION, DEMAND, RIVAL
+from scripts.autoscale.replay.plot import ALLOCATION, DEMAND, RIVAL, SIZE
 
 TICK: Final = 60
 

@@ -16,7 +16,7 @@ from deploy.images.building.image_build import build, native_platform
 from deploy.images.building.layers import LayerMaker
 from deploy.images.catalogue import IMAGES
 from deploy.images.inputs.checkout import Checkout
-from deploy.local.kubernetes.machine.image_loading import load_image
+from deploy.local.kubernetes.machine.installation import load_image
 from deploy.local.kubernetes.plan.cluster_plan import CONTROL_HOST
 from tests.conformance.cluster import done
 from tests.kubernetes.injector.secured import Secured, running

@@ -11,9 +11,15 @@ from pathlib import Path
 import pytest
 
 from deploy.local.cluster import control
-from deploy.local.cluster.control import ControlResponse, NoAnswerError, Ways, ask_cluster, control_endpoint
+from deploy.local.cluster.control import (
+    ControlResponse,
+    NoAnswerError,
+    ServiceForwards,
+    Ways,
+    ask_cluster,
+    control_endpoint,
+)
 from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.service_forwards import ServiceForwards
 from deploy.neonvm.network.loopback import LoopbackNetwork
 from scripts.autoscale.local import KubeletAction, order_kubelet
 from tests.neonvm.in_process import InProcess

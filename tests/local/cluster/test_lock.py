@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.cluster import lock as locks
-from deploy.local.cluster.folder import ClusterFolder
-from deploy.local.cluster.lock import INHERITED, AlreadyRunsError, ClusterLock, is_held, owner_of
+from deploy.local.cluster import folder as locks
+from deploy.local.cluster.folder import INHERITED, AlreadyRunsError, ClusterFolder, ClusterLock, is_held, owner_of
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def child(tmp_path: Path, machine: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that was given the lock of the cluster ``shop``, and lives until its input is closed."""
     held = ClusterLock.take("shop", tmp_path / "shop")
     code = (
-        "import os, sys; from pathlib import Path; from deploy.local.cluster.lock import ClusterLock\n"
+        "import os, sys; from pathlib import Path; from deploy.local.cluster.folder import ClusterLock\n"
         f"ClusterLock.inherited(Path({str(tmp_path / 'shop')!r}), os.environ[{INHERITED!r}])\n"
         "print('has it', flush=True); sys.stdin.read()"
     )

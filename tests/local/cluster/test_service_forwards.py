@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from deploy.kube.client import ApiClient
-from deploy.local.cluster.service_forwards import ServiceForwards
+from deploy.local.cluster.control import ServiceForwards
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import ENDPOINT_SLICES

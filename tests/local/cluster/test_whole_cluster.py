@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from deploy.kube.client import client_from_kubeconfig
 from deploy.local.cluster.control import NoAnswerError, ask_cluster
 from deploy.local.cluster.control_plane import EXTENDER_PORT
-from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.folder import AlreadyRunsError, ClusterFolder
 from deploy.local.cluster.launch import launch
-from deploy.local.cluster.lock import AlreadyRunsError
 from deploy.local.cluster.progress import Step, StepFailedError, StepState
 from deploy.local.cluster.settings import scheduler_settings
 from deploy.local.cluster.spec import ClusterSpec

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from deploy.local.kubernetes.machine.exposing import ExposedCluster
+from deploy.local.cluster.control import ExposedCluster
 from deploy.neonvm.network.namespaces import NamespaceNetwork
 from deploy.neonvm.ports import NetworkError
 

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.local.kubernetes.machine.installation import InstallationError, apply_manifests, rolled_out
 from deploy.local.kubernetes.plan.installation_plan import WORKLOADS
-from deploy.local.kubernetes.programs.own_images import InstallationParts
+from deploy.local.kubernetes.programs.images import InstallationParts
 from protocol.kubernetes.objects import Json, whole
 from protocol.kubernetes.resources import DEPLOYMENTS, PODS
 from protocol.messages import ObjectName

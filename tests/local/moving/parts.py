@@ -22,7 +22,7 @@ from agent.core.guest import CpuSeconds, GuestSample
 from agent.ports import PortError
 from agent.runner import Ports, Runner
 from agent.telemetry import Field, LogLevel
-from deploy.local.kubelet.tokens import ensure_account
+from deploy.local.kubelet.agents import ensure_account
 from deploy.neonvm.ports import GuestPhase
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
 from protocol.kubernetes.resources import SERVICE_ACCOUNTS

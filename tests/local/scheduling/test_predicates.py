@@ -2,8 +2,7 @@
 
 import pytest
 
-from deploy.local.scheduling.choice import no_node_message, winner
-from deploy.local.scheduling.pod_rules import refusal
+from deploy.local.scheduling.pod_rules import no_node_message, refusal, winner
 from protocol.kubernetes.objects import Json
 
 READY: Json = {"conditions": [{"type": "Ready", "status": "True"}]}

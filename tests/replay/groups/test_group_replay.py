@@ -13,14 +13,15 @@ from scripts.autoscale.replay.groups.group_model import (
     REPLICAS,
     GroupObservation,
     GroupPlayed,
+    GroupScore,
     OrderedReplicas,
     ReplicaShape,
+    group_score,
     group_timeline,
     oracle,
     play_group,
 )
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
-from scripts.autoscale.replay.groups.group_score import GroupScore, group_score
 from scripts.autoscale.replay.recording import Floats, Recording, Timeline
 from tests.replay.test_command import run
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protocol.kubernetes.timestamps import micro_timestamp
-from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Right, Served
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Right, Served, SiteObservations, Unseen
 from scripts.autoscale.check.finding import Level
-from scripts.autoscale.check.looks import SiteObservations, Unseen
 from tests.scripts.check.good_state import (
     HOOK,
     NAMESPACE,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from scripts.autoscale.check.facts import Right, Webhook
+from scripts.autoscale.check.facts import Right, SiteObservations, Unseen, Webhook
 from scripts.autoscale.check.finding import Level
 from scripts.autoscale.check.gathering.trials import NO_AGENT
-from scripts.autoscale.check.looks import SiteObservations, Unseen
 from tests.scripts.check.changes import (
     EMULATED,
     LIMITED,

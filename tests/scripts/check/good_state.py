@@ -15,11 +15,10 @@ from cryptography.hazmat.primitives import serialization
 
 from protocol.kubernetes.timestamps import micro_timestamp, timestamp
 from protocol.runtime.certificates.forms import CertificateForm, CertifiedKey, common_name, new_key
-from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, MetricSample, Served, Webhook
-from scripts.autoscale.check.gathering.manifests import shipped
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, MetricSample, Served, SiteObservations, Webhook
+from scripts.autoscale.check.gathering.gather import shipped
 from scripts.autoscale.check.installed_programs import PROGRAMS
 from scripts.autoscale.check.judges.access import command_rights, install_rights, needed_rights
-from scripts.autoscale.check.looks import SiteObservations
 from tests import plain_yaml
 from tests.deploy.manifests import ROOT
 

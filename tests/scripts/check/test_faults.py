@@ -10,11 +10,10 @@ import pytest
 from cryptography import x509
 
 from protocol.kubernetes.objects import name_of, text
-from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Objects, Served
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Objects, Served, SiteObservations, Unseen
 from scripts.autoscale.check.finding import Finding, Level
-from scripts.autoscale.check.gathering.manifests import shipped
+from scripts.autoscale.check.gathering.gather import shipped
 from scripts.autoscale.check.judges.access import install_rights
-from scripts.autoscale.check.looks import SiteObservations, Unseen
 from scripts.autoscale.check.table import CHECKS, judged
 from tests.scripts.check.changes import (
     SIDECAR,

@@ -16,15 +16,13 @@ from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Seconds
 from scripts.autoscale.check.command import look
-from scripts.autoscale.check.facts import Right
+from scripts.autoscale.check.facts import Look, Right, SiteObservations, Unseen
 from scripts.autoscale.check.finding import Finding, Level
 from scripts.autoscale.check.gathering import accounts, trials
 from scripts.autoscale.check.gathering.accounts import samples
 from scripts.autoscale.check.gathering.forwarding import ForwardingError, Kubectl
-from scripts.autoscale.check.gathering.gather import Gathering, namespace_of, wanted_by_accounts
-from scripts.autoscale.check.gathering.manifests import shipped
+from scripts.autoscale.check.gathering.gather import Gathering, namespace_of, shipped, wanted_by_accounts
 from scripts.autoscale.check.gathering.ports import tls_ports
-from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 from scripts.autoscale.check.table import judged
 from tests.fake_clock import FakeClock, SleepingClock
 from tests.scripts.check.changes import SIDECAR

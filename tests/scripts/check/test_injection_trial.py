@@ -7,8 +7,8 @@ from dataclasses import replace
 import httpx2 as httpx
 import pytest
 
+from scripts.autoscale.check.facts import Look, SiteObservations, Unseen
 from scripts.autoscale.check.gathering import trials
-from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 from tests.scripts.check.good_state import NAMESPACE, Obj, good
 from tests.scripts.check.test_gathering import client, status
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.autoscale.check.facts import Served, Webhook
-from scripts.autoscale.check.gathering.tls_looks import reviewed, shown
-from scripts.autoscale.check.looks import SiteObservations, Unseen
+from scripts.autoscale.check.facts import Served, SiteObservations, Unseen, Webhook
+from scripts.autoscale.check.gathering.ports import reviewed, shown
 from tests.scheduler_plugin.certificates import files
 
 ANSWER = '{"response": {"uid": "autoscale-check", "allowed": true}}'

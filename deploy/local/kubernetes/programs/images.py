@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from deploy.images.building.image_build import native_platform
+import msgspec
+
+from deploy.images.building.image_build import build, native_platform
 from deploy.images.building.layer_store import layer_key, stored_layer
+from deploy.images.building.layers import LayerMaker
 from deploy.images.building.oci_archive import Contents, write_archive
+from deploy.images.catalogue import IMAGES
 from deploy.images.formats import oci
 from deploy.images.formats.elf import read_binary
 from deploy.images.formats.tree import File, Tree, directory, symlink, tree
+from deploy.images.inputs.checkout import Checkout
 from deploy.local.kubernetes.plan.cluster_plan import (
     BUSYBOX_IMAGE,
     COREDNS_IMAGE,
@@ -22,8 +28,19 @@ from deploy.local.kubernetes.plan.cluster_plan import (
     PAUSE_IMAGE,
     VPA_RECOMMENDER_IMAGE,
 )
-from deploy.local.kubernetes.programs.build import Builder
-from deploy.local.kubernetes.programs.versions import COREDNS, METRICS_SERVER, PAUSE, VERTICAL_POD_AUTOSCALER
+from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE, kube_scheduler_image
+from deploy.local.kubernetes.programs.build import MODULES, Builder, printed
+from deploy.local.kubernetes.programs.toolchain import find_go
+from deploy.local.kubernetes.programs.versions import (
+    COREDNS,
+    KUBERNETES,
+    METRICS_SERVER,
+    PAUSE,
+    VERTICAL_POD_AUTOSCALER,
+    kubernetes_set,
+    required_version,
+)
+from vm_image.origin import Origin
 from vm_image.store import Report
 
 # Changes with the way images are made, so that older archives are not used.
@@ -111,3 +128,39 @@ def stands_alone(program: Path) -> bool:
     binary = read_binary(program.read_bytes()) if program.is_file() else None
     # A dynamically linked program names a loader, which the image does not have.
     return binary is not None and not binary.loader
+
+
+class InstallationParts(msgspec.Struct, frozen=True):
+    """Parts of an installation: image archives, the version of Kubernetes, and its kubectl."""
+
+    archives: list[str]
+    version: str
+    kubectl: str
+
+
+def build_parts(minor: str, folder: Path, report: Report) -> InstallationParts:
+    """Builds what is not in the cache, and writes the archives into ``folder``.
+
+    Raises ``BuildError``, ``LockError``, ``BuildFailedError`` and ``NoGoError``.
+    """
+    platform = native_platform()
+    maker = LayerMaker(Checkout(), platform, platform, Origin(), report)
+    folder.mkdir(parents=True, exist_ok=True)
+    kubernetes = kubernetes_set(minor)
+    programs = Builder.usual(find_go()).ensure(kubernetes, report)
+    # Only go.mod says which patch release belongs to the minor version.
+    version = required_version((MODULES / kubernetes.name / "go.mod").read_text(), KUBERNETES)
+    scheduler = folder / "kube-scheduler.tar"
+    write_image(ProgramImage(kube_scheduler_image(version), programs / "kube-scheduler"), scheduler, report)
+    own = [build(IMAGES[name], maker, REFERENCE.format(name=name), folder).path for name in OWN_IMAGES]
+    return InstallationParts([str(path) for path in (scheduler, *own)], version, str(programs / "kubectl"))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Builds; returns the exit code."""
+    minor, folder = sys.argv[1:] if arguments is None else arguments
+    return printed(lambda report: msgspec.json.encode(build_parts(minor, Path(folder), report)).decode())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

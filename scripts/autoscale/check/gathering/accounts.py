@@ -15,10 +15,9 @@ from protocol.kubernetes.conditions import holds
 from protocol.kubernetes.objects import Json, labels_of, name_of, node_of, pod_phase, text
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
-from scripts.autoscale.check.facts import MetricSample
+from scripts.autoscale.check.facts import Look, MetricSample, SiteObservations, Unseen
 from scripts.autoscale.check.gathering.looking import looked
 from scripts.autoscale.check.installed_programs import AGENT, PROGRAMS, SCHEDULER, agent_container, program_of
-from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 
 MOST_AGENTS: Final = 100
 """At most this many agents are asked; in a larger fleet they stand for all."""

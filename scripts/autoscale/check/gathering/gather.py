@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
+import yaml
 
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
@@ -31,15 +34,31 @@ from protocol.kubernetes.resources import (
 )
 from protocol.names import LABEL_VM_NAME, SCHEDULER_NAME
 from protocol.runtime.clock import Clock
-from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Objects, Right
+from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, Look, Objects, Right, SiteObservations, Unseen
 from scripts.autoscale.check.gathering import accounts, ports, rights, trials
 from scripts.autoscale.check.gathering.forwarding import Kubectl
 from scripts.autoscale.check.gathering.looking import objects, why_not
-from scripts.autoscale.check.gathering.manifests import shipped
 from scripts.autoscale.check.installed_programs import SCHEDULER, agent_container, installed, leading_pod
 from scripts.autoscale.check.judges.access import command_rights, exercised, install_rights, needed_rights
 from scripts.autoscale.check.judges.certificate_ages import has_certificates
-from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
+
+_DEPLOY: Final = Path(__file__).parents[4] / "deploy"
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's if there is one: ten times as fast."""
+
+
+@cache
+def shipped() -> tuple[Json, ...]:
+    """Every object of them, with the rights that a second scheduler adds. The files are the project's own, so an
+    ordinary YAML loader reads them.
+    """
+    folder = _DEPLOY / "kubernetes"
+    leader = folder / "with-certificates" / "scheduler-leader.yaml"
+    files = (_DEPLOY / "scheduler-deploy.yaml", *sorted(folder.glob("*.yaml")), leader)
+    documents = (document for path in files for document in yaml.load_all(path.read_text(), Loader=_LOADER))
+    # An empty document (a trailing `---`) is None.
+    return tuple(document for document in documents if isinstance(document, dict))
+
 
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet")
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
@@ -83,10 +102,9 @@ class Gathering:
         if isinstance(server, Unseen):
             return CheckFacts(self.namespace or usual, self.clock.wall(), server, self.release)
         # Deployments go first: they tell the namespace in which everything else is looked for.
-        deployments, daemon_sets = await asyncio.gather(self._all(DEPLOYMENTS), self._all(DAEMON_SETS))
-        namespace = self.namespace or namespace_of(deployments) or usual
-        facts = CheckFacts(namespace, self.clock.wall(), server, self.release)
-        facts = replace(facts, deployments=deployments, daemon_sets=daemon_sets)
+        facts = CheckFacts(self.namespace or usual, self.clock.wall(), server, self.release)
+        facts = await self._with(facts, deployments=self._all(DEPLOYMENTS), daemon_sets=self._all(DAEMON_SETS))
+        facts = replace(facts, namespace=self.namespace or namespace_of(facts.deployments) or usual)
         facts = await self._listed(facts, before=before)
         facts = await self._tried(facts, before=before)
         return facts if before else await self._told(facts)
@@ -119,43 +137,41 @@ class Gathering:
     async def _all(self, kind: Resource, namespace: str = "", *, labels: str = "", fields: str = "") -> Objects:
         return await objects(self.client, kind, namespace, labels=labels, fields=fields)
 
+    async def _with(self, facts: CheckFacts, **looks: Awaitable[Objects]) -> CheckFacts:
+        """The facts with the outcome of these looks, each in the field of its name."""
+        outcomes: dict[str, Any] = dict(zip(looks, await asyncio.gather(*looks.values()), strict=True))
+        return replace(facts, **outcomes)
+
     async def _listed(self, facts: CheckFacts, *, before: bool) -> CheckFacts:
         """Objects that exist before an installation, too, and those of the installation."""
-        namespaces, api_services, nodes, node_leases, definitions = await asyncio.gather(
-            self._all(NAMESPACES),
+        facts = await self._with(
+            facts,
+            namespaces=self._all(NAMESPACES),
             # The Service `kubernetes` in `default` is the API server's own.
-            self._all(SERVICES, "default", fields="metadata.name=kubernetes"),
-            self._all(NODES),
-            self._all(LEASES, NODE_LEASES),
-            self._all(CUSTOM_RESOURCE_DEFINITIONS),
+            api_services=self._all(SERVICES, "default", fields="metadata.name=kubernetes"),
+            nodes=self._all(NODES),
+            node_leases=self._all(LEASES, NODE_LEASES),
+            definitions=self._all(CUSTOM_RESOURCE_DEFINITIONS),
         )
-        facts = replace(facts, namespaces=namespaces, api_services=api_services, nodes=nodes)
-        facts = replace(facts, node_leases=node_leases, definitions=definitions)
-        return facts if before else await self._vms(await self._installation(facts))
-
-    async def _installation(self, facts: CheckFacts) -> CheckFacts:
-        namespace = facts.namespace
-        pods, config_maps, secrets, leases, webhooks, slices = await asyncio.gather(
-            self._all(PODS, namespace),
-            self._all(CONFIG_MAPS, namespace),
-            self._certificates(namespace),
-            self._all(LEASES, namespace),
-            self._all(WEBHOOKS),
-            self._all(ENDPOINT_SLICES, namespace),
+        if before:
+            return facts
+        facts = await self._with(
+            facts,
+            pods=self._all(PODS, facts.namespace),
+            config_maps=self._all(CONFIG_MAPS, facts.namespace),
+            secrets=self._certificates(facts.namespace),
+            leases=self._all(LEASES, facts.namespace),
+            webhooks=self._all(WEBHOOKS),
+            slices=self._all(ENDPOINT_SLICES, facts.namespace),
         )
-        facts = replace(facts, pods=pods, config_maps=config_maps, secrets=secrets, leases=leases)
-        return replace(facts, webhooks=webhooks, slices=slices)
-
-    async def _vms(self, facts: CheckFacts) -> CheckFacts:
-        vms, migrations, vm_pods, policies, waiting_pods = await asyncio.gather(
-            self._all(VIRTUAL_MACHINES),
-            self._all(MIGRATIONS),
-            self._all(PODS, labels=LABEL_VM_NAME),
-            self._all(NETWORK_POLICIES),
-            self._all(PODS, fields=f"spec.schedulerName={SCHEDULER_NAME},status.phase=Pending"),
+        return await self._with(
+            facts,
+            vms=self._all(VIRTUAL_MACHINES),
+            migrations=self._all(MIGRATIONS),
+            vm_pods=self._all(PODS, labels=LABEL_VM_NAME),
+            network_policies=self._all(NETWORK_POLICIES),
+            waiting_pods=self._all(PODS, fields=f"spec.schedulerName={SCHEDULER_NAME},status.phase=Pending"),
         )
-        facts = replace(facts, vms=vms, migrations=migrations, vm_pods=vm_pods)
-        return replace(facts, network_policies=policies, waiting_pods=waiting_pods)
 
     async def _certificates(self, namespace: str) -> Objects:
         """Our Secrets with certificates."""

@@ -13,7 +13,7 @@ from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import Resource
-from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
+from scripts.autoscale.check.facts import Look, SiteObservations, Unseen
 
 _UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 

@@ -9,9 +9,8 @@ from typing import Final
 from deploy.kube.client import ApiClient
 from protocol.kubernetes.objects import Json, flag
 from protocol.kubernetes.resources import Resource
-from scripts.autoscale.check.facts import Right
+from scripts.autoscale.check.facts import Look, Right, SiteObservations, Unseen
 from scripts.autoscale.check.gathering.looking import looked
-from scripts.autoscale.check.looks import Look, SiteObservations, Unseen
 
 _GROUP: Final = "authorization.k8s.io"
 OWN: Final = Resource(_GROUP, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False)

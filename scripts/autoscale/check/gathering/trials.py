@@ -12,11 +12,10 @@ from protocol.kubernetes.objects import Json, child, labels_of, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS, SERVICE_ACCOUNTS
 from protocol.names import LABEL_ENABLED, LABEL_INJECT, LABEL_VM_NAME, RUNNER_CONTAINER
-from scripts.autoscale.check.facts import CheckFacts
+from scripts.autoscale.check.facts import CheckFacts, Look, SiteObservations, Unseen, UnseenError
 from scripts.autoscale.check.gathering.looking import objects, why_not
 from scripts.autoscale.check.installed_programs import agent_container
 from scripts.autoscale.check.judges.certificate_ages import our_webhooks
-from scripts.autoscale.check.looks import Look, SiteObservations, Unseen, UnseenError
 
 AGENT_ACCOUNT: Final = "vm-agent"
 NO_AGENT: Final = "the API server makes a VM's pod without an agent"

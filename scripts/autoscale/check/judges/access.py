@@ -11,10 +11,9 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.names import MIGRATION_PLURAL, VM_GROUP, VM_PLURAL
-from scripts.autoscale.check.facts import CheckFacts, Right
-from scripts.autoscale.check.finding import CheckProblem, CheckResult
+from scripts.autoscale.check.facts import CheckFacts, Right, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, When, check
 from scripts.autoscale.check.installed_programs import is_told
-from scripts.autoscale.check.looks import UnseenError
 
 SHIPPED_NAMESPACE: Final = "kube-system"
 """What the shipped manifests call the namespace of an installation."""
@@ -100,13 +99,31 @@ def command_rights(namespace: str) -> list[Right]:
     ]
 
 
+@check(
+    "rights-install",
+    CheckSection.RIGHTS,
+    "you may install",
+    "kubectl auth can-i --list -n {namespace}; ask for the ClusterRole cluster-admin",
+    When.BEFORE,
+)
 def may_install(facts: CheckFacts) -> CheckResult:
-    """Check that the person who asks may install."""
+    """Installing makes the namespace, definitions, roles and their bindings (one of them in `kube-system`), accounts,
+    workloads and settings. Who grants rights must have them, or may `escalate` and `bind`.
+    """
     return _own(facts, install_rights(facts.namespace, makes_namespace=facts.lacks_namespace))
 
 
+@check(
+    "rights-commands",
+    CheckSection.RIGHTS,
+    "you may use the commands",
+    "kubectl auth can-i --list -n {namespace}; have the missing rights granted",
+)
 def may_use_commands(facts: CheckFacts) -> CheckResult:
-    """Check that the person who asks may use the other commands."""
+    """`autoscale top`, `explain` and `migrate` list VMs, pods, events and migrations, of which `top` also watches VMs,
+    pods and migrations. They create and delete migrations, and reach agents and the scheduler by port-forward: they
+    explain on their own loopback, and elsewhere for tokens.
+    """
     return _own(facts, command_rights(facts.namespace))
 
 
@@ -117,8 +134,18 @@ def _own(facts: CheckFacts, wanted: Iterable[Right]) -> CheckResult:
     return CheckResult("", [CheckProblem(str(right), f"you may not {right}") for right in missing])
 
 
+@check(
+    "rights-programs",
+    CheckSection.RIGHTS,
+    "the programs' service accounts may do their work",
+    "kubectl auth can-i --list --as=system:serviceaccount:{subject}; apply the roles and bindings of the release again",
+)
 def programs_may_act(facts: CheckFacts) -> CheckResult:
-    """Check that each program's service account may do all that the program does."""
+    """Each program needs every right of its role in the manifests. The page lists pods only with `--agents-namespace`,
+    and nodes only with `--history`; a scheduler needs its Lease only with `--lease`, and its slices only with
+    `--leader-endpoints`. Without `patch virtualmachines` no permit is stored and nothing grows; without `create
+    tokenreviews` agents are answered 503.
+    """
     rights_by_account = facts.account_rights.value
     if not rights_by_account:
         raise UnseenError("no program is installed")

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Final
 
 from protocol.kubernetes.objects import is_leaving, labels_of, name_of
-from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
 from scripts.autoscale.check.installed_programs import SCHEDULER, installed
-from scripts.autoscale.check.looks import SiteObservations, UnseenError
 
 _ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 _POD_SECURITY: Final = ("violates PodSecurity",)
@@ -26,8 +25,17 @@ _LIMITS: Final = ("usage per Container", "usage per Pod", "limit to request rati
 PRIORITY_QUOTA: Final = "install the chart with --set priorityQuota=true, which makes a quota for these classes"
 
 
+@check(
+    "namespace-exists",
+    CheckSection.NAMESPACE,
+    "the namespace is there",
+    "kubectl create namespace {namespace}",
+    When.ALWAYS,
+)
 def exists(facts: CheckFacts) -> CheckResult:
-    """Check that the namespace is there and is not about to go. Installing makes it."""
+    """The installation's namespace: `--namespace`, else the one in which `autoscaling-scheduler` is found. Before
+    installing that is `autoscale-system`, which need not be there.
+    """
     namespace = next(
         (candidate for candidate in facts.namespaces.value if name_of(candidate).name == facts.namespace), None
     )
@@ -43,8 +51,19 @@ def exists(facts: CheckFacts) -> CheckResult:
     return CheckResult(facts.namespace)
 
 
+@check(
+    "namespace-pod-security",
+    CheckSection.NAMESPACE,
+    "Pod Security admits our pods",
+    "kubectl label --overwrite namespace {namespace} pod-security.kubernetes.io/enforce=privileged",
+    When.ALWAYS,
+)
 def pod_security(facts: CheckFacts) -> CheckResult:
-    """Check that the namespace's Pod Security admits our pods."""
+    """A pod of each program was sent to the API server as a dry run, and its label `pod-security.kubernetes.io/enforce`
+    refused one. Most programs are `restricted`; `neonvm-devices` and `neonvm-network` need `privileged`. Pods that run
+    stay, and the next one is not made. Before there is a namespace, `default` stands for it, which has no such label
+    either in most clusters.
+    """
     # The stand-in's label says nothing about a namespace that will be made without one.
     if facts.tried_in != facts.namespace and _ENFORCE in _labels(facts, facts.tried_in):
         raise UnseenError(f"there is no namespace {facts.namespace} yet, and {facts.tried_in} has its own {_ENFORCE}")
@@ -63,8 +82,19 @@ def _labels(facts: CheckFacts, namespace: str) -> Mapping[str, str]:
     )
 
 
+@check(
+    "namespace-quota",
+    CheckSection.NAMESPACE,
+    "no quota or limit is in the way",
+    "kubectl -n {namespace} describe quota,limits",
+    When.ALWAYS,
+)
 def quota(facts: CheckFacts) -> CheckResult:
-    """Check that quotas and limits of the namespace leave room for a pod of each program."""
+    """A ResourceQuota or LimitRange refused a pod that was sent as a dry run. Pods that run stay, and a replacement
+    would not be made. *Insufficient quota to match these scopes* is the opposite: the cluster (GKE) admits pods of the
+    system's priority classes only where a quota is for them. Where the namespace is yet to come that is a warning: the
+    chart makes such a quota with `priorityQuota=true`.
+    """
     if facts.tried_in == facts.namespace:
         result = _refused(facts, lambda message: _has(message, (*_QUOTA, *_CLASSES, *_LIMITS)))
         return replace(result, problems=[_asks_for_quota(problem) for problem in result.problems])
@@ -79,8 +109,17 @@ def _asks_for_quota(problem: CheckProblem) -> CheckProblem:
     return replace(problem, remedy=PRIORITY_QUOTA) if _has(problem.said, _CLASSES) else problem
 
 
+@check(
+    "namespace-admission",
+    CheckSection.NAMESPACE,
+    "nothing else refuses our pods",
+    "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations,validatingadmissionpolicies",
+    When.ALWAYS,
+)
 def others(facts: CheckFacts) -> CheckResult:
-    """Check for anything else that refuses our pods: a policy, a webhook."""
+    """A policy or an admission webhook of another project refused a pod that was sent as a dry run; the line has its
+    words.
+    """
     explained = (*_POD_SECURITY, *_QUOTA, *_CLASSES, *_LIMITS)
     return _refused(facts, lambda message: not _has(message, explained))
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from protocol.kubernetes.objects import labels_of, name_of, text
-from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
+from scripts.autoscale.check.facts import CheckFacts, Unseen, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
 from scripts.autoscale.check.installed_programs import (
     KUBE_SCHEDULER,
     SCHEDULER,
@@ -17,7 +17,6 @@ from scripts.autoscale.check.installed_programs import (
     installed,
     pods_of,
 )
-from scripts.autoscale.check.looks import Unseen, UnseenError
 
 LEAST: Final = (1, 31)
 """Needed for definitions with selectable fields, and for tokens that name their node."""
@@ -43,15 +42,31 @@ def _told(minor: Minor) -> str:
     return f"{minor[0]}.{minor[1]}"
 
 
+# Without the API server every other line would be skipped for the same reason.
+@check(
+    "api-answers",
+    CheckSection.API,
+    "the API server answers",
+    "kubectl cluster-info; kubectl config current-context",
+    When.ALWAYS,
+    is_fatal=True,
+)
 def answers(facts: CheckFacts) -> CheckResult:
-    """Check that the API server can be asked at all."""
+    """Nothing else can be looked at. The line has the transport's or the server's own words: refused connections, a
+    certificate that is not trusted, credentials that have expired, or another server at that address.
+    """
     if isinstance(facts.server, Unseen):
         return CheckResult(problems=[CheckProblem("", facts.server.why)])
     return CheckResult(f"Kubernetes {facts.server.value.version}")
 
 
+@check(
+    "api-looks", CheckSection.API, "every look succeeds", "look again; kubectl get --raw '/readyz?verbose'", When.ALWAYS
+)
 def looks_succeed(facts: CheckFacts) -> CheckResult:
-    """Check that all could be looked at that there is and that one may look at."""
+    """Something was not seen, though you may look at it and it is there: the API server or a program did not answer in
+    time, or answered with an error. Lines that need it are skipped, or know less.
+    """
     return CheckResult(
         # Many looks fail for one reason; a set names it once.
         "",
@@ -59,8 +74,17 @@ def looks_succeed(facts: CheckFacts) -> CheckResult:
     )
 
 
+@check(
+    "api-version",
+    CheckSection.API,
+    "its version is supported",
+    "upgrade the cluster, or install a release of this project that is tested with it.",
+    When.ALWAYS,
+)
 def is_supported(facts: CheckFacts) -> CheckResult:
-    """Check that this Kubernetes is one that we work with, and one that is tested."""
+    """Older clusters lack selectable fields of definitions and tokens that name their node (1.31), and IPAddress
+    objects (1.33, for `neonvm-controller`). A newer one than was tested is a warning.
+    """
     version = facts.server.value.version
     minor = minor_of(version)
     newest = max(parsed for supported in SUPPORTED if (parsed := minor_of(supported)))
@@ -87,8 +111,18 @@ def _has_controller(facts: CheckFacts) -> bool:
     return not isinstance(facts.deployments, Unseen) and "neonvm-controller" in installed(facts)
 
 
+@check(
+    "api-addresses",
+    CheckSection.API,
+    "pods have IPv4 addresses",
+    "kubectl -n default get service kubernetes -o yaml; install into a cluster whose first family is IPv4.",
+    When.ALWAYS,
+)
 def addresses_are_ipv4(facts: CheckFacts) -> CheckResult:
-    """Check that pods have addresses that our programs listen at."""
+    """Our programs listen at IPv4 addresses, the leading scheduler writes one into its EndpointSlices, and VMs have one
+    each. Where IPv6 is the first family, kubelets probe pods where nothing listens, and the scheduler does not start.
+    Of two families IPv4 has to be the first. The Service `default/kubernetes` is looked at.
+    """
     # The API server's own Service has the cluster's primary family, from which pods get their addresses.
     addresses = [text(service, "spec", "clusterIP") for service in facts.api_services.value]
     if not any(addresses):
@@ -99,8 +133,17 @@ def addresses_are_ipv4(facts: CheckFacts) -> CheckResult:
     return CheckResult("IPv4")
 
 
+@check(
+    "kube-scheduler-version",
+    CheckSection.API,
+    "our kube-scheduler is no newer",
+    "kubectl get --raw /version; kubectl -n {namespace} set image deployment/autoscaling-scheduler"
+    " kube-scheduler=registry.k8s.io/kube-scheduler:VERSION",
+)
 def kube_scheduler_fits(facts: CheckFacts) -> CheckResult:
-    """Check that the kube-scheduler in our pod is as old as the API server, or one minor version older."""
+    """The kube-scheduler in the pod `autoscaling-scheduler` must not be newer than the API server, and at most one
+    minor version older. The tag of its image is compared. After an upgrade of the cluster it has to follow.
+    """
     server = minor_of(facts.server.value.version)
     problems, tags = list[CheckProblem](), dict[str, str]()
     for pod in pods_of(facts, SCHEDULER):

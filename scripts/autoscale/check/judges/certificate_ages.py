@@ -13,10 +13,9 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text, texts
-from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, Unseen, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check
 from scripts.autoscale.check.installed_programs import INJECTOR
-from scripts.autoscale.check.looks import SiteObservations, Unseen, UnseenError
 
 SECRETS: Final = "autoscaling-certificates"
 """Prefix of our Secrets with certificates; the one of exactly this name has only the authorities."""
@@ -137,8 +136,18 @@ def _span(seconds: float) -> str:
     return ""
 
 
+@check(
+    "certificates-current",
+    CheckSection.CERTIFICATES,
+    "certificates are valid",
+    "kubectl -n {namespace} logs deployment/autoscaling-injector --tail=50; kubectl -n {namespace} describe secret"
+    " {subject}",
+)
 def are_current(facts: CheckFacts) -> CheckResult:
-    """Check that no certificate in our Secrets is missing, expired, not yet valid, or about to expire."""
+    """A certificate in the Secrets `autoscaling-certificates…` or `neonvm-runners…` has expired, is not valid yet, or
+    is in the last tenth of its life and was not replaced. The leader of `autoscaling-injector`, or cert-manager,
+    replaces the former (operations-certificates.md), that of `neonvm-controller` the latter.
+    """
     now, stored_certificates = _moment(facts), kept_certificates(facts)
     if not _secrets(facts):
         raise UnseenError(f"there is no Secret {SECRETS}")
@@ -174,8 +183,14 @@ def _decisive(kept: list[StoredCertificates]) -> list[StoredCertificates]:
     return decisive
 
 
+@check(
+    "certificates-signed",
+    CheckSection.CERTIFICATES,
+    "they are signed by our authority",
+    "kubectl -n {namespace} describe secret {subject}",
+)
 def are_signed(facts: CheckFacts) -> CheckResult:
-    """Check that an authority in our Secrets has signed each certificate in them."""
+    """The authority was replaced without the certificates beside it, or the other way round: clients trust neither."""
     stored_certificates = kept_certificates(facts)
     authorities = [(stored, ca) for stored in stored_certificates if stored.is_authority for ca in stored.chain]
     leafs = [stored for stored in stored_certificates if stored.chain and not stored.is_authority]
@@ -213,8 +228,16 @@ def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
     return True
 
 
+@check(
+    "certificates-served",
+    CheckSection.CERTIFICATES,
+    "the ports show them",
+    "kubectl -n {namespace} rollout restart deployment/autoscaling-scheduler",
+)
 def are_served(facts: CheckFacts) -> CheckResult:
-    """Check that each TLS port shows a certificate that is valid now, and one of those in the Secrets."""
+    """Looked at through `kubectl port-forward`. A program shows a certificate that has expired, or one that has been
+    replaced since: it does not follow its files.
+    """
     observed = {port: look.value for port, look in sorted(facts.served.items()) if isinstance(look, SiteObservations)}
     if not observed:
         raise UnseenError(next((look.why for look in facts.served.values() if isinstance(look, Unseen)), "no TLS port"))
@@ -254,8 +277,16 @@ def our_webhooks(facts: CheckFacts) -> list[tuple[str, Json]]:
     return webhooks
 
 
+@check(
+    "webhooks-trusted",
+    CheckSection.CERTIFICATES,
+    "webhooks are trusted by the API server",
+    "kubectl get mutatingwebhookconfiguration {subject} -o yaml",
+)
 def bundles_are_current(facts: CheckFacts) -> CheckResult:
-    """Check that each webhook's ``caBundle`` is the authority of our Secrets, and vouches for what its port shows."""
+    """The `caBundle` of a webhook does not vouch for what it shows. With `failurePolicy: Ignore` pods are made without
+    their agent, and nothing tells you.
+    """
     own = (
         stored
         for stored in _kept(facts)
@@ -286,8 +317,14 @@ def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts:
             yield f"{told} does not vouch for what {port} shows: {why}"
 
 
+@check(
+    "webhooks-answer",
+    CheckSection.CERTIFICATES,
+    "webhooks answer",
+    "kubectl -n {namespace} get pods -l app.kubernetes.io/name=autoscaling-injector",
+)
 def webhooks_answer(facts: CheckFacts) -> CheckResult:
-    """Check that each webhook answers a made-up review."""
+    """A made-up review was sent to the webhook through `kubectl port-forward`."""
     names = [text(webhook, "name") for _, webhook in our_webhooks(facts)]
     looks = {name: facts.answers[name] for name in names if name in facts.answers}
     reviews = {name: look.value for name, look in looks.items() if isinstance(look, SiteObservations)}
@@ -303,8 +340,19 @@ def webhooks_answer(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{len(reviews)} webhooks", problems)
 
 
+@check(
+    "webhooks-reached",
+    CheckSection.CERTIFICATES,
+    "the API server reaches our webhook",
+    "kubectl -n {namespace} get endpointslices -l kubernetes.io/service-name={subject}; let the API server reach"
+    " TCP port 10293 of these addresses",
+)
 def webhook_is_reached(facts: CheckFacts) -> CheckResult:
-    """Check that the API server itself gets an answer of our webhook."""
+    """A pod of a VM was tried as a dry run, in a namespace with the account `vm-agent`, and came back without an agent.
+    The API server connects to port 10293 of the pods of `autoscaling-injector` itself: a private GKE cluster needs a
+    firewall rule for that, and on EKS with an overlay network it reaches no pods at all (install.md, pipelines and
+    networks). With `failurePolicy: Ignore` nothing else tells you.
+    """
     # Raises if there is no webhook of ours, so that the check is skipped.
     our_webhooks(facts)
     why = facts.injection.value

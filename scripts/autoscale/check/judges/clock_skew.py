@@ -7,18 +7,26 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, items, name_of, text
 from protocol.kubernetes.timestamps import parse_timestamp
-from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
+from scripts.autoscale.check.facts import CheckFacts, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
 from scripts.autoscale.check.installed_programs import PROGRAMS
-from scripts.autoscale.check.looks import UnseenError
 
 SOME: Final = 5.0
 MUCH: Final = 60.0
 """Seconds. Certificates, tokens and the ages that people read go wrong long before anything of ours does."""
 
 
+@check(
+    "clock-here",
+    CheckSection.CLOCKS,
+    "local clock matches the API server",
+    "timedatectl status; synchronize this machine's clock",
+    When.ALWAYS,
+)
 def ours(facts: CheckFacts) -> CheckResult:
-    """Check that this machine's calendar is the API server's."""
+    """Compared with the `Date` of an answer. Ages in the output of this and other commands are wrong by as much, and
+    certificates and tokens seem expired or not valid yet.
+    """
     ahead, within = facts.server.value.ahead, facts.server.value.within
     if ahead is None:
         raise UnseenError("the API server sends no Date")
@@ -26,13 +34,28 @@ def ours(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"within {max(abs(ahead), within):.0f} s", [] if problem is None else [problem])
 
 
+@check(
+    "clock-nodes",
+    CheckSection.CLOCKS,
+    "the nodes' clocks are",
+    "synchronize the clock of node {subject} (chrony, systemd-timesyncd)",
+    When.ALWAYS,
+)
 def of_nodes(facts: CheckFacts) -> CheckResult:
-    """Check that the nodes' calendars are the API server's."""
+    """A kubelet renews its Lease by its own clock, and the API server notes by its own when that came. Tokens and
+    certificates are refused on such a node.
+    """
     return _of_leases(facts.node_leases.value, "the clock of node {name}")
 
 
+@check(
+    "clock-programs",
+    CheckSection.CLOCKS,
+    "the clocks of our programs are",
+    "kubectl -n {namespace} get lease {subject}; synchronize the clock of the node on which the holder runs",
+)
 def of_programs(facts: CheckFacts) -> CheckResult:
-    """Check that the calendars of the programs that hold our Leases are the API server's."""
+    """The same for the holders of our Leases. Nothing of ours is decided by calendars, but certificates are."""
     our_leases = {lease for program in PROGRAMS for lease in program.leases}
     # A Lease without a holder was given up: nobody renews it.
     ours = [

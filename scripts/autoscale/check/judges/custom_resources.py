@@ -9,7 +9,7 @@ from typing import Final
 from protocol.kubernetes.objects import Json, child, flag, items, name_of, text
 from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
 from scripts.autoscale.check.installed_programs import installed
 
 
@@ -56,28 +56,17 @@ NEEDED: Final = (
 )
 
 
-def are_installed(facts: CheckFacts) -> CheckResult:
-    """Check that each kind that the installed programs need is defined, established, and served in our version."""
-    definitions, here = _by_name(facts), installed(facts)
-    # A definition is needed if its program is installed; those without a program are always needed.
-    wanted = [kind for kind in NEEDED if not kind.program or kind.program in here]
-    problems = [problem for kind in wanted if (problem := _not_served(kind, definitions.get(kind.name)))]
-    return CheckResult(f"{len(wanted)} kinds are defined and served", problems)
-
-
-def fields_are_there(facts: CheckFacts) -> CheckResult:
-    """Check that the definitions that are there have every field that we need."""
-    definitions = _by_name(facts)
-    problems = [
-        CheckProblem(kind.name, f"the definition {kind.name} lacks {', '.join(missing)}")
-        for kind in NEEDED
-        if kind.name in definitions and (missing := list(_missing(kind, definitions[kind.name])))
-    ]
-    return CheckResult("", problems)
-
-
+@check(
+    "definitions-in-the-way",
+    CheckSection.DEFINITIONS,
+    "definitions that are there already fit",
+    "kubectl diff -f deploy/neonvm.yaml",
+    When.BEFORE,
+)
 def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
-    """Before an installation: check that existing definitions are ones that we work with."""
+    """NeonVM of another release may have defined VirtualMachine with fewer fields. Ours has every field of v0.49.1 as
+    well, so replacing it keeps NeonVM's controller working.
+    """
     definitions = _by_name(facts)
     there = [kind for kind in NEEDED if kind.name in definitions]
     problems = [
@@ -92,6 +81,40 @@ def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
     return CheckResult(
         f"{len(there)} of {len(NEEDED)} kinds are there already" if there else "none is there yet", problems
     )
+
+
+@check(
+    "definitions-served",
+    CheckSection.DEFINITIONS,
+    "the kinds are defined and served",
+    "kubectl apply --server-side -f deploy/neonvm.yaml -f deploy/kubernetes/crds/",
+)
+def are_installed(facts: CheckFacts) -> CheckResult:
+    """Without VirtualMachine the scheduler never becomes ready. Without VirtualMachineMigration VMs cannot be moved.
+    Hvpa, Tortoise and VirtualMachineGroup are needed where `autoscaling-groups` is installed.
+    """
+    definitions, here = _by_name(facts), installed(facts)
+    # A definition is needed if its program is installed; those without a program are always needed.
+    wanted = [kind for kind in NEEDED if not kind.program or kind.program in here]
+    problems = [problem for kind in wanted if (problem := _not_served(kind, definitions.get(kind.name)))]
+    return CheckResult(f"{len(wanted)} kinds are defined and served", problems)
+
+
+@check(
+    "definitions-fields",
+    CheckSection.DEFINITIONS,
+    "the definitions have the fields that we need",
+    "kubectl apply --server-side --force-conflicts -f deploy/neonvm.yaml",
+)
+def fields_are_there(facts: CheckFacts) -> CheckResult:
+    """A definition from another project or an older release drops fields silently: what we write is not kept."""
+    definitions = _by_name(facts)
+    problems = [
+        CheckProblem(kind.name, f"the definition {kind.name} lacks {', '.join(missing)}")
+        for kind in NEEDED
+        if kind.name in definitions and (missing := list(_missing(kind, definitions[kind.name])))
+    ]
+    return CheckResult("", problems)
 
 
 def _by_name(facts: CheckFacts) -> Mapping[str, Json]:

@@ -13,10 +13,9 @@ from protocol.runtime.followed_file import SettingsError
 from protocol.yaml_text import YamlError, read_yaml
 from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
 from scheduler_plugin.settings.document import parse_settings
-from scripts.autoscale.check.facts import CheckFacts, MetricSample
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
+from scripts.autoscale.check.facts import CheckFacts, MetricSample, SiteObservations, Unseen, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check
 from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, installed, pods_of
-from scripts.autoscale.check.looks import SiteObservations, Unseen, UnseenError
 
 CONFIG: Final = ("autoscaling-kube-scheduler-config", "scheduler.yaml")
 SETTINGS: Final = ("autoscaling-scheduler-config", "config.yaml")
@@ -29,8 +28,17 @@ _ENOUGH: Final = 30.0
 """Seconds after which a pod that kube-scheduler has not looked at is a sign that none looks."""
 
 
+@check(
+    "extender-configured",
+    CheckSection.SCHEDULER,
+    "kube-scheduler is configured to ask us",
+    "kubectl -n {namespace} edit configmap {subject}; kubectl -n {namespace} rollout restart"
+    " deployment/autoscaling-scheduler",
+)
 def is_configured(facts: CheckFacts) -> CheckResult:
-    """Check that kube-scheduler's configuration has our extender with all that it must have."""
+    """The configuration of kube-scheduler must name our extender with all four verbs, and must not ignore it: otherwise
+    pods are bound past the ledger, and nodes are promised twice.
+    """
     name, key = CONFIG
     data = next(
         (texts(config_map, "data") for config_map in facts.config_maps.value if name_of(config_map).name == name), None
@@ -100,10 +108,16 @@ def _leads_to_us(url: str) -> bool:
     return url.partition("://")[2].partition("/")[0].endswith(f":{PORT}")
 
 
+@check(
+    "extender-in-force",
+    CheckSection.SCHEDULER,
+    "it was started with that configuration",
+    "kubectl -n {namespace} rollout restart deployment/autoscaling-scheduler",
+)
 def is_in_force(facts: CheckFacts) -> CheckResult:
-    """Check that each kube-scheduler was started after its configuration was last changed."""
+    """kube-scheduler reads its configuration once. It was changed since this one was started."""
     # A restart would not help before the configuration is right.
-    if is_configured(facts).problems:
+    if is_configured.judge(facts).problems:
         raise UnseenError("the configuration has to be put right first")
     changed = [
         at
@@ -136,8 +150,16 @@ def _since(facts: CheckFacts) -> list[tuple[str, float]]:
     ]
 
 
+@check(
+    "scheduler-ready",
+    CheckSection.SCHEDULER,
+    "the scheduler has read the cluster",
+    "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service --tail=20",
+)
 def is_ready(facts: CheckFacts) -> CheckResult:
-    """Check that a scheduler has read the cluster, so that it answers at all."""
+    """Until nodes, pods and VMs are listed nothing is decided: pods wait and no VM grows. `/readyz` says which kind is
+    missing, the log says why (403: permissions; 404: definitions).
+    """
     pages = _pages(facts)
     if not any(_total(page, READY) for page in pages.values()):
         message = f"none of {', '.join(sorted(pages))} has read the cluster yet: extender and agents are answered 503"
@@ -145,8 +167,16 @@ def is_ready(facts: CheckFacts) -> CheckResult:
     return CheckResult()
 
 
+@check(
+    "extender-asked",
+    CheckSection.SCHEDULER,
+    "kube-scheduler asks",
+    "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c kube-scheduler --tail=20",
+)
 def is_asked(facts: CheckFacts) -> CheckResult:
-    """Check that kube-scheduler has called the extender, and none of our pods waits unseen."""
+    """Pods ask for `autoscale-scheduler`, and no kube-scheduler has looked at one for half a minute: it does not run,
+    does not lead, or has no profile of that name.
+    """
     pages = _pages(facts)
     unseen = [] if isinstance(facts.waiting_pods, Unseen) else _never_tried(facts.waiting_pods.value, facts.server_now)
     calls = {verb: sum(_total(page, CALLS, verb=verb) for page in pages.values()) for verb in ("filter", "bind")}
@@ -161,8 +191,14 @@ def is_asked(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{calls['filter']:.0f} filter and {calls['bind']:.0f} bind calls since it was started")
 
 
+@check(
+    "extender-errors",
+    CheckSection.SCHEDULER,
+    "its calls are answered",
+    "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service --tail=50",
+)
 def has_no_errors(facts: CheckFacts) -> CheckResult:
-    """Check that the extender could answer what it was asked."""
+    """A tenth of kube-scheduler's calls or more were answered with an error since the scheduler was started."""
     failed = sum(_total(page, CALLS, outcome="error") for page in _pages(facts).values())
     calls = sum(_total(page, CALLS) for page in _pages(facts).values())
     # Single errors are normal while a scheduler starts or leadership changes; a tenth is not.
@@ -172,8 +208,14 @@ def has_no_errors(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{failed:.0f} of {calls:.0f} calls were errors")
 
 
+@check(
+    "one-permit-writer",
+    CheckSection.SCHEDULER,
+    "no other process writes permits",
+    "kubectl get pods -A -l app.kubernetes.io/name=autoscaling-scheduler; leave one scheduler running",
+)
 def has_no_rival(facts: CheckFacts) -> CheckResult:
-    """Check that no other process writes permits."""
+    """Another scheduler, or a person, wrote permits of VMs since this scheduler was started."""
     problems = [
         CheckProblem(pod, f"pod {pod} has seen {count:.0f} permits that another process wrote", Level.WARNING)
         for pod, page in _pages(facts).items()

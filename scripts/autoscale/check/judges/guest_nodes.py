@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from deploy.neonvm.objects.pod_form import is_open
+from deploy.neonvm.objects.runner_policy import selects_ingress
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text
-from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
+from protocol.kubernetes.objects import Json, JsonObject, child, flag, is_over, items, labels_of, name_of, text
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
 from scripts.autoscale.check.installed_programs import DEVICES, NETWORK, installed
-from scripts.autoscale.check.looks import UnseenError
+
+
+def _unguarded(facts: CheckFacts, pods: Iterable[JsonObject]) -> str:
+    """The namespaces in which nothing but the certificate guards pods of VMs, as the end of a sentence."""
+    if not isinstance(facts.network_policies, SiteObservations):
+        # If policies could not be listed, nothing is known about them.
+        return ""
+    bare = {
+        name_of(pod).namespace
+        for pod in pods
+        if not any(_guards(policy, pod) for policy in facts.network_policies.value)
+    }
+    return f"; no NetworkPolicy guards their ports as well in {', '.join(sorted(bare))}" if bare else ""
+
+
+def _guards(policy: JsonObject, pod: JsonObject) -> bool:
+    return name_of(policy).namespace == name_of(pod).namespace and selects_ingress(policy, labels_of(pod))
+
 
 RESOURCES: Final = ("autoscaling.neon.tech/guest-devices", "neonvm/kvm")
 """What a device plugin offers: ours on every node, the original's only on nodes with KVM."""
@@ -20,8 +40,9 @@ FLAT_NETWORK: Final = "autoscaling.neon.tech/flat-network"
 _OS: Final = "kubernetes.io/os"
 
 
+@check("nodes-ready", CheckSection.NODES, "nodes are ready", "kubectl describe node {subject}", When.ALWAYS)
 def are_ready(facts: CheckFacts) -> CheckResult:
-    """Check that the nodes are ready."""
+    """VMs on a node that is not ready run on, and are neither resized nor moved."""
     nodes = facts.nodes.value
     problems = [
         CheckProblem(name_of(node).name, f"node {name_of(node).name} is not ready: {why}", Level.WARNING)
@@ -56,8 +77,16 @@ def _for_guests(facts: CheckFacts) -> list[Json]:
     ]
 
 
+@check(
+    "nodes-devices",
+    CheckSection.NODES,
+    "nodes offer devices for guests",
+    "kubectl -n {namespace} get pods -l app.kubernetes.io/name=neonvm-devices --field-selector spec.nodeName={subject}",
+)
 def offer_devices(facts: CheckFacts) -> CheckResult:
-    """Check that each node offers what the pods of VMs ask for."""
+    """Pods of VMs ask for `autoscaling.neon.tech/guest-devices`; a node without it is given none. The device plugin
+    does not run there, or the kubelet's folder is elsewhere.
+    """
     offered = {name_of(node).name: _offers(node, *RESOURCES) for node in _for_guests(facts)}
     # Without a device plugin no pod asks for the device; guests are emulated on purpose.
     if DEVICES not in installed(facts) and not any(offered.values()):
@@ -79,8 +108,16 @@ def _offers(node: Json, *resources: str) -> bool:
     return any(str(amounts.get(resource, "0")) not in ("0", "") for resource in resources)
 
 
+@check(
+    "nodes-network",
+    CheckSection.NODES,
+    "nodes offer the flat network",
+    "kubectl -n {namespace} logs -l app.kubernetes.io/name=neonvm-network --prefix",
+)
 def offer_network(facts: CheckFacts) -> CheckResult:
-    """Check that each node can plug VMs into the flat network."""
+    """Pods of VMs with `spec.extraNetwork` ask for `autoscaling.neon.tech/flat-network`. A node without it filters no
+    frames: its kernel lacks nftables for bridges, or the kubelet's folder is elsewhere. The log says which.
+    """
     if NETWORK not in installed(facts):
         raise UnseenError(f"the flat network of VMs is not installed ({NETWORK})")
     nodes = _for_guests(facts)
@@ -90,8 +127,14 @@ def offer_network(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{len(nodes)} nodes", [CheckProblem(name, f"node {name} {reason}", level) for name in names])
 
 
+@check(
+    "nodes-accelerate",
+    CheckSection.NODES,
+    "guests run on KVM",
+    "docs/vms-on-kubernetes.md has each message; to keep VMs off such nodes give them a nodeSelector",
+)
 def accelerate(facts: CheckFacts) -> CheckResult:
-    """Check that guests run on KVM, as their VMs say; a VM that asks for emulation does not count."""
+    """VMs on this node say in their condition `Accelerated` that they are emulated, and why."""
     acceleration: dict[str, tuple[bool, str]] = {}
     for vm in facts.vms.value:
         condition = condition_of(vm, "Accelerated")
@@ -110,8 +153,32 @@ def accelerate(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"on {len(acceleration)} nodes", problems)
 
 
+@check(
+    "vms-network",
+    CheckSection.VMS,
+    "VMs have their own addresses",
+    "kubectl -n {namespace} logs daemonset/neonvm-network",
+)
+def has_pods_network(facts: CheckFacts) -> CheckResult:
+    """A VM with `spec.extraNetwork.enable` runs without `status.extraNetIP`: it cannot move with its connections."""
+    wants = [vm for vm in facts.vms.value if flag(vm, "spec", "extraNetwork", "enable")]
+    if not wants:
+        raise UnseenError("no VM has an address of its own (spec.extraNetwork)")
+    lack = [str(name_of(vm)) for vm in wants if text(vm, "status", "phase") == "Running" and not _address(vm)]
+    problems = [CheckProblem(vm, f"VM {vm} runs without the address that it asks for") for vm in lack]
+    return CheckResult(f"{len(wants)} VMs have one", problems)
+
+
+@check(
+    "vms-limits",
+    CheckSection.VMS,
+    "pods of VMs have no limits below their VMs' maximum",
+    "raise or drop the limit, then delete the pod when it suits; kubectl get limitranges -A",
+)
 def may_grow(facts: CheckFacts) -> CheckResult:
-    """Check that the limits of their pods let VMs grow to their maximum, as the controller says."""
+    """A limit of the pod (`spec.podResources.limits`, the default of a LimitRange, a webhook) is less than the VM's
+    maximum and QEMU's own memory. The VM is held below it, because the kubelet would kill QEMU.
+    """
     running = [vm for vm in facts.vms.value if text(vm, "status", "phase") == "Running"]
     if not running:
         raise UnseenError("no VM runs")
@@ -128,14 +195,30 @@ def may_grow(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{len(running)} VMs run", problems)
 
 
-def has_pods_network(facts: CheckFacts) -> CheckResult:
-    """Check that VMs with an address of their own have the network for it."""
-    wants = [vm for vm in facts.vms.value if flag(vm, "spec", "extraNetwork", "enable")]
-    if not wants:
-        raise UnseenError("no VM has an address of its own (spec.extraNetwork)")
-    lack = [str(name_of(vm)) for vm in wants if text(vm, "status", "phase") == "Running" and not _address(vm)]
-    problems = [CheckProblem(vm, f"VM {vm} runs without the address that it asks for") for vm in lack]
-    return CheckResult(f"{len(wants)} VMs have one", problems)
+@check(
+    "vms-closed",
+    CheckSection.VMS,
+    "VMs' pods let in their controller alone",
+    "restart the VM of pod {subject}; until then: kubectl apply -n NAMESPACE -f deploy/kubernetes/neonvm-policy.yaml",
+)
+def are_closed(facts: CheckFacts) -> CheckResult:
+    """A pod of NeonVM's controller, or of a release of ours that asked for no certificate, lets everyone in who reaches
+    its ports. Our controller closes a VM's ports with its next pod; until then it resizes the VM and does not move it.
+    A NetworkPolicy is a second fence, which our controller keeps unless the value `neonvm.policy.enabled` of the chart
+    is false.
+    """
+    pods = [pod for pod in facts.vm_pods.value if not is_over(pod)]
+    problems = [
+        CheckProblem(
+            str(name_of(pod)),
+            f"the ports 20183 and 25183 of pod {name_of(pod)} let everyone in: whoever reaches them resizes and moves"
+            " its VM; NeonVM's controller made it, or an older release",
+            Level.WARNING,
+        )
+        for pod in pods
+        if is_open(pod)
+    ]
+    return CheckResult(f"{len(pods) - len(problems)} pods ask for a certificate{_unguarded(facts, pods)}", problems)
 
 
 def _address(vm: Json) -> str:

@@ -1,4 +1,4 @@
-"""Leadership: each program with a Lease has one holder that lives and renews it (pure)."""
+"""The Leases of programs with several replicas, and the EndpointSlices that lead to the scheduler (pure)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text, whole
 from protocol.kubernetes.timestamps import parse_timestamp
-from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import CheckProblem, CheckResult
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, check
 from scripts.autoscale.check.installed_programs import (
     LEADING,
     PROGRAMS,
     SCHEDULER,
     Program,
+    argument_values,
     installed,
     is_told,
     leads,
     pods_of,
 )
-from scripts.autoscale.check.looks import SiteObservations, UnseenError
 
 Objects = dict[str, Json]
 
@@ -26,8 +26,17 @@ SPARE: Final = 6.0
 """Seconds beyond its duration by which a renewal may be late before it is reported."""
 
 
+@check(
+    "leases-held",
+    CheckSection.LEASES,
+    "each Lease is held and renewed",
+    "kubectl -n {namespace} get lease {subject} -o yaml; once its holder is gone for good; kubectl -n {namespace}"
+    " delete lease {subject}",
+)
 def are_held(facts: CheckFacts) -> CheckResult:
-    """Check that each Lease has a holder that is a running pod and renews it."""
+    """A program with several replicas acts only in the one that holds its Lease. Where the holder is gone and the Lease
+    does not end, or the holder hangs, nothing acts.
+    """
     leases, here = {name_of(lease).name: lease for lease in facts.leases.value}, installed(facts)
     wanted = [
         (program, name)
@@ -42,8 +51,17 @@ def are_held(facts: CheckFacts) -> CheckResult:
     return CheckResult("; ".join(holders), problems)
 
 
+@check(
+    "leases-acted-on",
+    CheckSection.LEASES,
+    "who holds a Lease acts",
+    "kubectl -n {namespace} logs {subject} --all-containers --tail=50; where it says nothing; kubectl -n"
+    " {namespace} delete pod {subject}",
+)
 def holders_lead(facts: CheckFacts) -> CheckResult:
-    """Check that the replica that holds a Lease acts; one that was won just now may still prepare."""
+    """A replica has won the Lease and renews it, but has not begun to lead: it cannot read the cluster, or waits for a
+    scheduler without a Lease to end. No other replica can take its place.
+    """
     here, problems, reporting = installed(facts), list[CheckProblem](), list[str]()
     leases = {name_of(stored).name: stored for stored in facts.leases.value}
     for program in PROGRAMS:
@@ -126,8 +144,11 @@ def _age(facts: CheckFacts, lease: Json) -> float | None:
     return None if at is None else facts.server_now - at
 
 
+@check("leases-one-leader", CheckSection.LEASES, "one replica leads", "kubectl -n {namespace} delete pod {subject}")
 def one_leads(facts: CheckFacts) -> CheckResult:
-    """Check that of a program's replicas at most one says that it leads."""
+    """Two replicas of a program say at once that they lead. What they write is fenced by versions of objects, so
+    nothing is lost, but one of them should end.
+    """
     here, problems, leading_pods = installed(facts), list[CheckProblem](), list[str]()
     for program in PROGRAMS:
         if not program.leases or program.name not in here:
@@ -140,3 +161,38 @@ def one_leads(facts: CheckFacts) -> CheckResult:
     if not leading_pods:
         raise UnseenError("no replica says whether it leads")
     return CheckResult(", ".join(sorted(leading_pods)), problems)
+
+
+@check(
+    "leader-reached",
+    CheckSection.LEASES,
+    "clients are led to the scheduler that leads",
+    "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service | grep endpoints; kubectl -n"
+    " {namespace} get endpointslice {subject} -o yaml",
+)
+def lead_to_leader(facts: CheckFacts) -> CheckResult:
+    """With two schedulers the leader writes its address into two EndpointSlices, and makes one that is missing: Argo CD
+    leaves that kind out by default, and a restored cluster may lack it. For that its Role must allow `create` of
+    endpointslices and `get` of the two Services.
+    """
+    template = child(installed(facts).get(SCHEDULER, {}), "spec", "template")
+    wanted = argument_values(template, "--leader-endpoints")
+    if not wanted:
+        raise UnseenError(
+            "no scheduler is installed that keeps EndpointSlices: one that acts alone is selected by labels"
+        )
+    slices = {name_of(endpoint_slice).name: endpoint_slice for endpoint_slice in facts.slices.value}
+    replicas = {name_of(pod).name for pod in pods_of(facts, SCHEDULER)}
+    problems = [CheckProblem(name, why) for name in wanted if (why := _misled(name, slices.get(name), replicas))]
+    return CheckResult(", ".join(wanted), problems)
+
+
+def _misled(name: str, found: Json | None, replicas: set[str]) -> str:
+    if found is None:
+        return f"there is no EndpointSlice {name}, so nobody reaches the scheduler by the Service {name}"
+    pods = [text(endpoint, "targetRef", "name") for endpoint in items(found, "endpoints")]
+    if not pods:
+        return f"the EndpointSlice {name} has no endpoint: no scheduler leads, or the leader may not write it"
+    # A leader that crashed leaves its name behind until another takes over.
+    gone = [pod for pod in pods if pod not in replicas]
+    return f"the EndpointSlice {name} leads to {gone[0]}, which is no running pod of {SCHEDULER}" if gone else ""

@@ -8,10 +8,9 @@ from protocol.kubernetes.objects import Json, items, labels_of, name_of, node_of
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import LABEL_ENABLED, LABEL_VM_NAME
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
-from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check
 from scripts.autoscale.check.installed_programs import AGENT, pods_of, sidecar_pods, why_unscheduled
-from scripts.autoscale.check.looks import SiteObservations, UnseenError
 
 LATELY: Final = 60.0
 """Seconds; an agent asks every 15."""
@@ -34,8 +33,11 @@ def _runs(vm: Json) -> bool:
     return text(vm, "status", "phase") == "Running"
 
 
+@check("vms-agents", CheckSection.VMS, "VMs have one agent each", "autoscale explain {subject}")
 def have_agents(facts: CheckFacts) -> CheckResult:
-    """Check that each VM that should be sized has exactly one agent: a sidecar, or its node's."""
+    """A VM with the label `autoscaling.neon.tech/enabled: "true"` is sized by a sidecar in its pod, or by the agent of
+    its node; with none it never grows.
+    """
     # Labels hold the VM's name alone, which is unique only within its namespace.
     sidecars = {(name_of(pod).namespace, labels_of(pod).get(LABEL_VM_NAME, "")) for pod in sidecar_pods(facts)}
     nodes = {node_of(pod) for pod in pods_of(facts, AGENT)}
@@ -52,8 +54,11 @@ def have_agents(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{len(_enabled(facts))} VMs have one", problems)
 
 
+@check("agents-answered", CheckSection.VMS, "agents are answered by the scheduler", "autoscale explain {subject}")
 def are_answered(facts: CheckFacts) -> CheckResult:
-    """Check that agents have had an answer of the scheduler lately, as they say themselves."""
+    """Each agent says in `/explain` when the scheduler answered it last; it asks once in 15 s. After a minute without
+    an answer VMs do not grow. The agent's own reason is shown (401: token; 403: `agents.nodeAgents`; 503: the API).
+    """
     accounts, problems, answered = facts.agents.value, list[CheckProblem](), 0
     if not accounts:
         raise UnseenError(f"no running VM has the label {LABEL_ENABLED}=true")
@@ -79,8 +84,9 @@ def _why(account: Json) -> str:
     return f": {reasons[-1]}" if reasons else ""
 
 
+@check("vms-permits", CheckSection.VMS, "VMs keep to their permits", "autoscale explain {subject}")
 def permits_hold(facts: CheckFacts) -> CheckResult:
-    """Check that each VM can be read, and has no more than its stored permit."""
+    """A VM cannot be read, or was given more than the scheduler had permitted: by hand, or by another autoscaler."""
     problems, read = list[CheckProblem](), 0
     for manifest in facts.vms.value:
         try:
@@ -104,8 +110,47 @@ def _beyond(vm: VirtualMachine) -> list[str]:
     return [f"it was given {vm.use}, more than its permit of {vm.permit}: another client has resized it"]
 
 
+@check(
+    "vms-readable",
+    CheckSection.VMS,
+    "the scheduler reads every object",
+    "kubectl get events -A --field-selector reason=Unreadable",
+)
+def objects_are_read(facts: CheckFacts) -> CheckResult:
+    """Objects that the scheduler cannot decode count at their maximum, so nodes seem fuller than they are."""
+    unread = items(facts.ledger.value, "unreadable")
+    problems = [
+        CheckProblem(
+            text(unread_object, "object"),
+            f"{text(unread_object, 'kind')} {text(unread_object, 'object')}: {text(unread_object, 'reason')}",
+            Level.WARNING,
+        )
+        for unread_object in unread
+    ]
+    return CheckResult("", problems)
+
+
+@check("vms-placed", CheckSection.VMS, "pods find a node", "kubectl describe pod {subject}; autoscale top")
+def are_placed(facts: CheckFacts) -> CheckResult:
+    """kube-scheduler has looked at a pod and found no node for it."""
+    problems = [
+        CheckProblem(
+            f"-n {name_of(pod).namespace} {name_of(pod).name}", f"pod {name_of(pod)} has no node: {why}", Level.WARNING
+        )
+        for pod in facts.waiting_pods.value
+        if (why := why_unscheduled(pod))
+    ]
+    return CheckResult("", problems)
+
+
+@check(
+    "migrations-end",
+    CheckSection.VMS,
+    "migrations end",
+    "kubectl describe vmm {subject}; kubectl get lease -n {namespace} neonvm-controller",
+)
 def moves_end(facts: CheckFacts) -> CheckResult:
-    """Check that no migration hangs, and none of a node's VMs should leave and cannot."""
+    """A migration is over its time-out or does not go away, or VMs should leave a node and none can."""
     now = facts.server_now
     active = [migration for migration in facts.migrations.value if text(migration, "status", "phase") not in _ENDED]
     problems = [
@@ -135,29 +180,3 @@ def _hangs(migration: Json, now: float) -> str:
         phase = text(migration, "status", "phase") or "not begun"
         return f"migration {name_of(migration)} is {phase} after {now - made:.0f} s, its time-out is {longest:.0f} s"
     return ""
-
-
-def are_placed(facts: CheckFacts) -> CheckResult:
-    """Check that pods that ask for our scheduler have found a node."""
-    problems = [
-        CheckProblem(
-            f"-n {name_of(pod).namespace} {name_of(pod).name}", f"pod {name_of(pod)} has no node: {why}", Level.WARNING
-        )
-        for pod in facts.waiting_pods.value
-        if (why := why_unscheduled(pod))
-    ]
-    return CheckResult("", problems)
-
-
-def objects_are_read(facts: CheckFacts) -> CheckResult:
-    """Check that the scheduler can read every object; what it cannot read counts as its maximum."""
-    unread = items(facts.ledger.value, "unreadable")
-    problems = [
-        CheckProblem(
-            text(unread_object, "object"),
-            f"{text(unread_object, 'kind')} {text(unread_object, 'object')}: {text(unread_object, 'reason')}",
-            Level.WARNING,
-        )
-        for unread_object in unread
-    ]
-    return CheckResult("", problems)

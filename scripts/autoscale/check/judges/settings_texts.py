@@ -13,10 +13,43 @@ from protocol.yaml_text import YamlError
 from scheduler_plugin.groups.settings import parse_settings as parse_groups
 from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
-from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import CheckProblem, CheckResult
-from scripts.autoscale.check.installed_programs import AGENT, GROUPS, INJECTOR, SCHEDULER, installed
-from scripts.autoscale.check.looks import SiteObservations, UnseenError
+from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check
+from scripts.autoscale.check.installed_programs import AGENT, GROUPS, INJECTOR, SCHEDULER, installed, leading_pod
+
+_FOLLOWED: Final = "autoscale_scheduler_pod_requests_followed"
+_IN_FORCE: Final = {
+    True: "requests of pods follow their VMs",
+    False: "requests of pods stay as they were made: others do not see VMs grow",
+}
+
+
+def _follows(facts: CheckFacts) -> bool:
+    """The leading scheduler's setting. Raises ``UnseenError`` if it does not report it."""
+    pod = leading_pod(facts, SCHEDULER)
+    look = None if pod is None else facts.metrics.get(name_of(pod).name)
+    samples = (
+        [sample.value for sample in look.value if sample.name == _FOLLOWED]
+        if isinstance(look, SiteObservations)
+        else []
+    )
+    # A scheduler of an older release has no such metric.
+    if not samples:
+        raise UnseenError("no scheduler says whether requests of pods follow their VMs")
+    return samples[0] == 1.0
+
+
+def _wanted(facts: CheckFacts) -> bool | None:
+    """The ConfigMap's setting; None if it cannot be decoded, which another line reports."""
+    name = config_map_of(facts, SCHEDULER)
+    data = next(
+        (texts(config_map, "data") for config_map in facts.config_maps.value if name_of(config_map).name == name), {}
+    )
+    try:
+        return parse_settings(data[CONFIG_KEY]).pod_requests
+    except (KeyError, ValueError, YamlError):
+        return None
+
 
 _REFUSED: Final = "_settings_refused"
 
@@ -43,8 +76,16 @@ SETTINGS: Final[Mapping[str, Settings]] = {
 """By program. The ConfigMap is the one that the volume names: it may be the operator's own."""
 
 
+@check(
+    "settings-valid",
+    CheckSection.SETTINGS,
+    "the settings can be used",
+    "kubectl -n {namespace} edit configmap {subject}",
+)
 def are_valid(facts: CheckFacts) -> CheckResult:
-    """Check that each ConfigMap has valid settings, and that no program refuses those that it was given."""
+    """The ConfigMaps were read by the programs' own parsers. What is refused changes nothing: the last good settings
+    stay in force, and a pod that restarts does not start.
+    """
     maps = {name_of(config_map).name: texts(config_map, "data") for config_map in facts.config_maps.value}
     named = {program: _config_map(workload, program) for program, workload in installed(facts).items()}
     named = {program: name for program, name in named.items() if name}
@@ -55,6 +96,26 @@ def are_valid(facts: CheckFacts) -> CheckResult:
     good = [name for name, why in refusals.items() if not why]
     # A corrected ConfigMap may not have reached its pod yet: kubelets refresh mounted files after a minute or so.
     return CheckResult(", ".join(good), problems or _refused_by_programs(facts, named.get(SCHEDULER, SCHEDULER)))
+
+
+@check(
+    "pod-requests",
+    CheckSection.SETTINGS,
+    "VM pod requests match permits.asPodRequests",
+    "kubectl -n {namespace} logs deployment/{subject} -c service | grep pods/resize",
+)
+def are_as_set(facts: CheckFacts) -> CheckResult:
+    """With `permits.asPodRequests` pods of VMs request what is reserved for their VMs, so that other schedulers, quotas
+    and cluster autoscalers see them grow. An API server without `pods/resize` (before 1.33) cannot do that, and a
+    ConfigMap takes a minute or two to reach the scheduler.
+    """
+    follows, wanted = _follows(facts), _wanted(facts)
+    # A setting that cannot be read is reported on another line; this one still shows what is in force.
+    if wanted is None or wanted is follows:
+        return CheckResult(_IN_FORCE[follows])
+    what = "on" if wanted else "off"
+    message = f"permits.asPodRequests is {what}, and {_IN_FORCE[follows]}"
+    return CheckResult(problems=[CheckProblem(SCHEDULER, message, Level.WARNING)])
 
 
 def config_map_of(facts: CheckFacts, program: str) -> str:

@@ -9,8 +9,8 @@ from packaging.version import InvalidVersion, Version
 
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import Json, child, items, labels_of, name_of, pod_phase, text, whole
-from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, Level
+from scripts.autoscale.check.facts import CheckFacts, Unseen, UnseenError
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
 from scripts.autoscale.check.installed_programs import (
     AGENT,
     AGENT_CONTAINERS,
@@ -26,7 +26,6 @@ from scripts.autoscale.check.installed_programs import (
     sidecar_pods,
     why_unscheduled,
 )
-from scripts.autoscale.check.looks import Unseen, UnseenError
 
 # Reasons of a waiting container, as kubelets name them.
 _PULLS: Final = frozenset({"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"})
@@ -35,8 +34,14 @@ ORIGINALS: Final = (("Deployment", "autoscale-scheduler"), ("DaemonSet", "autosc
 """The programs of the original project, which serve the same pods and size the same VMs."""
 
 
+@check(
+    "programs-installed",
+    CheckSection.PARTS,
+    "the programs are installed",
+    "kubectl get deployments --all-namespaces -l app.kubernetes.io/name=autoscaling-scheduler",
+)
 def has_scheduler(facts: CheckFacts) -> CheckResult:
-    """Check that a scheduler is installed in the namespace."""
+    """There is no scheduler in the namespace. An installation elsewhere is found by itself where it is the only one."""
     here = installed(facts)
     if SCHEDULER not in here:
         return CheckResult(
@@ -45,8 +50,13 @@ def has_scheduler(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{', '.join(sorted(here))} in namespace {facts.namespace}")
 
 
+@check(
+    "programs-images", CheckSection.PARTS, "their images can be pulled", "kubectl -n {namespace} describe pod {subject}"
+)
 def images_are_there(facts: CheckFacts) -> CheckResult:
-    """Check that every container of ours has its image."""
+    """A container waits for its image: the name or tag is wrong, the registry does not answer, or it wants
+    credentials.
+    """
     problems = [
         CheckProblem(
             name_of(pod).name, f"container {text(state, 'name')} of pod {name_of(pod).name} has no image {image}"
@@ -60,8 +70,14 @@ def images_are_there(facts: CheckFacts) -> CheckResult:
     return CheckResult("", problems)
 
 
+@check(
+    "programs-run",
+    CheckSection.PARTS,
+    "every program has its pods",
+    "kubectl -n {namespace} get pods; kubectl -n {namespace} logs {subject} --all-containers --previous",
+)
 def programs_run(facts: CheckFacts) -> CheckResult:
-    """Check that every program has as many ready pods as it should."""
+    """A pod has no node, its program keeps ending (its last words are shown), or fewer are ready than wanted."""
     problems, reported = list[CheckProblem](), set[str]()
     for pod in (candidate for program in PROGRAMS for candidate in pods_of(facts, program.name)):
         reasons = list(_troubles(pod))
@@ -137,8 +153,16 @@ def _unfinished(facts: CheckFacts, name: str, workload: Json) -> list[CheckProbl
     return []
 
 
+@check(
+    "programs-versions",
+    CheckSection.PARTS,
+    "their versions go together",
+    "Upgrade the scheduler first, then the agents; VM pods get their new sidecar when they are created again.",
+)
 def versions_fit(facts: CheckFacts) -> CheckResult:
-    """Check that agents are as old as the scheduler or one minor release behind it, and never ahead."""
+    """The scheduler is upgraded first: agents may be one minor release behind it, never ahead. The label
+    `app.kubernetes.io/version` is compared, or the tag of the image.
+    """
     scheduler, agents = _newest(facts, SCHEDULER), dict[str, Version]()
     # Without the right to list pods of VMs, the agents of nodes can still be compared.
     sidecars = [] if isinstance(facts.vm_pods, Unseen) else sidecar_pods(facts)
@@ -208,8 +232,17 @@ def _far(one: Version, other: Version) -> str:
     return "" if same and abs(one.minor - other.minor) <= 1 else "at most one minor release may lie between them"
 
 
+@check(
+    "programs-alone",
+    CheckSection.PARTS,
+    "no other autoscaler is at work",
+    "kubectl scale {subject} --replicas=0",
+    When.ALWAYS,
+)
 def alone(facts: CheckFacts) -> CheckResult:
-    """Check that no other program places the same pods, sizes the same VMs or runs them."""
+    """The original project's scheduler and agents serve the same pods and VMs, and two controllers of VMs run each VM
+    twice. One of each has to go (operations-cluster.md, taking over).
+    """
     others = [*_others(facts, "Deployment"), *_others(facts, "DaemonSet")]
     controllers = [
         name_of(deployment).namespace

@@ -5,7 +5,7 @@ Demand above what the serving replicas request counts as not covered.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from math import ceil
@@ -16,7 +16,9 @@ import numpy as np
 from scheduler_plugin.groups.core.recommender.horizontal import ReplicaUse
 from scheduler_plugin.groups.core.workload import ReplicaBounds, RunningPods
 from scripts.autoscale.replay.groups.lagging_group import LaggingGroup, Lags
+from scripts.autoscale.replay.play import Played
 from scripts.autoscale.replay.recording import COARSE_STEP, Floats, Recording, Timeline, timeline
+from scripts.autoscale.replay.score import PolicyFigures, shortage
 
 BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
 """A Monday: when every recording begins."""
@@ -142,3 +144,54 @@ def oracle(line: Timeline) -> Floats:
         size = np.maximum(shape.least, np.ceil(demand / replicas / UNIT - 1e-9) * UNIT)
         best = np.minimum(best, np.where(size <= shape.most, replicas * size, np.inf))
     return best / 1000
+
+
+class GroupScore(PolicyFigures, frozen=True):
+    """Of a group; its oracle chooses replicas and size again at every look, and what is not served counts as short.
+
+    ``replicas_per_hour``: replicas added or removed; ``restarts_per_hour``: replicas resized, each of which restarts
+    unless it is a VM or is resized in place.
+    """
+
+    restarts_per_hour: float
+    replicas_per_hour: float
+
+    def __str__(self) -> str:
+        """The figures in words."""
+        changes = f"{self.replicas_per_hour:.1f} replicas/h  ·  {self.restarts_per_hour:.1f} restarts/h"
+        return f"{super().__str__()}  ·  {changes}"
+
+
+@dataclass(frozen=True)
+class GroupReplay(Played[GroupScore]):
+    """One recording as the load of a group, with the orders of every policy by name."""
+
+    orders: Mapping[str, GroupPlayed]
+
+
+def replay_groups(
+    recordings: Sequence[Recording], players: Mapping[str, GroupPlayer], speed: float, lags: Lags = DEFAULT_LAGS
+) -> list[GroupReplay]:
+    """Plays every recording, ``speed`` times faster, through every policy."""
+    return [_replayed(group_timeline(recording, speed), players, lags) for recording in recordings]
+
+
+def _replayed(line: Timeline, players: Mapping[str, GroupPlayer], lags: Lags) -> GroupReplay:
+    orders = {name: play_group(line, player, lags) for name, player in players.items()}
+    allocations = {name: played.given for name, played in orders.items()}
+    return GroupReplay(line, allocations, {name: group_score(line, played) for name, played in orders.items()}, orders)
+
+
+def group_score(line: Timeline, played: GroupPlayed) -> GroupScore:
+    """Scores the part of a recording that counts."""
+    begin, demand = line.warm_up, line.demand[line.warm_up :]
+    replicas, size = played.replicas[begin:], played.size[begin:]
+    # A resize restarts the replicas that exist before and after it; added or removed ones restart nothing.
+    resized = np.where(np.diff(size) != 0, np.minimum(replicas[1:], replicas[:-1]), 0.0)
+    return GroupScore(
+        # vCPU-seconds that were ordered: a replica costs from its order on, though it serves later.
+        float((replicas * size).sum()) / float(oracle(line)[begin:].sum()),
+        *shortage(demand, played.given[begin:]),
+        restarts_per_hour=float(resized.sum()) / line.scored_hours,
+        replicas_per_hour=float(np.abs(np.diff(replicas)).sum()) / line.scored_hours,
+    )

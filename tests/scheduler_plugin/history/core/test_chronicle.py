@@ -10,9 +10,8 @@ import pytest
 from protocol.kubernetes.objects import Json, child
 from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import story
-from scheduler_plugin.history.core.accounts import read_account
 from scheduler_plugin.history.core.chronicle import ACCOUNT_LASTS, HistoryLog
-from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes, node_samples, standings
+from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes, node_samples, read_account, standings
 from scheduler_plugin.history.core.samples import (
     NODE_PLACE,
     DecisionRecord,

@@ -1,4 +1,4 @@
-"""The page of one cluster for browsers on this machine, with a recorder of its history."""
+"""``autoscale web``: the page of one cluster for browsers on this machine, with a recorder of its history."""
 
 from __future__ import annotations
 
@@ -9,23 +9,55 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import httpx2 as httpx
+import typer
 from rich.console import Console
 
+from protocol.kubernetes.api import ApiError
+from protocol.kubernetes.objects import Json, JsonObject, name_of
+from protocol.kubernetes.resources import PODS
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.kubernetes.http_api import HttpApi, http_client
+from protocol.runtime.program import stop_on_signals
 from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
 from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
+from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording
-from scripts.autoscale.page.site_sources import SiteSources
-from scripts.autoscale.site import Site, SiteError
+from scripts.autoscale.running import run
+from scripts.autoscale.site import NAME_LABEL, Site, SiteError, SitePods, explanation, open_site
 from scripts.autoscale.terminal.printing import print_lines
+
+
+class SiteSources:
+    """See ``Sources``."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def of_scheduler(self, path: str) -> Json | None:
+        """See ``Sources``."""
+        return await self._site.of_scheduler(path)
+
+    async def of_groups(self, path: str) -> Json | None:
+        """See ``Sources``."""
+        return await self._site.of_groups(path)
+
+    async def of_vm(self, vm: JsonObject) -> Json | None:
+        """See ``Sources``."""
+        try:
+            # Agents beside VMs are in the VM's namespace, those of nodes in the installation's.
+            own = await self._site.client.list(PODS, name_of(vm).namespace)
+            agents = await self._site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
+        except ApiError:
+            return None
+        return await explanation(self._site, dict(vm), SitePods.of((*own.objects, *agents.objects)))
+
 
 PORT: Final = 10290
 CONNECTIONS: Final = httpx.Limits(max_connections=32, max_keepalive_connections=8)
@@ -152,3 +184,21 @@ async def _api(cluster: ReachedCluster) -> AsyncIterator[tuple[HttpApi, Clock]]:
     credentials = cluster.credentials()
     async with http_client(credentials, CONNECTIONS, "autoscale-web") as http:
         yield HttpApi(http, credentials.token), SystemClock()
+
+
+@of_a_cluster()
+def web(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port on this machine's loopback.")] = PORT,
+    label: Annotated[list[str] | None, typer.Option(help="Record this label's value too; may be repeated.")] = None,
+    *,
+    flags: ClusterFlags,
+) -> None:
+    """Serve the live page of a cluster to browsers on this machine, and record its history, until Ctrl-C."""
+    run(_web(port, flags, label or []))
+
+
+async def _web(port: int, flags: ClusterFlags, labels: list[str]) -> int:
+    cluster, history = find_cluster(flags), history_path(flags, records=True)
+    async with open_site(cluster) as site:
+        await LocalPage(site, cluster, history, listening(port), Console(), labels=labels).serve(stop_on_signals())
+    return 0

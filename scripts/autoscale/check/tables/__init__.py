@@ -1,1 +1,0 @@
-"""The lines of ``autoscale check``, one table for each part of an installation."""

@@ -1,1 +1,0 @@
-"""The live page of a cluster on this machine, by itself and beside another command."""

@@ -1,0 +1,276 @@
+"""Clusters for one purpose, removed afterwards: a local one, or a real Kubernetes; and the stage of a demonstration."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+from deploy.kube.informer import Informer
+from deploy.local.cluster.control import ask_cluster
+from deploy.local.cluster.folder import ClusterFolder
+from deploy.local.cluster.launch import LaunchedCluster, launch, log_tail
+from deploy.local.cluster.progress import Step, StepFailedError, StepState
+from deploy.local.cluster.spec import ClusterSpec
+from deploy.local.kubernetes.machine.installation import (
+    ImageLoadError,
+    InstallationError,
+    apply_manifests,
+    built_parts,
+    kubectl,
+    load_image,
+    rolled_out,
+)
+from deploy.local.kubernetes.plan.installation_plan import hopeless
+from deploy.local.kubernetes.programs.ensure import NoProgramsError
+from deploy.local.kubernetes.programs.images import InstallationParts
+from protocol.kubernetes.conditions import condition_of
+from protocol.kubernetes.objects import Json, text
+from protocol.kubernetes.resources import PODS
+from protocol.runtime.clock import Clock
+from scripts.autoscale.clusters import ClusterFlags, find_cluster
+from scripts.autoscale.demonstration.waiting import fail_with_first
+from scripts.autoscale.site import Site, SiteError, open_site
+
+
+class StepView:
+    """A context manager that is given every step; several may be under way at a time."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        # Without a terminal there is no spinner, and notes become lines.
+        self._status: Status | None = console.status("starting") if console.is_terminal else None
+        self._since: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, step: Step) -> None:
+        """One step, as it happens."""
+        match step.state:
+            case StepState.BEGUN:
+                self._since[step.name] = time.monotonic()
+                self._spin(f"{step.name} …")
+            case StepState.NOTE:
+                self._spin(f"{step.name}: {step.text}")
+                if self._status is None:
+                    self._console.print(f"  … {step.name}: {escape(step.text)}", soft_wrap=True)
+            case StepState.DONE:
+                # A step that was never begun took no time.
+                took = time.monotonic() - self._since.pop(step.name, time.monotonic())
+                self._console.print(
+                    f"  [green]✓[/green] {step.name} [dim]{took:.1f} s[/dim]  {escape(step.text)}", soft_wrap=True
+                )
+            case StepState.READY | StepState.FAILED:
+                return
+
+    def _spin(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(escape(text))
+
+
+def show_failure(console: Console, error: StepFailedError) -> None:
+    """Prints the failure, the last lines of the failed part's log, and its path."""
+    console.print(f"[bold red]✗ {escape(str(error))}[/bold red]", soft_wrap=True)
+    if tail := log_tail(error.log) if error.log else "":
+        console.print(f"[dim]the end of {error.log}:[/dim]", soft_wrap=True)
+        console.print(escape(tail), soft_wrap=True)
+
+
+@asynccontextmanager
+async def fresh_cluster(name: str, spec: ClusterSpec, console: Console) -> AsyncIterator[Site]:
+    """An empty cluster; its logs stay until the next one of that name starts.
+
+    Raises ``AlreadyRunsError`` and ``StepFailedError``. A cluster that ends before its purpose cancels the block, which
+    then raises a group with a ``SiteError``.
+    """
+    async with launched(name, spec) as cluster:
+        with StepView(console) as view:
+            await cluster.follow(view.show)
+        async with watched(name, cluster) as site:
+            yield site
+
+
+@asynccontextmanager
+async def launched(name: str, spec: ClusterSpec) -> AsyncIterator[LaunchedCluster]:
+    """A cluster that begins to come up, in place of an earlier one of that name. Raises ``AlreadyRunsError``."""
+    # `fresh` removes what an earlier cluster of that name left: a demonstration has to begin empty.
+    cluster = await launch(ClusterFolder.of(name), spec, attached=True, fresh=True)
+    try:
+        yield cluster
+    finally:
+        await cluster.end()
+
+
+@asynccontextmanager
+async def watched(name: str, cluster: LaunchedCluster) -> AsyncIterator[Site]:
+    """The way to a cluster that is up. Its end cancels the block, which then raises a group with a ``SiteError``."""
+    async with open_site(find_cluster(ClusterFlags(name))) as site, asyncio.TaskGroup() as tasks:
+        # The task fails when the cluster's process ends, which cancels the block.
+        watching = tasks.create_task(_fails_with(cluster, ClusterFolder.of(name)))
+        yield site
+        # The cluster has served its purpose; its end is no failure any more.
+        watching.cancel()
+
+
+async def _fails_with(cluster: LaunchedCluster, folder: ClusterFolder) -> None:
+    code = await cluster.wait()
+    raise SiteError(f"the cluster's process has ended with exit code {code}; its log: {folder.log('cluster')}")
+
+
+_ARCHIVES: Final = "images"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A cluster on which all runs that VMs need."""
+
+    site: Site
+    folder: ClusterFolder
+    parts: InstallationParts
+
+    async def kubectl(self, *arguments: str) -> str:
+        """Output of kubectl. Raises ``InstallationError``."""
+        return await kubectl(self.folder.kubeconfig, self.parts, *arguments)
+
+
+@asynccontextmanager
+async def fresh_kubernetes(name: str, spec: ClusterSpec, console: Console, clock: Clock) -> AsyncIterator[Installed]:
+    """Builds images while the cluster comes up; then loads and applies all, and waits until it runs.
+
+    Its logs stay, and the disks of its nodes do not. Raises as ``fresh_cluster``.
+    """
+    folder = ClusterFolder.of(name)
+    async with AsyncExitStack() as stack:
+        # Pushed first, so that it runs last: the disks are in use until the cluster has ended.
+        stack.push_async_callback(asyncio.to_thread, _remove_disks, folder)
+        cluster = await stack.enter_async_context(launched(name, spec))
+        with StepView(console) as view:
+            # Building images and bringing the cluster up take minutes each, and neither needs the other.
+            async with asyncio.TaskGroup() as tasks:
+                building = tasks.create_task(_build(spec.kubernetes, folder.root / _ARCHIVES, view))
+                tasks.create_task(cluster.follow(view.show))
+        parts = building.result()
+        async with watched(name, cluster) as site:
+            with StepView(console) as view:
+                await _install(Installed(site, folder, parts), view, clock)
+            yield Installed(site, folder, parts)
+
+
+def _remove_disks(folder: ClusterFolder) -> None:
+    """Remove a cluster's disks, gigabytes."""
+    # A cluster of that name may have run before; then nothing was launched, and its disks are its own.
+    if not folder.runs():
+        for disk_folder in (folder.real, folder.root / _ARCHIVES):
+            shutil.rmtree(disk_folder, ignore_errors=True)
+
+
+async def _build(minor: str, archives: Path, view: StepView) -> InstallationParts:
+    told = ""
+
+    def named(line: str) -> None:
+        nonlocal told
+        name = line.partition(":")[0]
+        # Each image has many lines of progress; the step shows only the name of the current one.
+        if name != told:
+            told = name
+            note(name)
+
+    with _step("images", view) as note:
+        return await built_parts(minor, archives, named)
+
+
+async def _install(found: Installed, view: StepView, clock: Clock) -> None:
+    with _step("images on the nodes", view):
+        for archive in map(Path, found.parts.archives):
+            await load_image(found.folder.nodes, archive)
+            # An archive takes hundreds of megabytes, and the nodes have it now.
+            await asyncio.to_thread(archive.unlink)
+    with _step("autoscaler", view) as note:
+        await apply_manifests(found.folder.kubeconfig, found.parts)
+        await rolled_out(found.site.client, clock, note)
+
+
+@contextmanager
+def _step(name: str, view: StepView) -> Iterator[partial[None]]:
+    """Shows a step from its beginning to its end; gives what takes notes on it. Raises ``StepFailedError``."""
+
+    def say(state: StepState, text: str = "") -> None:
+        view.show(Step(name, state, text))
+
+    say(StepState.BEGUN)
+    try:
+        yield partial(say, StepState.NOTE)
+    except (NoProgramsError, ImageLoadError, InstallationError, OSError) as error:
+        raise StepFailedError(f"{name}: {error}") from error
+    say(StepState.DONE)
+
+
+_SHOWN: Final = ("get", "neonvm,pods", "--output=wide")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoStage:
+    """A cluster that is up, in words for people; ``installed`` is a real Kubernetes, None the embedded cluster."""
+
+    site: Site
+    guests: str
+    network: str
+    clock: Clock
+    installed: Installed | None = None
+
+    def guests_of(self, vm: Json) -> str:
+        """The same as ``guests``, with the reason for which the guest is emulated, or is not."""
+        # The embedded cluster knows it from the start.
+        why = {} if self.installed is None else condition_of(vm, "Accelerated")
+        return f"{self.guests} ({text(why, 'message')})" if why else self.guests
+
+    async def watch(self) -> None:
+        """Watches until cancelled. Raises ``SiteError`` as soon as a pod is seen that cannot come up any more."""
+        # The process of an embedded cluster ends if it cannot keep a part running.
+        if self.installed is not None:
+            await fail_with_first(Informer(self.site.client, PODS, self.clock), lambda pod: hopeless([pod]))
+
+    async def last_look(self) -> str:
+        """Summary at the end of what people ask first; empty for the embedded cluster: ``autoscale top`` shows more."""
+        if self.installed is None:
+            return ""
+        try:
+            return f"$ kubectl {' '.join(_SHOWN)}\n{await self.installed.kubectl(*_SHOWN)}"
+        except InstallationError as error:
+            # The summary is an extra: its failure must not hide the outcome.
+            return str(error)
+
+
+@asynccontextmanager
+async def fresh_stage(name: str, spec: ClusterSpec, console: Console, clock: Clock) -> AsyncIterator[DemoStage]:
+    """A new cluster, removed at the end. Raises as ``fresh_cluster``."""
+    folder = ClusterFolder.of(name)
+    if not spec.kubernetes:
+        async with fresh_cluster(name, spec, console) as site:
+            cluster_status = await ask_cluster(folder, "status")
+            yield DemoStage(site, cluster_status.guests, cluster_status.network, clock)
+        return
+    async with fresh_kubernetes(name, spec, console, clock) as installed:
+        cluster_status = await ask_cluster(folder, "status")
+        guests = f"QEMU in pods of {cluster_status.guests}"
+        yield DemoStage(installed.site, guests, cluster_status.network, clock, installed)

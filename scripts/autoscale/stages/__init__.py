@@ -1,1 +1,0 @@
-"""Clusters that are made for one purpose and removed afterwards, and what the demonstration asks of either kind."""
