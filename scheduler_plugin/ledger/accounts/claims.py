@@ -91,7 +91,7 @@ class Claim:
 
     @property
     def weight(self) -> int:
-        """How much of its node's room the VM is worth beside others; that of other pods never counts."""
+        """The VM's part of its node's room beside others; that of other pods never counts."""
         return DEFAULT_WEIGHT if self.vm is None or self.vm.facts is None else self.vm.facts.weight
 
     @property

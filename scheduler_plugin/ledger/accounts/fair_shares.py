@@ -1,7 +1,7 @@
 """Max-min fair shares of room by weight (B.17): nobody gets more while somebody worse off for its weight wants it.
 
-Pure. One rule serves both directions: free room fills VMs up from what they have, and what is asked back takes them
-down to what they need, the tallest first.
+Pure. One rule serves both directions: free room raises VMs from their present sizes, the smallest first, and a node
+that asks for room back lowers them towards their needs, the tallest first.
 """
 
 from __future__ import annotations

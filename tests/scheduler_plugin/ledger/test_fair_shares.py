@@ -30,7 +30,7 @@ def shared(room: int, *bounds: tuple[int, int, int]) -> list[Resources]:
     return fair_shares(*cores(room), spans, ComputeUnit(MilliCpu(1), Bytes(1)))
 
 
-def test_small_wish_is_met_and_the_rest_is_divided() -> None:
+def test_small_wish_is_met() -> None:
     assert shared(12, (0, 2, 1), (0, 9, 1), (0, 20, 1)) == cores(2, 5, 5)
 
 
@@ -42,7 +42,7 @@ def test_weight_counts() -> None:
     assert shared(12, (0, 20, 10), (0, 20, 20)) == cores(4, 8)
 
 
-def test_first_rank_gets_the_step_that_equals_cannot_divide() -> None:
+def test_first_rank_gets_the_last_step() -> None:
     assert shared(5, (0, 9, 10), (0, 9, 10)) == cores(3, 2)
 
 

@@ -80,7 +80,7 @@ def test_two_resources_are_shared_each_by_itself() -> None:
     assert starving.asks("c", 8, SOON).permit == amount(5, 8)
 
 
-def test_agent_that_does_not_ask_again_loses_its_turn() -> None:
+def test_silent_agent_loses_its_turn() -> None:
     starving = Starving({"a": 16, "b": 2, "c": 2})
     starving.permits([("b", 9), ("c", 9)])
     starving.asks("a", 10, SOON)
@@ -157,7 +157,7 @@ class Storm(Starving):
         self.check()
 
     def check(self) -> None:
-        """What agents hold is reserved, and what is reserved fits the node."""
+        """Permits held are reserved, and reservations fit the node."""
         assert all(hold.within(self.fleet.reserved(of)) for of, hold in self.holds.items())
         assert self.fleet.on("n1").within(amount(20))
 
