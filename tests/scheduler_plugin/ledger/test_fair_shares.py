@@ -20,14 +20,18 @@ def spans_of(shapes: list[tuple[Resources, Resources, int]]) -> list[Span]:
     return [Span(least, least + extra, weight, (0.0, str(n))) for n, (least, extra, weight) in enumerate(shapes)]
 
 
-def cores(*millis: int) -> list[Resources]:
-    return [Resources(MilliCpu(of), Bytes(0)) for of in millis]
+def millis(count: int) -> Resources:
+    return Resources(MilliCpu(count), Bytes(0))
+
+
+def cores(*counts: int) -> list[Resources]:
+    return [millis(count) for count in counts]
 
 
 def shared(room: int, *bounds: tuple[int, int, int]) -> list[Resources]:
     """The shares of VMs with bounds and weights, all in thousandths of a vCPU, in units of one."""
-    spans = [Span(*cores(least, most), weight, (0.0, str(n))) for n, (least, most, weight) in enumerate(bounds)]
-    return fair_shares(*cores(room), spans, ComputeUnit(MilliCpu(1), Bytes(1)))
+    spans = [Span(millis(least), millis(most), weight, (0.0, str(n))) for n, (least, most, weight) in enumerate(bounds)]
+    return fair_shares(millis(room), spans, ComputeUnit(MilliCpu(1), Bytes(1)))
 
 
 def test_small_wish_is_met() -> None:
