@@ -171,13 +171,12 @@ def ceiling(state: LedgerState, account: VmAccount, claim: Claim, wanted: Resour
     """
     # Bounds ``request_orders`` as well. Each request computes it again: half of the free room, say, would become the
     # whole as the agent repeats itself.
+    reach, hosts = reach_of(state, claim), account.hosts
+    if len(hosts) > 1:
+        pods_on = Counter(host.node for host in hosts)
+        reach = reduce(Resources.at_most, (reach_of(state, host, pods_on[host.node]) for host in (claim, *hosts)))
     due_to_others = kept_for_others(state.nodes[claim.node], claim, wanted, now)
-    hosts = account.hosts
-    if len(hosts) < 2:
-        return reach_of(state, claim).minus_or_zero(due_to_others)
-    pods_on = Counter(host.node for host in hosts)
-    reach = reduce(Resources.at_most, (reach_of(state, host, pods_on[host.node]) for host in (claim, *hosts)))
-    return reach.minus_or_zero(due_to_others)
+    return reach if due_to_others is ZERO else reach.minus_or_zero(due_to_others)
 
 
 def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resources) -> Resources:

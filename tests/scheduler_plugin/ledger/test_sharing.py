@@ -88,6 +88,16 @@ def test_silent_agent_loses_its_turn() -> None:
     assert starving.asks("c", 9, Instant(LATER + TURN + 0.1)).permit == amount(8)
 
 
+def test_explanation_says_that_room_is_shared() -> None:
+    starving = Starving({"a": 16, "b": 2, "c": 2})
+    starving.permits([("b", 9), ("c", 9)])
+    starving.asks("a", 10)
+    explanation = starving.fleet.ledger.explain("uid-b", SOON)
+    assert explanation.denied_by == (
+        "node n1 has 6 cpu, 6Gi free of 20 cpu, 20Gi, to be shared with other denied VMs, needed 7 cpu, 7Gi more"
+    )
+
+
 def test_vm_that_leaves_is_kept_nothing() -> None:
     starving = Starving({"a": 16, "b": 2, "c": 2})
     starving.permits([("b", 9), ("c", 9)])
