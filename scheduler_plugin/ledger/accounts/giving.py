@@ -22,8 +22,11 @@ KEPT_WITHIN: Final = Seconds(30.0)
 """An agent sends a request at least every 15 s; its guest shrinks within seconds of the answer."""
 
 
-PATIENCE: Final = Seconds(300.0)
-"""After a denial of this length neighbours stay lean for a VM only up to its fair share of the node."""
+PATIENCE: Final = Seconds(900.0)
+"""After a denial of this length neighbours stay lean for a VM only up to its fair share of the node.
+
+Longer than it takes to move a VM away: neighbours that take room back before that make the denial longer.
+"""
 
 
 def asked_back(
