@@ -60,6 +60,9 @@ ANNOTATION_PERMIT_WRITER: Final = "autoscaling.neon.tech/permit-writer"
 LABEL_MAKE_ROOM: Final = "autoscaling.neon.tech/make-room"
 """On a pod that runs no VM: ``true`` lets VMs move away if an in-place resize of it is Deferred (B.14)."""
 
+LABEL_WEIGHT: Final = "autoscaling.neon.tech/weight"
+"""On a VirtualMachine: how much of its node's room it is worth beside others if that is short, 1 to 100 (B.17)."""
+
 ANNOTATION_APPROVED: Final = "internal.autoscaling.neon.tech/resources-approved"
 """On a VirtualMachine: what the original's scheduler has granted its agent, written as our permits are."""
 

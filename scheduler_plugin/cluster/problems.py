@@ -6,12 +6,16 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
+from protocol.field_errors import shown
 from protocol.kubernetes.pages import Unreadable
 from protocol.kubernetes.resources import MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.messages import ObjectName
+from protocol.names import LABEL_WEIGHT
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.events import EventRecord, EventSubject, about_vm
 from scheduler_plugin.cluster.feed import Feed
+from scheduler_plugin.cluster.virtual_machines import weight_of
+from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.settings.unit_fit import misfit
 from scheduler_plugin.texts import events, explanations
@@ -42,6 +46,10 @@ def vm_problems(vm: VirtualMachine, settings: SchedulerSettings) -> list[events.
     if vm.enabled:
         unit = misfit(vm.bounds, vm.slot_size, settings.policy_of(vm.node or "").compute_unit)
         problems += [] if unit is None else [(events.UNIT_MISFIT, unit)]
+    if LABEL_WEIGHT in vm.labels and weight_of(vm) is None:
+        problems.append(
+            events.weight_unreadable(LABEL_WEIGHT, MOST_WEIGHT, shown(vm.labels[LABEL_WEIGHT]), DEFAULT_WEIGHT)
+        )
     return problems
 
 

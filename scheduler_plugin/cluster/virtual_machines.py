@@ -28,6 +28,7 @@ from protocol.names import (
     AUTO_MIGRATION,
     BOOTING,
     LABEL_ENABLED,
+    LABEL_WEIGHT,
 )
 from protocol.permits import decode_holders, decode_permit, encode_permit
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
@@ -36,7 +37,7 @@ from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints
 from scheduler_plugin.constraints.model import UNCONSTRAINED, PodConstraints
 from scheduler_plugin.ledger import VmFacts
-from scheduler_plugin.ledger.facts import WITHOUT_GUEST
+from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT, WITHOUT_GUEST
 from scheduler_plugin.texts import explanations
 
 DEFAULT_SLOT: Final = Bytes.parse("1Gi")
@@ -128,7 +129,16 @@ def vm_facts(vm: VirtualMachine) -> VmFacts:
         after_restart=vm.after_restart,
         is_booting=isinstance(vm, ClusterVm) and vm.is_booting,
         limit=_limit(vm),
+        weight=weight_of(vm) or DEFAULT_WEIGHT,
     )
+
+
+def weight_of(vm: VirtualMachine) -> int | None:
+    """The weight that the VM's label says; None if it has none, or one that is no whole number from 1 to 100."""
+    label = vm.labels.get(LABEL_WEIGHT, "")
+    # Not every text of digits is short, or of ASCII digits.
+    weight = int(label) if len(label) <= len(str(MOST_WEIGHT)) and label.isascii() and label.isdigit() else 0
+    return weight if 0 < weight <= MOST_WEIGHT else None
 
 
 def _limit(vm: VirtualMachine) -> Resources:

@@ -173,6 +173,8 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
     if text(denied, "cpu") not in {"", "0"} or text(denied, "mem") not in {"", "0"}:
         why = f" because {text(pod, 'deniedBy')}" if text(pod, "deniedBy") else ""
         yield f"  It denies {_size(denied)}{why}, for {_ago(pod, 'deniedForSeconds')}."
+        if weight := pod.get("weight"):
+            yield f"  While room is short, it shares by a weight of {weight}."
     if problem := text(pod, "permitProblem"):
         yield f"  Its last permit could not be stored, so it does not grow: {problem}"
     if requests := child(pod, "requests"):

@@ -11,7 +11,7 @@ from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount, Pressure
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
-from scheduler_plugin.ledger.facts import RunnerRequests
+from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, RunnerRequests
 from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.texts import explanations
 
@@ -45,6 +45,7 @@ class ClaimExplanation:
     ``journeys`` are the VM's active migrations. ``requests`` are those of the guest's container, ``requests_secured``
     what of them the kubelet has set aside; None if they do not follow the VM. ``requests_problem`` is what stands
     between them and the reservation, ``permit_problem`` why the last permit could not be stored; empty if nothing is.
+    ``weight`` is what the VM is worth beside others where its node is short.
     """
 
     pod: ObjectName
@@ -65,6 +66,7 @@ class ClaimExplanation:
     node_reserved: Resources
     node_pressure: Pressure
     journeys: tuple[Journey, ...]
+    weight: int = DEFAULT_WEIGHT
     requests: Resources | None = None
     requests_secured: Resources | None = None
     requests_problem: str = ""
@@ -95,6 +97,7 @@ def explain(
         node_reserved=node.reserved,
         node_pressure=node.pressure,
         journeys=tuple(_journey(migration, account, now) for migration in migrations if migration.is_active),
+        weight=claim.weight,
         requests=None if runner is None else runner.asked,
         requests_secured=None if runner is None else (claim.resizes or PodRequests()).least(runner),
         permit_problem="" if account is None else account.refusal,
@@ -183,4 +186,7 @@ def _denied_by(claim: Claim, node: NodeAccount) -> str | None:
     # Room would not help: a VM that is being copied must not be resized.
     if claim.holds_still:
         return explanations.HOLDS_STILL
-    return explanations.NODE_FULL.format(room=node.room, lacking=claim.unmet)
+    # What is free now was not when the agent asked, or is due to others.
+    is_shared = node.unmet != claim.unmet and node.room.free.any
+    text = explanations.NODE_SHARED if is_shared else explanations.NODE_FULL
+    return text.format(room=node.room, lacking=claim.unmet)

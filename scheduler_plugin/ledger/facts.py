@@ -36,6 +36,10 @@ RUNNING: Final = "Running"
 WITHOUT_GUEST: Final = frozenset({"Pending", "Succeeded", "Failed"})
 """Phases of a VM in which its status may still say what an earlier guest had, and no guest has anything."""
 
+DEFAULT_WEIGHT: Final = 10
+MOST_WEIGHT: Final = 100
+"""A VM's weight is 1 to this. Whoever may label VMs sets it, so it cannot be large enough to starve all others."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResourcePolicy(Generic[A]):
@@ -209,7 +213,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     ``has_agent``: autoscaling is enabled, so an agent may hold permits; ``granted`` is what the original's scheduler
     says that it granted the agent. ``unreadable`` is why the object cannot be read (empty if it can); then ``use``
     is its maximum, as far as that ``is_bounded``. ``is_booting``: its controller says so; ``actual`` may
-    be less than what the guest boots with.
+    be less than what the guest boots with. ``weight`` is its part of a node's room beside others if that is short.
     """
 
     name: ObjectName
@@ -235,6 +239,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     is_booting: bool = False
     said: VmFacts | None = None
     limit: Resources = ZERO
+    weight: int = DEFAULT_WEIGHT
 
     def with_permit(self, version: int, permit: Resources | None) -> VmFacts:
         """The same after a write of a permit, which has changed nothing else of the object."""

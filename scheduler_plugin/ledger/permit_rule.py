@@ -5,6 +5,7 @@ Rules that hold here:
 - What the VM has is always granted, and so is what the agent says that it holds, as far as it is reserved for the VM.
   What exceeds both is granted as far as there is room: the VM's reservation plus what its node has free, less the
   node's excess. So a permit never lifts a node over its total, whatever the object records.
+- Of what is free, other denied VMs keep their fair shares (``sharing``). Nothing that a VM has is taken for that.
 - CPU and memory are independent.
 - A permit never exceeds the VM's upper bound, unless the VM has more already.
 - One agent of a VM is answered, and others get a conflict.
@@ -19,6 +20,7 @@ from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.accounts.giving import asked_back
 from scheduler_plugin.ledger.accounts.permit_account import Message
+from scheduler_plugin.ledger.accounts.sharing import kept_for_others
 from scheduler_plugin.ledger.believed import believed, judge_again, reach_of
 from scheduler_plugin.ledger.events import AgentAsked, PermitWritten, WriteEnd
 from scheduler_plugin.ledger.facts import VmFacts
@@ -65,8 +67,7 @@ def _decided(
     state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant
 ) -> tuple[Resources, PersistPermit | None, bool]:
     """The permit, the write that it needs, and whether it follows a fact from outside."""
-    wanted = bounded(account, message.asked, message.last_permit)
-    by_room = _by_room(state, claim, account, message, wanted)
+    wanted, by_room = _by_room(state, claim, account, message, now)
     if claim.holds_still:
         # A VM that holds still for its migration is permitted what it has, whatever its agent does: the rest is
         # pressure.
@@ -102,16 +103,19 @@ def _require_turn(state: LedgerState, claim: Claim, account: VmAccount, message:
     raise OtherAgentError(refusals.OTHER_AGENT.format(vm=account.name, pod=where, left=left))
 
 
-def _by_room(state: LedgerState, claim: Claim, account: VmAccount, message: Message, wanted: Resources) -> Resources:
-    """``wanted`` as far as the VM has it, its agent holds it, or there is room."""
+def _by_room(
+    state: LedgerState, claim: Claim, account: VmAccount, message: Message, now: Instant
+) -> tuple[Resources, Resources]:
+    """The size that the VM's bounds allow, and that as far as the VM has it, its agent holds it, or there is room."""
+    wanted = bounded(account, message.asked, message.last_permit)
     if not account.has_agent:
         # Autoscaling is not enabled: the VM gets what it has.
-        return wanted.at_most(account.in_use)
+        return wanted, wanted.at_most(account.in_use)
     if wanted.within(account.reserved) and not _is_over(state, account):
-        return wanted
+        return wanted, wanted
     # Never less than the VM has, and what its agent says it holds, as far as that is reserved.
     own = account.in_use.at_least((message.last_permit or ZERO).at_most(account.reserved))
-    return wanted.at_most(ceiling(state, account, claim).at_least(own))
+    return wanted, wanted.at_most(ceiling(state, account, claim, wanted, now).at_least(own))
 
 
 def _is_over(state: LedgerState, account: VmAccount) -> bool:
@@ -159,15 +163,18 @@ def bounded(account: VmAccount, wanted: Resources, holds: Resources | None = Non
     return wanted.at_most(account.facts.most.at_least(had))
 
 
-def ceiling(state: LedgerState, account: VmAccount, claim: Claim) -> Resources:
-    """Limit of a VM with an agent: its reservation plus the free room, less the excess, of each node of its guest."""
+def ceiling(state: LedgerState, account: VmAccount, claim: Claim, wanted: Resources, now: Instant) -> Resources:
+    """Limit of a VM whose agent wants ``wanted``: its reservation and the free room, less the excess, of each node of
+    its guest; and less what is due to other denied VMs.
+    """
     # Bounds ``request_orders`` as well. Each request computes it again: half of the free room, say, would become the
     # whole as the agent repeats itself.
-    hosts = account.hosts
-    if len(hosts) < 2:
-        return reach_of(state, claim)
-    pods_on = Counter(host.node for host in hosts)
-    return reduce(Resources.at_most, (reach_of(state, host, pods_on[host.node]) for host in (claim, *hosts)))
+    reach, hosts = reach_of(state, claim), account.hosts
+    if len(hosts) > 1:
+        pods_on = Counter(host.node for host in hosts)
+        reach = reduce(Resources.at_most, (reach_of(state, host, pods_on[host.node]) for host in (claim, *hosts)))
+    due_to_others = kept_for_others(state.nodes[claim.node], claim, wanted, now)
+    return reach if due_to_others is ZERO else reach.minus_or_zero(due_to_others)
 
 
 def _secured(state: LedgerState, claim: Claim, account: VmAccount, permit: Resources) -> Resources:

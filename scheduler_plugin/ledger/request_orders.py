@@ -102,7 +102,8 @@ def raise_requests(state: LedgerState, uid: str, request: AgentRequest, now: Ins
     if account is None or runner is None or policy is None or not _may_grow(account, claim):
         return None
     resizes = _resizes(claim)
-    by_room = bounded(account, request.resources).at_most(ceiling(state, account, claim))
+    bound = bounded(account, request.resources)
+    by_room = bound.at_most(ceiling(state, account, claim, bound, now))
     base = runner.asked
     if runner.problem:
         # While a kubelet refuses one resource of a pod it looks at no other, so the refused one goes back to what

@@ -19,9 +19,9 @@ REFUSED: Final = "kube-scheduler says: {refusal}"
 
 PARTLY_UNREADABLE: Final = "PartlyUnreadable"
 UNIT_MISFIT: Final = "ComputeUnitMisfit"
-SLOTS_MISFIT: Final = "the compute unit's memory of {unit} is no whole number of the VM's slots of {slot}"
+SLOTS_MISFIT: Final = "the compute unit's memory of {unit} is not a multiple of the VM's slot size of {slot}"
 UNIT_TOO_LARGE: Final = "the compute unit's {what} of {unit} is larger than the VM's range of {least} to {most}"
-BOUNDS_MISFIT: Final = "the VM's {what} of {least} to {most} is no whole number of compute units of {unit}"
+BOUNDS_MISFIT: Final = "the VM's {what} of {least} to {most} is not a multiple of the compute unit's {unit}"
 
 
 def growth_denied(wanted: Resources, permit: Resources, why: str) -> EventText:
@@ -37,6 +37,12 @@ def permit_not_stored(permit: Resources, why: str) -> EventText:
 def unreadable(why: str) -> EventText:
     """The object cannot be read."""
     return "Unreadable", f"cannot be read, so it counts at its maximum: {why}"
+
+
+def weight_unreadable(label: str, most: int, value: str, default: int) -> EventText:
+    """The VM counts with the default weight."""
+    expected = f"metadata.labels[{label}]: expected a whole number from 1 to {most}"
+    return "WeightUnreadable", f"{expected}, got {value}: {default} counts"
 
 
 def room_being_made(vm: object, source: str, target: str) -> EventText:

@@ -28,6 +28,9 @@ RESIZE_LANDING: Final = "a resize of the pod that is on its way"
 
 HOLDS_STILL: Final = "the VM is moving and may not grow before it has moved"
 NODE_FULL: Final = "node {room.node} has {room.free} free of {room.total}, needed {lacking} more"
+NODE_SHARED: Final = (
+    "node {room.node} has {room.free} free of {room.total}, to be shared with other denied VMs, needed {lacking} more"
+)
 LEFT_AS_THEY_ARE: Final = (
     "the pod's requests are left as they are: it has none, or its guest's container has limits or restarts"
 )

@@ -140,7 +140,7 @@ class ExplainedPod(Model, frozen=True):
     """Explanation of a VM pod's reservation and permit: ``reservedBecause`` has each floor of it by its source.
 
     ``requests`` are those of the guest's container, if they follow the VM; ``requestsSecured`` is what of them the
-    kubelet has set aside.
+    kubelet has set aside. ``weight`` is what the VM is worth beside others where its node is short.
     """
 
     pod: str
@@ -156,6 +156,7 @@ class ExplainedPod(Model, frozen=True):
     denied_by: str | None
     migrating: bool
     holds_still: bool
+    weight: int
     metrics: MetricsModel | None
     requests: Amounts | None
     requests_secured: Amounts | None

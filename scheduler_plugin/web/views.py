@@ -212,6 +212,7 @@ def _explained(found: ClaimExplanation) -> ExplainedPod:
         denied_by=found.denied_by,
         migrating=found.is_migrating,
         holds_still=found.holds_still,
+        weight=found.weight,
         metrics=None if found.metrics is None else _metrics(found.metrics),
         requests=None if found.requests is None else amount(found.requests),
         requests_secured=None if found.requests_secured is None else amount(found.requests_secured),

@@ -75,6 +75,9 @@ class Agents(Stage):
             "lastPermit": None if agent.hold is None else amounts(agent.hold),
             "metrics": None,
         }
+        # Any claim, true or not: an agent may lie about what its VM needs, and need not give what it offers.
+        if self.chance.random() < 0.5:
+            body["needs"] = amounts(self.size())
         if agent.numbers:
             body["sequence"] = agent.sequence
         agent.waits, agent.asked_at = self.messages, self.clock.now()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED
+from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_PERMIT, LABEL_ENABLED, LABEL_WEIGHT
 from protocol.units import Resources
 from tests.oracle.fleet import Machine
 from tests.oracle.stage import NAMES, Stage
@@ -67,6 +67,15 @@ class Outsiders(Stage):
         machine.forged = Resources.parse("8", "16Gi") if kind == "high" else None
         self.note(f"somebody edits the permit of {machine.name}: {kind}")
         self.api.put(VMS, obj)
+
+    def edit_weight(self) -> None:
+        """Somebody says how much of a node a VM is worth."""
+        machine = self.any_machine()
+        if machine is not None:
+            obj, weight = self._copied(machine), self.chance.choice(("1", "100", "much"))
+            obj["metadata"]["labels"][LABEL_WEIGHT] = weight
+            self.note(f"the weight of {machine.name} is {weight}")
+            self.api.put(VMS, obj)
 
     def edit_bounds(self) -> None:
         """Somebody lowers the most that a VM may have, or takes that back."""

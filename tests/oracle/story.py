@@ -49,6 +49,7 @@ class Story(Migrations, Agents, Outsiders):
             (self.edit_permit, 1.2),
             (self.edit_use, 0.8),
             (self.edit_bounds, 1.0),
+            (self.edit_weight, 0.6),
             (self.webhook, 0.6),
             (self.foreign_pod, 0.6),
             (self.roll, 0.4),

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from protocol.units import Resources
+from protocol.units import Instant, Resources
 from scheduler_plugin.ledger import permit_rule
 from scheduler_plugin.ledger.accounts.claims import VmAccount
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
@@ -82,8 +82,9 @@ def grants_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is within the reservation is granted, whoever has put it on the object."""
     by_room = permit_rule._by_room
 
-    def within(state: Any, claim: Any, account: VmAccount, message: Any, wanted: Resources) -> Resources:
-        return wanted if wanted.within(account.reserved) else by_room(state, claim, account, message, wanted)
+    def within(state: Any, claim: Any, account: VmAccount, message: Any, now: Instant) -> tuple[Resources, Resources]:
+        wanted, granted = by_room(state, claim, account, message, now)
+        return wanted, wanted if wanted.within(account.reserved) else granted
 
     monkeypatch.setattr(permit_rule, "_by_room", within)
 

@@ -56,6 +56,7 @@ SCHEDULER: Json = {
             "denied": {"cpu": "1", "mem": "0"},
             "deniedBy": "node n1 has 0 cpu free",
             "deniedForSeconds": 12.0,
+            "weight": 30,
             "permitProblem": "422: the annotation is immutable",
             "requests": {"cpu": "2", "mem": "2Gi"},
             "requestsProblem": "the pod's requests were not raised: 403: exceeded quota",

@@ -11,7 +11,7 @@ from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
 from scheduler_plugin.ledger.accounts.permit_account import PermitAccount
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
-from scheduler_plugin.ledger.facts import PodFacts, VmFacts
+from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, PodFacts, VmFacts
 
 
 class ClaimState(Enum):
@@ -88,6 +88,11 @@ class Claim:
             return size
         # A resize in flight counts as done, because the kubelet may have granted it already.
         return size.at_least(self.resizes.most + self.pod.around)
+
+    @property
+    def weight(self) -> int:
+        """The VM's part of its node's room beside others; that of other pods never counts."""
+        return DEFAULT_WEIGHT if self.vm is None or self.vm.facts is None else self.vm.facts.weight
 
     @property
     def secured(self) -> Resources | None:

@@ -3,7 +3,8 @@
 Rules that hold here:
 
 - A node asks from ``NodeAccount.asks_from`` on, below its watermark: what idle VMs keep is the first thing to go.
-- Those are asked that hold most beyond what they have shown to need, and for no more than the node lacks.
+- Those that have most for their weight are asked first, down to one level and never below what they have shown to
+  need, and in all for no more than the node lacks.
 - An offer is only a promise: nothing is reserved or freed by it. One that is not kept within ``KEPT_WITHIN``, or not
   repeated, counts no more: an agent that never gives, or is gone, holds up no move.
 """
@@ -12,12 +13,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.units import ZERO, Instant, Resources, Seconds
+from protocol.units import ZERO, ComputeUnit, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.accounts.fair_shares import Span, fair_shares
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 
 KEPT_WITHIN: Final = Seconds(30.0)
 """An agent sends a request at least every 15 s; its guest shrinks within seconds of the answer."""
+
+
+PATIENCE: Final = Seconds(900.0)
+"""After a denial of this length neighbours stay lean for a VM only up to its fair share of the node.
+
+Longer than it takes to move a VM away: neighbours that take room back before that make the denial longer.
+"""
 
 
 def asked_back(
@@ -26,10 +35,11 @@ def asked_back(
     """The size that a VM with this ``permit`` should shrink to, which ``needs`` that much; None if it need not."""
     # By the permit: what is reserved for the VM falls only once a smaller one is stored.
     offered = ZERO if needs is None or claim.is_migrating else permit.minus_or_zero(needs)
-    claim.offered, lack = offered, lacking(node)
+    claim.offered, lack = offered, lacking(node, now)
     if not lack.any or _has_kept(claim, permit):
         claim.asked_since = None
-    part = _part_of(node, claim, lack, now) if lack.any and offered.any else ZERO
+    policy, is_asked = node.policy, lack.any and offered.any
+    part = ZERO if policy is None or not is_asked else _part_of(node, claim, lack, policy.compute_unit, now)
     if not part.any:
         return None
     if claim.asked_since is None:
@@ -46,26 +56,49 @@ def _has_kept(claim: Claim, permit: Resources) -> bool:
     return (gave.cpu.value > 0 or not offered.cpu) and (gave.mem.value > 0 or not offered.mem) and gave.any
 
 
-def _part_of(node: NodeAccount, claim: Claim, lack: Resources, now: Instant) -> Resources:
-    """The part of what the node lacks that falls to ``claim``, of each resource in whole steps of the unit."""
-    offers = [other for other in node.claims.values() if other.offered.any]
-    # The largest offer first: it is smaller once it was kept, so that another VM gives next.
-    # Offers that were not kept come last: an agent that never gives spares its neighbours nothing.
-    offers.sort(key=lambda of: (_is_in_vain(of, now), -of.offered.cpu.value, -of.offered.mem.value, of.pod.uid))
-    left = lack.minus_or_zero(Resources.sum(other.offered for other in offers[: offers.index(claim)]))
-    unit = None if node.policy is None else node.policy.compute_unit
-    steps = left if unit is None else Resources(left.cpu.up_to(unit.cpu), left.mem.up_to(unit.mem))
-    return steps.at_most(claim.offered)
+def _part_of(node: NodeAccount, claim: Claim, lack: Resources, unit: ComputeUnit, now: Instant) -> Resources:
+    """The part of what the node lacks that falls to ``claim``, of each resource in whole steps of the unit.
+
+    VMs give down to one level by weight, so that the tallest gives first, and equals give alike.
+    """
+    offers = givers(node, now)
+    # An agent that never gives is asked last, and spares its neighbours nothing.
+    if claim not in offers:
+        lack = lack.minus_or_zero(Resources.sum(other.offered for other in offers))
+        offers = [other for other in node.claims.values() if other.offered.any and other not in offers]
+    spans = [
+        Span(other.reserved.minus_or_zero(other.offered), other.reserved, other.weight, (0.0, other.pod.uid))
+        for other in offers
+    ]
+    steps = Resources(lack.cpu.up_to(unit.cpu), lack.mem.up_to(unit.mem))
+    left = fair_shares(Resources.sum(span.most for span in spans).minus_or_zero(steps), spans, unit)
+    return claim.reserved.minus_or_zero(left[offers.index(claim)]).at_most(claim.offered)
 
 
-def lacking(node: NodeAccount) -> Resources:
+def lacking(node: NodeAccount, now: Instant) -> Resources:
     """The room that the node should get back: up to ``asks_from``, and for what its VMs were denied."""
-    return (node.reserved + node.unmet).minus_or_zero(node.asks_from + node.migrating)
+    wanted = node.reserved + node.unmet
+    if node.unmet.any:
+        wanted = wanted - _beyond_fair_shares(node, now)
+    return wanted.minus_or_zero(node.asks_from + node.migrating)
+
+
+def _beyond_fair_shares(node: NodeAccount, now: Instant) -> Resources:
+    """The sizes wanted by VMs that have been denied for long, beyond their fair shares: nobody stays lean for these."""
+    claims = [claim for claim in node.claims.values() if claim.vm is not None and not claim.is_migrating]
+    denied = [claim for claim in claims if claim.denied_since is not None and now - claim.denied_since >= PATIENCE]
+    if not denied or node.policy is None:
+        return ZERO
+    spans = [Span(ZERO, claim.reserved + claim.unmet, claim.weight, (0.0, claim.pod.uid)) for claim in claims]
+    others = node.reserved.minus_or_zero(Resources.sum(claim.reserved for claim in claims))
+    shares = fair_shares(node.asks_from.minus_or_zero(others), spans, node.policy.compute_unit)
+    beyond = zip(claims, shares, strict=True)
+    return Resources.sum(claim.reserved + claim.unmet - share for claim, share in beyond if claim in denied)
 
 
 def promised(node: NodeAccount, now: Instant) -> Resources:
-    """The room that the node's VMs are about to give back."""
-    return Resources.sum(claim.offered for claim in givers(node, now))
+    """The room that the node's VMs are about to give back, as far as they are asked for it."""
+    return Resources.sum(claim.offered for claim in givers(node, now)).at_most(lacking(node, now))
 
 
 def givers(node: NodeAccount, now: Instant) -> list[Claim]:

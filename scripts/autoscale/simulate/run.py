@@ -86,7 +86,7 @@ class Run:
         demand, used = cores.tolist(), mem.tolist()
         arrived = self._arrive(step - 1, now)
         self._wake_denied()
-        self._wake_asked()
+        self._wake_asked(now)
         # Agents first, then the planner, as a node's pressure comes from what agents were granted.
         acted = self._run_agents(step, self._wakes.due(step, is_new), demand, used, now)
         moved, stuck = self._run_planner(step, (demand, used))
@@ -147,13 +147,13 @@ class Run:
         else:
             self._denied.pop(vm.index, None)
 
-    def _wake_asked(self) -> None:
+    def _wake_asked(self, now: Instant) -> None:
         """Wakes the agents on nodes that are short: each asks at least once in a step, and hears what it is asked."""
         ledger = self._cluster.ledger
         self._short = {
             self._cluster.vms[claim.vm.name].index
             for node in ledger.nodes.values()
-            if lacking(node).any
+            if lacking(node, now).any
             for claim in node.claims.values()
             if claim.vm is not None and claim.vm.name is not None
         }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger import violations
-from scheduler_plugin.ledger.accounts.giving import KEPT_WITHIN, givers, lacking, promised
-from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, PodGone
+from scheduler_plugin.ledger.accounts.giving import KEPT_WITHIN, PATIENCE, givers, lacking, promised
+from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, PodGone, VmSeen
 from tests.scheduler_plugin.ledger.fleet import LATER, UNIT, Fleet, amount, migration, name, node, vm, vm_pod
 
 WIDE = node(total=101)
@@ -55,16 +56,50 @@ def test_node_asks_before_its_watermark() -> None:
     assert (fleet.asks("b", 25, 25), fleet.asks("a", 40, 10)) == (None, amount(38))
 
 
-def test_largest_offer_is_taken_first() -> None:
+def test_tallest_gives_first() -> None:
+    """The smaller VM offers more, and is asked only once the other has come down to its size."""
     fleet = Asking(a=40, b=30)
-    assert [fleet.asks("a", 40, 20), fleet.asks("b", 30, 5)] == [amount(33), amount(23)]
-    assert fleet.asks("a", 40, 20) is None
-    assert fleet.asks("b", 23, 5) is None
+    assert [fleet.asks("a", 40, 30), fleet.asks("b", 30, 5)] == [amount(33), None]
+    fleet = Asking(a=50, b=30)
+    assert [fleet.asks("a", 50, 40), fleet.asks("b", 30, 5)] == [amount(40), amount(23)]
+
+
+def test_equals_give_alike() -> None:
+    fleet = Asking(a=40, b=40)
+    fleet.asks("a", 40, 10)
+    assert [fleet.asks("b", 40, 5), fleet.asks("a", 40, 10)] == [amount(31.5, 31), amount(31.5, 32)]
+
+
+def test_weight_excuses() -> None:
+    fleet = Asking(a=40, b=40)
+    heavy = structs.replace(fleet.fleet.vms[name("a")], version=2, weight=20)
+    fleet.fleet.vms[name("a")] = heavy
+    fleet.fleet.apply(VmSeen(heavy))
+    fleet.asks("a", 40, 10)
+    assert [fleet.asks("b", 40, 5), fleet.asks("a", 40, 10)] == [amount(23), None]
 
 
 def test_several_give_where_one_is_not_enough() -> None:
     fleet = Asking(a=50, b=40)
-    assert [fleet.asks("a", 50, 30), fleet.asks("b", 40, 30)] == [amount(30), amount(33)]
+    assert [fleet.asks("a", 50, 40), fleet.asks("b", 40, 20)] == [amount(40), amount(23)]
+
+
+def test_greedy_vm_keeps_nobody_lean_for_ever() -> None:
+    """It wants the whole node. Its neighbours, who have less than their fair shares, are left alone after a while."""
+    fleet = Asking(greedy=60, b=20, c=20)
+    fleet.asks("greedy", 100)
+    account = fleet.fleet.ledger.nodes["n1"]
+    assert lacking(account, Instant(LATER + PATIENCE - 1)) == amount(77)
+    assert fleet.asks("b", 20, 5, at=Instant(LATER + PATIENCE - 1)) == amount(5)
+    assert fleet.asks("b", 20, 5, at=Instant(LATER + PATIENCE)) is None
+    assert (lacking(account, Instant(LATER + PATIENCE)), fleet.promised(Instant(LATER + PATIENCE))) == (ZERO, ZERO)
+
+
+def test_greedy_vm_spares_no_tall_neighbour() -> None:
+    fleet = Asking(greedy=40, b=40, c=20)
+    fleet.asks("greedy", 100)
+    fleet.asks("b", 40, 5, at=Instant(LATER + PATIENCE))
+    assert lacking(fleet.fleet.ledger.nodes["n1"], Instant(LATER + PATIENCE)) == amount(18.5, 18)
 
 
 def test_denied_neighbour_is_made_room_for() -> None:
@@ -82,7 +117,7 @@ def test_offer_that_is_not_kept_promises_nothing() -> None:
     fleet = Asking(a=60, b=39)
     for seconds in (0.0, 15.0):
         fleet.asks("a", 60, 10, at=Instant(LATER + seconds))
-    assert fleet.promised(Instant(LATER + KEPT_WITHIN - 1)) == amount(50)
+    assert fleet.promised(Instant(LATER + KEPT_WITHIN - 1)) == amount(36)
     assert fleet.promised(Instant(LATER + KEPT_WITHIN)) == ZERO
     assert fleet.fleet.reserved("a") == amount(60)
 
@@ -130,7 +165,7 @@ def test_end_of_scarcity_forgives() -> None:
         fleet.asks("a", 60, 10, at=Instant(LATER + seconds))
     fleet.fleet.apply(PodGone("uid-b"))
     fleet.asks("a", 60, 10, at=Instant(LATER + 45))
-    assert fleet.promised(Instant(LATER + 46)) == amount(50)
+    assert givers(fleet.fleet.ledger.nodes["n1"], Instant(LATER + 46)) == [fleet.fleet.ledger.claims["uid-a"]]
 
 
 def test_vm_that_leaves_gives_nothing() -> None:
@@ -142,17 +177,22 @@ def test_vm_that_leaves_gives_nothing() -> None:
 
 def test_offer_of_an_agent_that_is_gone_promises_nothing() -> None:
     """It is not asked any more, so that nothing shows that it does not give."""
-    fleet = Asking(a=30, b=20)
-    assert fleet.asks("a", 30, 10) is None
-    assert fleet.promised(Instant(LATER + KEPT_WITHIN - 1)) == amount(20)
+    fleet = Asking(a=60, b=20)
+    fleet.asks("b", 20, 10)
+    assert fleet.promised(Instant(LATER + KEPT_WITHIN - 1)) == amount(10)
     assert fleet.promised(Instant(LATER + KEPT_WITHIN)) == ZERO
 
 
-def test_offer_that_is_kept_in_part_promises_the_rest() -> None:
+def test_offer_kept_in_part_promises_the_rest() -> None:
     fleet = Asking(a=60, b=39)
     fleet.asks("a", 60, 10)
     fleet.asks("a", 40, 10, at=Instant(LATER + 15.0))
-    assert fleet.promised(Instant(LATER + KEPT_WITHIN)) == amount(30)
+    assert fleet.promised(Instant(LATER + KEPT_WITHIN)) == amount(16)
+
+
+def test_offer_that_nobody_asked_for_promises_nothing() -> None:
+    fleet = Asking(a=30, b=20)
+    assert (fleet.asks("a", 30, 10), fleet.promised()) == (None, ZERO)
 
 
 def test_offer_ends_with_its_pod() -> None:
@@ -168,13 +208,13 @@ def test_all_together_are_asked_for_what_is_missing(vms: list[tuple[int, int]]) 
     fleet = Asking(**{f"v{number}": float(size) for number, (size, _) in enumerate(vms)})
     node_account = fleet.fleet.ledger.nodes["n1"]
     for is_all_said in (False, True):
-        missing, asked = lacking(node_account), ZERO
+        missing, asked = lacking(node_account, LATER), ZERO
         for number, (size, needs) in enumerate(vms):
             shrink_to = fleet.asks(f"v{number}", size, float(needs))
             if shrink_to is not None:
                 assert amount(min(size, needs)).within(shrink_to)
                 asked = asked + (amount(size) - shrink_to)
-        assert (lacking(node_account), violations(fleet.fleet.ledger)) == (missing, [])
+        assert (lacking(node_account, LATER), violations(fleet.fleet.ledger)) == (missing, [])
         if is_all_said:
             offered = Resources.sum(amount(size).minus_or_zero(amount(needs)) for size, needs in vms)
             assert missing.at_most(offered).within(asked)

@@ -32,16 +32,16 @@ def unit(cpu: str, mem: str) -> ComputeUnit:
             "the compute unit's CPU of 4 is larger than the VM's range of 1 to 4; "
             "the compute unit's memory of 2Gi is larger than the VM's range of 256Mi to 1Gi",
         ),
-        (SHIPPED, unit("300m", "256Mi"), "the VM's CPU of 1 to 4 is no whole number of compute units of 300m"),
+        (SHIPPED, unit("300m", "256Mi"), "the VM's CPU of 1 to 4 is not a multiple of the compute unit's 300m"),
         (
             SHIPPED,
             unit("500m", "64Mi"),
-            "the compute unit's memory of 64Mi is no whole number of the VM's slots of 128Mi",
+            "the compute unit's memory of 64Mi is not a multiple of the VM's slot size of 128Mi",
         ),
         (
             SHIPPED,
             unit("500m", "384Mi"),
-            "the VM's memory of 256Mi to 1Gi is no whole number of compute units of 384Mi",
+            "the VM's memory of 256Mi to 1Gi is not a multiple of the compute unit's 384Mi",
         ),
         (Bounds(SHIPPED.max, SHIPPED.max), unit("3", "3Gi"), None),
     ],

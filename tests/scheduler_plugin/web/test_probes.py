@@ -76,6 +76,9 @@ async def test_pod_reports_agent_contact() -> None:
         assert (heard, await is_silent()) == ([False], [True])
 
 
+EXPLAINED = ("permit", "denied", "deniedForSeconds", "weight", "deniedBy", "metrics")
+
+
 async def test_explain_known_vm_or_404() -> None:
     cluster = small_cluster()
     cluster.put(PODS, plain_pod("other", "6", "1Gi", "n1"))
@@ -84,13 +87,14 @@ async def test_explain_known_vm_or_404() -> None:
         await scheduler.ask(POD, 5, 4)
         await clock.advance(7)
         view = (await scheduler.probe("explain/default/db")).json()
-        shown = {key: view["pods"][0][key] for key in ("permit", "denied", "deniedForSeconds", "deniedBy", "metrics")}
+        shown = {key: view["pods"][0][key] for key in EXPLAINED}
         assert (view["vm"], shown) == (
             "default/db",
             {
                 "permit": {"cpu": "4", "mem": "4Gi"},
                 "denied": {"cpu": "1", "mem": "0"},
                 "deniedForSeconds": 7.0,
+                "weight": 10,
                 "deniedBy": "node n1 has 0 cpu, 35Gi free of 10 cpu, 40Gi, needed 1 cpu, 0 more",
                 "metrics": {"load1": 0.5, "load5": 0.4, "memUsed": "1"},
             },
