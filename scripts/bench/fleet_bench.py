@@ -50,8 +50,8 @@ def bench_fleet(  # noqa: PLR0913 - typer makes an option of every parameter
         if trace:
             read_recordings(trace)
     loads = [*([GENERATED] if generated else []), *([RECORDED] if trace else [])]
-    speeds = [each for each in (OWN_SPEED, FAST) if each in (speed or HOURS)]
-    cases = [FleetCase(*each) for each in product(loads, speeds, fill or [0.7, 0.8, 0.9, 1.0])]
+    speeds = [pace for pace in (OWN_SPEED, FAST) if pace in (speed or HOURS)]
+    cases = [FleetCase(*case) for case in product(loads, speeds, fill or [0.7, 0.8, 0.9, 1.0])]
     raise typer.Exit(_bench(cases, seed or [1, 2, 3], tuple(trace or ()), part))
 
 

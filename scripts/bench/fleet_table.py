@@ -34,7 +34,7 @@ class FleetCase:
 
 
 class Aims(NamedTuple):
-    """What a fleet should reach; None: no aim. ``denied`` is for all its ``HOURS``, ``in_place`` the least."""
+    """Figures that a fleet should reach; None: no aim. ``denied`` is for all its ``HOURS``, ``in_place`` the least."""
 
     moves: float | None = None
     denied: float | None = None

@@ -22,7 +22,7 @@ def figures(**values: float) -> Figures:
     return msgspec.convert(NONE | values, Figures)
 
 
-def test_row_shows_means_of_its_seeds_their_longest_denial_and_the_aims() -> None:
+def test_row_shows_means_and_aims() -> None:
     row = BenchRow(
         FleetCase("recorded", OWN_SPEED, 0.9),
         [
@@ -47,7 +47,7 @@ def test_row_shows_means_of_its_seeds_their_longest_denial_and_the_aims() -> Non
     assert len(header()) == len(str(row))
 
 
-def test_aim_of_a_sum_follows_the_share_of_the_hours_that_is_played() -> None:
+def test_aim_of_a_sum_follows_the_part() -> None:
     case = FleetCase("generated", FAST, 0.7)
     whole, half = (BenchRow(case, [figures(denied_vcpu_hours=0.3)], part) for part in (1.0, 0.5))
     assert (len(whole.missed()), half.missed()) == (0, ["generated, x20, fill 0.7: denied vCPU-h 0.30 > 0.2"])
@@ -80,7 +80,7 @@ def bench(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_narrowed_bench_plays_what_it_names(played: list[SimulationSettings], tmp_path: Path) -> None:
+def test_narrowed_bench(played: list[SimulationSettings], tmp_path: Path) -> None:
     trace = tmp_path / "load.csv"
     trace.write_text("seconds,cpu_cores\n0,1\n60,2\n")
     narrowed = ("--seed", "5", "--fill", "0.9", "--part", "0.5", "--no-generated", "--trace", str(trace))
@@ -96,13 +96,13 @@ def test_narrowed_bench_plays_what_it_names(played: list[SimulationSettings], tm
     assert progress.splitlines()[-1] == "2 of 2 after 0 min: recorded, x20, fill 0.9, seed 5"
 
 
-def test_whole_bench_plays_all_seeds_and_fails_on_over_commitment(played: list[SimulationSettings]) -> None:
+def test_over_commitment_fails_whole_bench(played: list[SimulationSettings]) -> None:
     status, out, _ = bench()
     assert (status, len(played)) == (1, 3 * 4 * 2)
     assert [line.split("  ")[0] for line in out.splitlines()].count("generated") == 8
 
 
-def test_recording_that_cannot_be_read_ends_the_bench_at_once(played: list[SimulationSettings], tmp_path: Path) -> None:
+def test_unreadable_recording_ends_bench(played: list[SimulationSettings], tmp_path: Path) -> None:
     status, _, complaint = bench("--trace", str(tmp_path / "none.csv"))
     assert (status, played) == (2, [])
     assert complaint.startswith("bench-fleet: ")

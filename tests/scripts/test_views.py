@@ -1,5 +1,7 @@
 """What ``autoscale explain`` makes of the answers they get."""
 
+from datetime import datetime
+
 import pytest
 import typer
 
@@ -57,6 +59,7 @@ SCHEDULER: Json = {
             "denied": {"cpu": "1", "mem": "0"},
             "deniedBy": "node n1 has 0 cpu free",
             "deniedForSeconds": 12.0,
+            "promised": {"cpu": "500m", "mem": "0"},
             "permitProblem": "422: the annotation is immutable",
             "requests": {"cpu": "2", "mem": "2Gi"},
             "requestsProblem": "the pod's requests were not raised: 403: exceeded quota",
@@ -114,6 +117,22 @@ def test_the_story_of_a_vm_says_how_it_last_ended() -> None:
     ]
 
 
+def test_story_names_receivers() -> None:
+    gift: Json = {"amount": {"cpu": "1", "mem": "1Gi"}, "at": "2026-01-01T00:00:00Z", "to": ["default/a", "shop/b"]}
+    told = [
+        [line for line in story(virtual_machine(STATUS), None, {"gaveBack": each}) if "gave back" in line]
+        for each in (gift, {**gift, "to": []}, {**gift, "at": "yesterday"}, {**gift, "amount": {"cpu": "much"}}, None)
+    ]
+    at = f"{datetime.fromisoformat('2026-01-01T00:00:00Z').astimezone():%H:%M %Z}"
+    assert told == [
+        [f"It gave back 1 vCPU and 1 GiB to a and shop/b at {at}."],
+        [f"It gave back 1 vCPU and 1 GiB to its nearly full node at {at}."],
+        [],
+        [f"It gave back nothing to a and shop/b at {at}."],
+        [],
+    ]
+
+
 def test_the_story_of_a_vm_answers_every_question() -> None:
     told = "\n".join(story(virtual_machine(STATUS), AGENT, SCHEDULER))
     for expected in (
@@ -134,6 +153,7 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
         "TROUBLE with metrics for 3 s: time-out",
         "It reserves 2 vCPU, 2Gi, the most of: permit 2 vCPU, 2Gi.",
         "It denies 1 vCPU, 0 because node n1 has 0 cpu free, for 12 s.",
+        "The VM is waiting for 1 vCPU, 0.5 vCPU promised by neighbours.",
         "Its pod requests 2 vCPU, 2Gi for the guest.",
         "The pod's requests were not raised: 403: exceeded quota.",
         "The node has 7500m vCPU, 15Gi for VMs; 7500m vCPU, 3Gi are reserved.",

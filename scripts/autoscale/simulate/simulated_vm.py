@@ -51,7 +51,7 @@ class ModelledCluster(Protocol):
 
 @dataclass(slots=True)
 class Gifts:
-    """How often a VM gave room back to its neighbours, and how often it asked for more within a minute of that."""
+    """Counts a VM's gifts of room to its neighbours, and those after which it asked for more within a minute."""
 
     count: int = 0
     regrown: int = 0

@@ -51,7 +51,7 @@ def test_a_vm_whose_load_grows_on_its_way_keeps_its_size_and_grows_where_it_arri
     assert (fixture.reserved(), fixture.cluster.denied) == ((30, 28), 0)
 
 
-def test_growth_of_a_vm_that_moved_for_it_is_not_in_place() -> None:
+def test_growth_after_move_is_not_in_place() -> None:
     fixture = on_the_way()
     moved, cluster = fixture.vms[1], fixture.cluster
     moved.moved_for_room = True

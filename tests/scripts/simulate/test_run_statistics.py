@@ -85,7 +85,7 @@ def test_a_denial_that_is_over_is_not_counted_on() -> None:
     assert (found.denied_vm_seconds, found.longest_denial_seconds) == (15.0, 15.0)
 
 
-def test_the_vm_that_was_denied_for_longest_is_named() -> None:
+def test_worst_vm_is_named() -> None:
     fixture = SimulationFixture([40, 10], [60, 2], order="none")
     record = begun(fixture)
     fixture.cores = [10.0, 8.0, 10.0, 4.0]
@@ -96,7 +96,7 @@ def test_the_vm_that_was_denied_for_longest_is_named() -> None:
     assert (measured.worst_vm, measured.unfairness_percent) == ("vm-3", 75.0)
 
 
-def test_gifts_and_growths_in_place_are_counted_after_the_warm_up() -> None:
+def test_gifts_count_after_warm_up() -> None:
     fixture = SimulationFixture([30, 20], [4], order="none")
     fixture.vms[1].gifts, fixture.cluster.asked, fixture.cluster.in_place = Gifts(7, 5), 10, 1
     record = begun(fixture)

@@ -112,7 +112,7 @@ def test_a_guest_without_demand_has_nothing_that_waits() -> None:
     assert (over.busy, over.cpu_stall, over.mem_stall, sample.load1) == (0.0, 0.0, 0.0, 0.0)
 
 
-def test_growth_within_a_minute_counts_for_every_gift_of_that_minute() -> None:
+def test_growth_counts_for_gifts_of_its_minute() -> None:
     gifts, giving = Gifts(), Giving(lean_until=Instant(1000.0))
     for moment, what in (
         (0, "gave"),

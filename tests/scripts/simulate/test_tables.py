@@ -59,7 +59,7 @@ def test_the_table_has_a_column_for_each_order_and_every_row() -> None:
     assert cells[2][1:] == ["2", "2"]
 
 
-def test_the_table_of_all_orders_fits_100_columns() -> None:
+def test_table_fits_100_columns() -> None:
     out, orders = io.StringIO(), [outcome(order) for order in ORDERS]
     print_tables(Console(file=out, width=100), replace(FLEET, settings=replace(FLEET.settings, groups=GROUPS)), orders)
     lines = out.getvalue().splitlines()[1:]
