@@ -31,7 +31,7 @@ export function wayOf(move, node) {
 }
 
 // What a VM, or those of a node together, were denied, and how much of that neighbours are about to give.
-export const waitsText = ({ denied, promised }) => `waiting for ${some(denied)}, ${some(promised)} promised by neighbours`;
+export const waitsText = ({ denied, promised }) => `waiting for ${some(denied)}${Math.max(...promised) > 0 ? `, ${some(promised)} promised by neighbours` : ""}`;
 
 export function whyOf(vm) {
   if (vm.problem) return vm.problem;
