@@ -13,7 +13,7 @@ from scheduler_plugin.planner.wording import some
 def waiting_sentence(source: JsonObject) -> str:
     """The sentence on a pod whose VM was ``denied`` something, with what is ``promised``; empty if it was not.
 
-    A scheduler of an earlier version says nothing of promises.
+    Schedulers of earlier versions report no promises.
 
     >>> waiting_sentence({"denied": {"cpu": "2", "mem": "0"}, "promised": {"cpu": "1500m", "mem": "0"}})
     'waiting for 2 vCPU, 1.5 vCPU promised by neighbours'

@@ -16,8 +16,8 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 MOST_NAMED: Final = 3
 """A gift names this many VMs at most: those that lacked the most when the room came free."""
 
-TOLD_FOR: Final = Seconds(3600.0)
-"""An older gift is no news, and a time of day would be ambiguous."""
+SHOWN_FOR: Final = Seconds(3600.0)
+"""Older gifts are not shown: they explain nothing any more, and a time of day alone would be ambiguous."""
 
 
 def note_gift(node: NodeAccount, claim: Claim, permit: Resources, now: Instant) -> None:
@@ -41,7 +41,7 @@ def _receivers(node: NodeAccount, giver: Claim, amount: Resources) -> Iterator[O
 
 def last_gift(claim: Claim, now: Instant) -> Gift | None:
     """The last gift of the claim's VM; None if there is none of the last hour."""
-    return None if claim.gift is None or now - claim.gift.at >= TOLD_FOR else claim.gift
+    return None if claim.gift is None or now - claim.gift.at >= SHOWN_FOR else claim.gift
 
 
 def promised_by(givers: list[Claim], denied: Resources) -> Resources:

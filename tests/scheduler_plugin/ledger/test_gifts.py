@@ -5,7 +5,7 @@ from __future__ import annotations
 from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import Gift
-from scheduler_plugin.ledger.accounts.gifts import MOST_NAMED, TOLD_FOR
+from scheduler_plugin.ledger.accounts.gifts import MOST_NAMED, SHOWN_FOR
 from scheduler_plugin.ledger.events import AgentAsked
 from tests.scheduler_plugin.ledger.fleet import LATER, amount, name
 from tests.scheduler_plugin.ledger.test_giving import Asking
@@ -72,12 +72,12 @@ def test_unasked_vm_gives_nothing() -> None:
     assert fleet.gift("a", 5) is None
 
 
-def test_gift_is_told_for_an_hour() -> None:
+def test_gift_is_shown_for_an_hour() -> None:
     fleet = Books(a=60, b=39)
     fleet.asks("a", 60, 10)
     fleet.asks("a", 40, 10, at=at(5))
-    assert fleet.gift("a", 5 + TOLD_FOR - 1) is not None
-    assert fleet.gift("a", 5 + TOLD_FOR) is None
+    assert fleet.gift("a", 5 + SHOWN_FOR - 1) is not None
+    assert fleet.gift("a", 5 + SHOWN_FOR) is None
 
 
 def test_promise_is_no_more_than_lack() -> None:
