@@ -127,7 +127,7 @@ bench-reaction: env ## A load in a real guest: how long until it has more CPU, w
 bench-agents: env ## What agents cost, as sidecars and per node: memory and CPU (2 minutes)
 	@$(BIN)/python -m scripts.bench.agent_costs $(BENCH_ARGS)
 
-bench-fleet: env ## Fleets that are nearly full, simulated: moves, denials and fairness beside their aims (an hour; BENCH_ARGS='--trace FOLDER', '--seed 1')
+bench-fleet: env ## Fleets that are nearly full, simulated: moves, denials and fairness beside their aims (half an hour; BENCH_ARGS='--trace FOLDER', '--seed 1')
 	@$(BIN)/python -m scripts.bench.fleet_bench $(BENCH_ARGS)
 
 top-picture: env ## Draw docs/top.svg, the terminal application with a made-up fleet

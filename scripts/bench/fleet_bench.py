@@ -42,7 +42,7 @@ def bench_fleet(  # noqa: PLR0913 - typer makes an option of every parameter
 
     Plays our generated loads, and the recordings of --trace if any are given, at their own speed for 12 hours and 20
     times as fast for 3. Each row is printed when its seeds are played; nothing is kept of a run that is interrupted.
-    All of it takes about an hour on two idle cores, twice that with recordings; --seed 1 takes a third.
+    All of it takes about half an hour on two idle cores, twice that with recordings; --seed 1 takes a third.
     Exits 1 if a fleet was ever over-committed.
     """
     with bad_input_said("bench-fleet", RecordingError):
