@@ -18,8 +18,10 @@ from prometheus_client.registry import Collector
 
 from protocol.kubernetes.pages import Unreadable
 from protocol.messages import ObjectName
-from protocol.units import Instant, Resources, Seconds
+from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger import LedgerViews
+from scheduler_plugin.ledger.accounts.gifts import promised_by
+from scheduler_plugin.ledger.accounts.giving import givers
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.metrics import LeaderGauges, MigrationMetrics, RequestMetrics
 from scheduler_plugin.program_telemetry import KIND_MISSING, ProgramTelemetry
@@ -91,7 +93,7 @@ class Telemetry(ProgramTelemetry):
     async def page_of(self, ledger: LedgerViews) -> bytes:
         """The metrics in Prometheus's text format, written in a thread: with thousands of nodes that takes long."""
         # Copied on the event loop: the thread below must not read a ledger that changes.
-        self._sums.take(ledger, self._watch_ages())
+        self._sums.take(ledger, self._watch_ages(), self._now())
         for agent, count in zip(("heard", "silent"), ledger.scaled_vms(self._now()), strict=True):
             self._scaled.labels(agent).set(count)
         return await asyncio.to_thread(generate_latest, self.registry)
@@ -162,9 +164,9 @@ class _Sums(Collector):
         self._waiting = 0
         self._watch_ages: dict[str, float] = {}
 
-    def take(self, ledger: LedgerViews, watch_ages: dict[str, float]) -> None:
+    def take(self, ledger: LedgerViews, watch_ages: dict[str, float], now: Instant) -> None:
         """Copies what the ledger says now."""
-        self._nodes = [(name, len(book.claims), _amounts(book)) for name, book in ledger.nodes.items()]
+        self._nodes = [(name, len(book.claims), _amounts(book, now)) for name, book in ledger.nodes.items()]
         self._waiting = ledger.waiting
         self._watch_ages = watch_ages
 
@@ -190,12 +192,13 @@ class _Sums(Collector):
         return (*families, claims, waiting, ages)
 
 
-def _amounts(book: NodeAccount) -> tuple[Resources, ...]:
+def _amounts(book: NodeAccount, now: Instant) -> tuple[Resources, ...]:
     """Amounts of a node, in the order of ``_AMOUNTS``."""
     room, pressure = book.room, book.pressure
     levels = (room.total, book.reserved, room.watermark)
     offered = Resources.sum(claim.offered for claim in book.claims.values() if claim.offered.any)
-    return (*levels, pressure.logical, pressure.capacity, pressure.excess, book.forced, offered)
+    promised = promised_by(givers(book, now), book.unmet) if book.unmet.any else ZERO
+    return (*levels, pressure.logical, pressure.capacity, pressure.excess, book.forced, offered, book.unmet, promised)
 
 
 _AMOUNTS: Final = {
@@ -207,4 +210,6 @@ _AMOUNTS: Final = {
     "pressure_excess": "What still has to leave the node",
     "forced": "Over the total because of facts from outside; no grant ever is",
     "offered": "What VMs could do without, by their agents' last word",
+    "denied": "What VMs lack of what they asked for",
+    "promised": "The part of what is denied that other VMs were asked for and are about to give back",
 }

@@ -12,6 +12,7 @@ from typing import Final
 from protocol.kubernetes.objects import Json, child, flag, items, labels_of, name_of, text, uid_of, whole
 from protocol.names import LABEL_ENABLED
 from protocol.units import Bytes, QuantityError
+from scheduler_plugin.dashboard.core.giving import gift_sentence, waiting_sentence
 
 _MIB: Final = 1024**2
 _WARNINGS: Final = 3
@@ -46,6 +47,8 @@ def story(
         yield from _of_mobility(scheduler)
         yield from _of_migrations(scheduler)
         yield from (f"Room is being made for it: {room}." for room in _texts(scheduler, "makingRoom"))
+        if gift := gift_sentence(scheduler, name_of(vm).namespace):
+            yield f"It {gift}."
         for pod in items(scheduler, "pods"):
             yield from _of_scheduler(pod)
 
@@ -173,6 +176,7 @@ def _of_scheduler(pod: Json) -> Iterator[str]:
     if text(denied, "cpu") not in {"", "0"} or text(denied, "mem") not in {"", "0"}:
         why = f" because {text(pod, 'deniedBy')}" if text(pod, "deniedBy") else ""
         yield f"  It denies {_size(denied)}{why}, for {_ago(pod, 'deniedForSeconds')}."
+        yield f"  The VM is {waiting_sentence(pod)}."
         if weight := pod.get("weight"):
             yield f"  While room is short, it shares by a weight of {weight}."
     if problem := text(pod, "permitProblem"):

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from protocol.messages import Metrics, ObjectName
 from protocol.names import ANNOTATION_APPROVED
 from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, VmAccount
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, Gift, VmAccount
+from scheduler_plugin.ledger.accounts.gifts import last_gift, promised_by
+from scheduler_plugin.ledger.accounts.giving import givers
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount, Pressure
 from scheduler_plugin.ledger.accounts.pod_requests import PodRequests
 from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, RunnerRequests
@@ -40,7 +42,8 @@ class Journey:
 class ClaimExplanation:
     """One pod. ``floors`` are the amounts of which ``reserved`` is the largest, by what each comes from.
 
-    ``denied`` was requested and not granted, ``denied_for`` since when, ``denied_by`` names the obstacle.
+    ``denied`` was requested and not granted, ``denied_for`` since when, ``denied_by`` names the obstacle; ``promised``
+    is the part of it that neighbours are about to give back. ``gift`` is what the VM itself gave last.
     ``is_migrating`` is whether a migration takes the VM away, ``holds_still`` whether its agent hears so;
     ``journeys`` are the VM's active migrations. ``requests`` are those of the guest's container, ``requests_secured``
     what of them the kubelet has set aside; None if they do not follow the VM. ``requests_problem`` is what stands
@@ -59,6 +62,8 @@ class ClaimExplanation:
     denied: Resources
     denied_for: Seconds | None
     denied_by: str | None
+    promised: Resources
+    gift: Gift | None
     is_migrating: bool
     holds_still: bool
     metrics: Metrics | None
@@ -90,6 +95,8 @@ def explain(
         denied=claim.unmet,
         denied_for=None if claim.denied_since is None else Seconds(now - claim.denied_since),
         denied_by=_denied_by(claim, node),
+        promised=promised_by(givers(node, now), claim.unmet) if claim.unmet.any else ZERO,
+        gift=last_gift(claim, now),
         is_migrating=claim.is_migrating,
         holds_still=claim.holds_still,
         metrics=claim.metrics,

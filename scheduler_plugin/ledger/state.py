@@ -107,7 +107,7 @@ class LedgerState:
         """The claim is of the VM of ``account`` from now on; None: of no VM."""
         before, claim.vm, claim.left = claim.vm, account, None
         claim.holds_still, claim.denied_since, claim.metrics, claim.unsecured = False, None, None, ZERO
-        claim.offered, claim.asked_since = ZERO, None
+        claim.offered, claim.asked_since, claim.gift = ZERO, None, None
         if account is not None:
             account.claims.append(claim)
         self.change(claim, unmet=ZERO, is_migrating=False)

@@ -76,11 +76,24 @@ class MigrationModel(Model, frozen=True):
     downtime_seconds: float | None
 
 
+class GiftModel(Model, frozen=True):
+    """Room that a VM gave back when its node was short, at ``at`` (RFC 3339).
+
+    ``to`` are up to three VMs that lacked it most then; empty if none was denied and the node was only nearly full.
+    """
+
+    amount: Amounts
+    at: str
+    to: list[str]
+
+
 class PodModel(Model, frozen=True):
     """Reservation of a pod on its node; ``vm`` and what follows from it are null for a pod that runs none.
 
     ``deferred`` is what of ``reserved`` its kubelet has put off until there is room. ``agentSilent``: the agent of its
     VM was not heard lately; always false where this process does not lead, because agents ask only the leader.
+    ``promised`` is the part of ``denied`` that neighbours are about to give, ``gaveBack`` what its VM gave back last;
+    null if nothing within the hour.
     """
 
     pod: str
@@ -91,13 +104,19 @@ class PodModel(Model, frozen=True):
     use: Amounts | None
     actual: Amounts | None
     denied: Amounts
+    promised: Amounts
     deferred: Amounts
     migrating: bool
     agent_silent: bool
+    gave_back: GiftModel | None
 
 
 class NodeModel(Model, frozen=True):
-    """A node as a bar; ``stuck`` is why VMs that should leave it cannot."""
+    """A node as a bar; ``stuck`` is why VMs that should leave it cannot.
+
+    ``denied`` is what its VMs lack of what they asked for, ``promised`` the part of it that others of its VMs were
+    asked for and are about to give back.
+    """
 
     name: str
     open: bool
@@ -107,6 +126,8 @@ class NodeModel(Model, frozen=True):
     reserved: Amounts
     free: Amounts
     watermark: Amounts
+    denied: Amounts
+    promised: Amounts
     pressure: PressureModel
     stuck: str | None
     pods: list[PodModel]
@@ -140,7 +161,8 @@ class ExplainedPod(Model, frozen=True):
     """Explanation of a VM pod's reservation and permit: ``reservedBecause`` has each floor of it by its source.
 
     ``requests`` are those of the guest's container, if they follow the VM; ``requestsSecured`` is what of them the
-    kubelet has set aside. ``weight`` is what the VM is worth beside others where its node is short.
+    kubelet has set aside. ``promised`` is the part of ``denied`` that neighbours were asked for and are about to give.
+    ``weight`` is what the VM is worth beside others on a node that is short.
     """
 
     pod: str
@@ -154,6 +176,7 @@ class ExplainedPod(Model, frozen=True):
     denied: Amounts
     denied_for_seconds: float | None
     denied_by: str | None
+    promised: Amounts
     migrating: bool
     holds_still: bool
     weight: int
@@ -177,7 +200,7 @@ class VmModel(Model, frozen=True):
     """Explanation of a VM's size: once for each pod that runs it (two while it migrates), and its problems.
 
     ``staysBecause`` is why the scheduler may not move it by itself; null if it may. ``leading`` and ``leader`` as in
-    ``NodesModel``. ``makingRoom`` says who moves away for it.
+    ``NodesModel``. ``makingRoom`` says who moves away for it, ``gaveBack`` what it gave to neighbours last.
     """
 
     vm: str
@@ -191,5 +214,6 @@ class VmModel(Model, frozen=True):
     migrations_idle: str | None
     stuck: dict[str, str]
     making_room: list[str]
+    gave_back: GiftModel | None
     migrations: list[MigrationModel]
     pods: list[ExplainedPod]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Set
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from protocol.kubernetes.pages import Unreadable
 from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import Metrics, ObjectName
-from protocol.units import Instant, Resources
+from protocol.runtime.clock import Clock
+from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.cluster.problems import notes_on, unreadable_objects
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import ClaimExplanation, Migration, MigrationPhase, Pressure, VmFacts
-from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.accounts.claims import Claim, Gift
+from scheduler_plugin.ledger.accounts.gifts import last_gift, promised_by
+from scheduler_plugin.ledger.accounts.giving import givers
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.planner.beneficiaries import room_being_made
 from scheduler_plugin.planner.victims import stays_because
@@ -23,6 +27,7 @@ from scheduler_plugin.texts import explanations
 from scheduler_plugin.web.models import (
     Amounts,
     ExplainedPod,
+    GiftModel,
     MetricsModel,
     MigrationModel,
     NodeModel,
@@ -38,6 +43,23 @@ MOST_UNREADABLE: Final = 100
 """``/nodes`` gives the reason for this many unreadable objects at most; the metric counts all of them."""
 
 
+class Calendar(NamedTuple):
+    """The present on the scheduler's own clock and in seconds since 1970."""
+
+    now: Instant
+    wall: float
+
+    @classmethod
+    def of(cls, clock: Clock) -> Calendar:
+        """The present by ``clock``."""
+        return cls(clock.now(), clock.wall())
+
+    def stamp(self, at: Instant) -> str:
+        """``at`` in RFC 3339."""
+        # Rounded: the clocks are read one after the other, and a moment must not change from look to look.
+        return timestamp(round(self.wall - (self.now - at)))
+
+
 def amount(resources: Resources) -> Amounts:
     """Both amounts as quantities."""
     return Amounts(resources.cpu.quantity(), resources.mem.quantity())
@@ -48,7 +70,7 @@ def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> NodesModel:
 
     ``migrationsIdle`` says why no VM is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
     """
-    ledger, now = context.ledger, context.clock.now()
+    ledger, now, today = context.ledger, context.clock.now(), Calendar.of(context.clock)
     # Agents ask the leader alone: to a standby all of them would look silent.
     silent = _silent_agents(context) if standing.leads else frozenset()
     active = sorted(
@@ -69,7 +91,7 @@ def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> NodesModel:
             _migration(migration, context.feed.migrations.facts.get(migration.name), now) for migration in active
         ],
         nodes=[
-            _node(name, ledger.nodes[name], context.migration_status.stuck.get(name), silent)
+            _node(ledger.nodes[name], context.migration_status.stuck.get(name), silent, today)
             for name in sorted(ledger.nodes)
         ],
     )
@@ -98,6 +120,8 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
     ]
     nodes = {ledger.claims[uid].node for uid in uids}
     movable = None if account is None else account.facts
+    explained = [ledger.explain(uid, now) for uid in uids]
+    gifts = [pod.gift for pod in explained if pod.gift is not None]
     why = _stays_because(context, movable)
     return VmModel(
         vm=str(vm),
@@ -111,8 +135,9 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
         migrations_idle=context.migration_status.idle,
         stuck={node: why for node, why in context.migration_status.stuck.items() if node in nodes},
         making_room=[text for uid in uids for text in room_being_made(ledger, ledger.claims[uid], now)],
+        gave_back=_gift(max(gifts, key=lambda gift: gift.at, default=None), Calendar.of(context.clock)),
         migrations=moves,
-        pods=[_explained(ledger.explain(uid, now)) for uid in uids],
+        pods=[_explained(pod) for pod in explained],
     )
 
 
@@ -153,10 +178,11 @@ def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) ->
     )
 
 
-def _node(name: str, book: NodeAccount, stuck: str | None, silent: Set[ObjectName]) -> NodeModel:
+def _node(book: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: Calendar) -> NodeModel:
     room = book.room
+    promised = promised_by(givers(book, today.now), book.unmet) if book.unmet.any else ZERO
     return NodeModel(
-        name=name,
+        name=book.name,
         open=room.is_open,
         known=book.facts is not None,
         compute_unit=None if book.policy is None else amount(book.policy.compute_unit),
@@ -164,13 +190,22 @@ def _node(name: str, book: NodeAccount, stuck: str | None, silent: Set[ObjectNam
         reserved=amount(book.reserved),
         free=amount(room.free),
         watermark=amount(room.watermark),
+        denied=amount(book.unmet),
+        promised=amount(promised),
         pressure=_pressure(book.pressure),
         stuck=stuck,
-        pods=[_pod(claim, silent) for claim in sorted(book.claims.values(), key=lambda claim: claim.pod.name)],
+        pods=[
+            _pod(claim, promised, silent, today)
+            for claim in sorted(book.claims.values(), key=lambda claim: claim.pod.name)
+        ],
     )
 
 
-def _pod(claim: Claim, silent: Set[ObjectName]) -> PodModel:
+def _gift(gift: Gift | None, today: Calendar) -> GiftModel | None:
+    return None if gift is None else GiftModel(amount(gift.amount), today.stamp(gift.at), [str(vm) for vm in gift.to])
+
+
+def _pod(claim: Claim, promised: Resources, silent: Set[ObjectName], today: Calendar) -> PodModel:
     account = claim.vm
     facts = None if account is None else account.facts
     return PodModel(
@@ -182,9 +217,11 @@ def _pod(claim: Claim, silent: Set[ObjectName]) -> PodModel:
         use=None if facts is None else amount(facts.use),
         actual=None if facts is None or facts.actual is None else amount(facts.actual),
         denied=amount(claim.unmet),
+        promised=amount(promised.at_most(claim.unmet)),
         deferred=amount(claim.waits.all),
         migrating=claim.is_migrating,
         agent_silent=claim.pod.vm in silent,
+        gave_back=_gift(last_gift(claim, today.now), today),
     )
 
 
@@ -210,6 +247,7 @@ def _explained(found: ClaimExplanation) -> ExplainedPod:
         denied=amount(found.denied),
         denied_for_seconds=found.denied_for,
         denied_by=found.denied_by,
+        promised=amount(found.promised),
         migrating=found.is_migrating,
         holds_still=found.holds_still,
         weight=found.weight,

@@ -99,9 +99,12 @@ def _node(cluster: PageCluster, chance: random.Random, at: int, per_node: int) -
         name, namespace, cpu = f"db-{at * per_node + each}", chance.choice(SPACES), chance.choice((1, 1, 1, 2, 2, 3))
         cluster.put(VMS, running_vm(name, namespace, node, cpu))
         reserved += cpu + 1
-        denied = amounts("1", "0") if chance.random() < 0.02 else amounts("0", "0")
+        is_denied = chance.random() < 0.02
+        denied, promised = (amounts("1", "0"), amounts("500m", "0")) if is_denied else (amounts("0", "0"),) * 2
         moves = chance.random() < 0.01
-        pods.append(a_pod(f"{namespace}/{name}", str(cpu + 1), "5Gi", denied=denied, migrating=moves))
+        pods.append(
+            a_pod(f"{namespace}/{name}", str(cpu + 1), "5Gi", denied=denied, promised=promised, migrating=moves)
+        )
     total = max(per_node * 4, reserved)
     return a_node(
         node,

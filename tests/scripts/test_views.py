@@ -1,5 +1,7 @@
 """What ``autoscale explain`` makes of the answers they get."""
 
+from datetime import datetime
+
 import pytest
 import typer
 
@@ -57,6 +59,7 @@ SCHEDULER: Json = {
             "deniedBy": "node n1 has 0 cpu free",
             "deniedForSeconds": 12.0,
             "weight": 30,
+            "promised": {"cpu": "500m", "mem": "0"},
             "permitProblem": "422: the annotation is immutable",
             "requests": {"cpu": "2", "mem": "2Gi"},
             "requestsProblem": "the pod's requests were not raised: 403: exceeded quota",
@@ -114,6 +117,15 @@ def test_the_story_of_a_vm_says_how_it_last_ended() -> None:
     ]
 
 
+def test_story_names_receivers() -> None:
+    gift: Json = {"amount": {"cpu": "1", "mem": "0"}, "at": "2026-01-01T00:00:00Z", "to": ["default/a", "shop/b"]}
+    at = f"{datetime.fromisoformat('2026-01-01T00:00:00Z').astimezone():%H:%M %Z}"
+    assert (
+        list(story(virtual_machine(STATUS), None, {"gaveBack": gift}))[-1]
+        == f"It gave back 1 vCPU to a and shop/b at {at}."
+    )
+
+
 def test_the_story_of_a_vm_answers_every_question() -> None:
     told = "\n".join(story(virtual_machine(STATUS), AGENT, SCHEDULER))
     for expected in (
@@ -134,6 +146,7 @@ def test_the_story_of_a_vm_answers_every_question() -> None:
         "TROUBLE with metrics for 3 s: time-out",
         "It reserves 2 vCPU, 2Gi, the most of: permit 2 vCPU, 2Gi.",
         "It denies 1 vCPU, 0 because node n1 has 0 cpu free, for 12 s.",
+        "The VM is waiting for 1 vCPU, 0.5 vCPU promised by neighbours.",
         "Its pod requests 2 vCPU, 2Gi for the guest.",
         "The pod's requests were not raised: 403: exceeded quota.",
         "The node has 7500m vCPU, 15Gi for VMs; 7500m vCPU, 3Gi are reserved.",

@@ -54,6 +54,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 class VmRow(Row, frozen=True):
     """A VM: its size, bounds, permit and guest's size from its object; the rest comes from the scheduler.
 
+    ``promised`` is the part of ``denied`` that neighbours are about to give back.
     ``problem`` is why its object, or a part of it, cannot be read; ``waiting`` is whether it has been pending for long,
     ``trouble`` what is wrong with its agent. ``state`` is the worst of all this (see ``states``).
     """
@@ -71,6 +72,7 @@ class VmRow(Row, frozen=True):
     problem: str = ""
     reserved: Pair = NOTHING
     denied: Pair = ZERO
+    promised: Pair = ZERO
     migrating: bool = False
     waiting: bool = False
     trouble: str = ""
@@ -78,13 +80,18 @@ class VmRow(Row, frozen=True):
 
 
 class NodeRow(Row, frozen=True):
-    """A node as the scheduler accounts for it. ``excess`` is what still has to leave it, ``stuck`` why it cannot."""
+    """A node as the scheduler accounts for it. ``excess`` is what still has to leave it, ``stuck`` why it cannot.
+
+    ``denied`` is what its VMs lack of what they asked for, ``promised`` the part of it that others are about to give.
+    """
 
     total: Pair = ZERO
     reserved: Pair = ZERO
     free: Pair = ZERO
     watermark: Pair = ZERO
     excess: Pair = ZERO
+    denied: Pair = ZERO
+    promised: Pair = ZERO
     open: bool = True
     stuck: str = ""
     state: str = CALM
@@ -291,6 +298,8 @@ def node_rows(nodes: JsonObject) -> list[NodeRow]:
                 free=pair_at(node, "free"),
                 watermark=pair_at(node, "watermark"),
                 excess=pair_at(node, "pressure", "excess"),
+                denied=pair_at(node, "denied"),
+                promised=pair_at(node, "promised"),
                 open=flag(node, "open"),
                 stuck=text(node, "stuck"),
             )

@@ -18,6 +18,7 @@ class SchedulerReport(msgspec.Struct, frozen=True):
     denied: Pair
     migrating: bool
     silent: bool = False
+    promised: Pair = ZERO
 
 
 def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
@@ -28,7 +29,11 @@ def words(nodes: JsonObject) -> dict[str, SchedulerReport]:
             vm = text(pod, "vm")
             if vm:
                 report = SchedulerReport(
-                    pair_at(pod, "reserved"), pair_at(pod, "denied"), flag(pod, "migrating"), flag(pod, "agentSilent")
+                    pair_at(pod, "reserved"),
+                    pair_at(pod, "denied"),
+                    flag(pod, "migrating"),
+                    flag(pod, "agentSilent"),
+                    pair_at(pod, "promised"),
                 )
                 reports[vm] = _together(reports[vm], report) if vm in reports else report
     return reports
@@ -67,6 +72,7 @@ def _together(one: SchedulerReport, other: SchedulerReport) -> SchedulerReport:
         _larger(one.denied, other.denied),
         one.migrating or other.migrating,
         one.silent or other.silent,
+        _larger(one.promised, other.promised),
     )
 
 
@@ -78,8 +84,10 @@ def said_of(row: VmRow, word: SchedulerReport | None) -> VmRow:
     """The row with the scheduler's report; a VM that the scheduler does not know keeps what its object says."""
     if word is None:
         # What the scheduler said earlier must not stay on the row.
-        return msgspec.structs.replace(row, reserved=NOTHING, denied=ZERO, migrating=False)
+        return msgspec.structs.replace(row, reserved=NOTHING, denied=ZERO, promised=ZERO, migrating=False)
     # Permits arrive sooner than the scheduler's next report. Whatever is permitted or used is reserved, so no smaller
     # reservation is shown.
     reserved = _larger(word.reserved, row.permit, row.use)
-    return msgspec.structs.replace(row, reserved=reserved, denied=word.denied, migrating=word.migrating)
+    return msgspec.structs.replace(
+        row, reserved=reserved, denied=word.denied, promised=word.promised, migrating=word.migrating
+    )

@@ -36,7 +36,7 @@ export function nodesIn(store) {
   for (const vm of store.rows.vm.values()) {
     const known = found.get(vm.node);
     if (known && !known.isUnlisted) continue;
-    const node = known || { key: vm.node, isUnlisted: true, total: [0, 0], reserved: [0, 0], free: UNKNOWN, watermark: UNKNOWN, excess: [0, 0], open: true, stuck: "", state: "calm" };
+    const node = known || { key: vm.node, isUnlisted: true, total: [0, 0], reserved: [0, 0], free: UNKNOWN, watermark: UNKNOWN, excess: [0, 0], denied: [0, 0], promised: [0, 0], open: true, stuck: "", state: "calm" };
     node.total = node.reserved = node.reserved.map((sum, resource) => sum + heldBy(vm, resource));
     found.set(vm.node, node);
   }

@@ -5,7 +5,7 @@ import { fill, h, table } from "./dom.js";
 import { nodesIn } from "./layout.js";
 import { movesTable } from "./moves.js";
 import { waitsFor } from "./standing.js";
-import { STATES, isPressed, isUnderWay, nodeTitle, size, some, stateOf, vmHref, whyOf } from "./words.js";
+import { STATES, isPressed, isUnderWay, nodeTitle, size, some, stateOf, vmHref, waitsText, whyOf } from "./words.js";
 
 export class NodeView {
   constructor(store, [name]) {
@@ -27,7 +27,8 @@ export class NodeView {
     const moves = [...this.store.rows.move.values()]
       .filter((each) => isUnderWay(each) && (each.source === this.name || each.target === this.name));
     const others = [0, 1].map((at) => Math.max(0, node.reserved[at] - vms.reduce((sum, vm) => sum + Math.max(0, vm.reserved[at]), 0)));
-    fill(this.body, h("p", { class: isPressed(node) || node.isUnlisted ? "problem" : "" }, standing(node)), node.isUnlisted ? null : facts(node, others),
+    fill(this.body, h("p", { class: isPressed(node) || node.isUnlisted ? "problem" : "" }, standing(node)),
+      Math.max(...node.denied) > 0 ? h("p", { class: "problem" }, `VMs ${waitsText(node)}.`) : null, node.isUnlisted ? null : facts(node, others),
       vmTable(vms), moves.length ? movesTable("Migrations from and to it", moves) : null);
   }
 

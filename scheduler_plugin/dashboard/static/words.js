@@ -30,11 +30,14 @@ export function wayOf(move, node) {
   return move.wait ? `${node || "no node"}, ${move.wait}` : `${move.source || node} ⇢ ${move.target || "?"} ${move.progress}`;
 }
 
+// What a VM, or those of a node together, were denied, and how much of that neighbours are about to give.
+export const waitsText = ({ denied, promised }) => `waiting for ${some(denied)}${Math.max(...promised) > 0 ? `, ${some(promised)} promised by neighbours` : ""}`;
+
 export function whyOf(vm) {
   if (vm.problem) return vm.problem;
   if (vm.phase === "Failed") return "its guest failed";
   if (vm.waiting) return "has not started for a minute or more";
-  if (vm.state === "denied") return `${some(vm.denied)} denied`;
+  if (vm.state === "denied") return waitsText(vm);
   if (vm.state === "trouble") return vm.trouble;
   return STATES[stateOf(vm)].title;
 }

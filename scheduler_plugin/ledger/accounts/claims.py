@@ -27,6 +27,15 @@ class ClaimState(Enum):
     INCOMING = "incoming"  # kept for the target pod of a migration, which is not placed yet
 
 
+@dataclass(frozen=True, slots=True)
+class Gift:
+    """Room that a VM gave back after it was asked, at ``at``; ``to`` are VMs that lacked it then, empty if none did."""
+
+    amount: Resources
+    at: Instant
+    to: tuple[ObjectName, ...] = ()
+
+
 @dataclass(slots=True, eq=False)
 class Claim:
     """Reservation of a pod on ``node``.
@@ -37,9 +46,9 @@ class Claim:
     it. ``is_migrating``: a migration is to take the VM away. ``holds_still``: its target pod has a node, so that the VM
     must not be resized any more. ``resizes`` are those of its pod's requests; None before the first.
     ``offered`` is what its VM could do without by its agent's last word, ``asked_since`` when it was first asked for
-    that, ``asked_at`` its permit then. ``waits`` is its pod's part of what the node's pods wait for. ``left`` is what
-    was reserved when the guest was known to run in another pod for good: that stays until the pod goes, and no longer
-    follows the VM. None before.
+    that, ``asked_at`` its permit then, ``gift`` what it gave last. ``waits`` is its pod's part of what the node's pods
+    wait for. ``left`` is what was reserved when the guest was known to run in another pod for good: that stays until
+    the pod goes, and no longer follows the VM. None before.
     ``boots_with`` is what its guest may boot with by its pod's arguments, zero once it ``has_booted``.
     """
 
@@ -58,6 +67,7 @@ class Claim:
     offered: Resources = ZERO
     asked_since: Instant | None = None
     asked_at: Resources = ZERO
+    gift: Gift | None = None
     denied_since: Instant | None = None
     resizes: PodRequests | None = None
     waits: DeferredResizes = NONE_DEFERRED

@@ -16,6 +16,7 @@ from typing import Final
 from protocol.units import ZERO, ComputeUnit, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.fair_shares import Span, fair_shares
+from scheduler_plugin.ledger.accounts.gifts import note_gift
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 
 KEPT_WITHIN: Final = Seconds(30.0)
@@ -33,6 +34,7 @@ def asked_back(
     node: NodeAccount, claim: Claim, permit: Resources, needs: Resources | None, now: Instant
 ) -> Resources | None:
     """The size that a VM with this ``permit`` should shrink to, which ``needs`` that much; None if it need not."""
+    note_gift(node, claim, permit, now)
     # By the permit: what is reserved for the VM falls only once a smaller one is stored.
     offered = ZERO if needs is None or claim.is_migrating else permit.minus_or_zero(needs)
     claim.offered, lack = offered, lacking(node, now)

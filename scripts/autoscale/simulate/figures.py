@@ -31,8 +31,12 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one victim order over the hours counted.
 
     ``asked`` are requests for more than the agent held, ``denied`` those of them that got less than they asked for.
+    ``in_place_percent`` is the share of them that was granted in full without a move, 100 if nothing was asked.
     ``denied_vm_seconds`` is how long VMs lacked what they had asked for, ``denied_vcpu_hours`` how much it was, and
-    ``longest_denial_seconds`` the longest that one VM did without a break.
+    ``longest_denial_seconds`` the longest that one VM did without a break. ``unfairness_percent`` is the share of those
+    VM-seconds that fell to ``worst_vm``, the VM that was denied for longest in all; 0 and empty if none was.
+    ``gifts`` are shrinks of VMs on a node that is short, ``regrown_percent`` the share of them after which the VM asked
+    for more within a minute.
     ``moved_again`` are migrations of VMs that had moved within the hour before. ``disturbed_vcpu_hours`` is the load of
     VMs while they migrate. ``stuck_node_hours`` is the time that nodes were under pressure while no VM could leave.
     Utilisation is reserved over reservable, of CPU or memory, whichever is more. ``short_percent`` is the share of the
@@ -45,10 +49,15 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     hours: float
     asked: int
     granted: int
+    in_place_percent: float
     denied: int
     denied_vm_seconds: float
+    unfairness_percent: float
+    worst_vm: str
     longest_denial_seconds: float
     denied_vcpu_hours: float
+    gifts: int
+    regrown_percent: float
     migrations: int
     migrations_per_hour: float
     moved_again: int

@@ -170,7 +170,7 @@ class SimulatedMigrations:
         )
         ledger.apply(MigrationSeen(facts), now)
         # The VM keeps its size from the order to the end.
-        vm.is_migrating = True
+        vm.is_migrating, vm.moved_for_room = True, vm.is_denied
         self._cluster.changed(vm, now)
         # Both nodes are reserved from here until the migration ends.
         if not self._cluster.bind(self._cluster.pod(vm, target.name, name), move.target, now):
@@ -203,7 +203,7 @@ class SimulatedMigrations:
         cluster.ledger.apply(PodGone(source), now)
 
     def _fail(self, move: InFlightMove, now: Instant) -> None:
-        move.vm.is_migrating = False
+        move.vm.is_migrating = move.vm.moved_for_room = False
         self._cluster.changed(move.vm, now)
         self._end(move, MigrationPhase.FAILED, now)
         self._cluster.ledger.apply(PodGone(f"{move.vm.name.name}-on-{move.number}"), now)

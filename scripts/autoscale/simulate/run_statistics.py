@@ -18,11 +18,14 @@ GIB: Final = 1024**3
 
 
 class Counts(NamedTuple):
-    """Monotonic counters: requests for more, migrations, GiB copied, vCPU-hours of load while migrating."""
+    """Monotonic counters: requests for more, gifts, migrations, GiB copied, vCPU-hours of load while migrating."""
 
     asked: int
     granted: int
+    in_place: int
     denied: int
+    gifts: int
+    regrown: int
     started: int
     repeated: int
     failed: int
@@ -34,7 +37,10 @@ class Counts(NamedTuple):
         return Counts(
             self.asked - before.asked,
             self.granted - before.granted,
+            self.in_place - before.in_place,
             self.denied - before.denied,
+            self.gifts - before.gifts,
+            self.regrown - before.regrown,
             self.started - before.started,
             self.repeated - before.repeated,
             self.failed - before.failed,
@@ -54,7 +60,7 @@ class RunStatistics:
         vms: list[SimulatedVm],
         warm_up: int,
     ) -> None:
-        self._settings, self._cluster, self._moves = fleet.settings, cluster, moves
+        self._settings, self._cluster, self._moves, self._vms = fleet.settings, cluster, moves, vms
         self._warm_up = warm_up
         self.curves = Curves(warm_up + fleet.settings.steps)
         self._number = {name: number for number, name in enumerate(cluster.nodes)}
@@ -66,12 +72,16 @@ class RunStatistics:
         self._denied: dict[int, float] = {}
         self._denied_from: dict[int, int] = {}
         self._longest_denial = 0
+        # The counted steps in which each VM was denied.
+        self._denied_steps = np.zeros(len(vms), dtype=np.int64)
         self._before = self._counts()
 
     def after_step(self, touched: Iterable[str], changed: list[SimulatedVm], cores: Floats, stuck: int) -> None:
         """Records a step. ``changed`` holds all VMs whose size or permit may differ from the step before."""
         self._note_nodes(touched)
         self._note_vms(changed)
+        if self.curves.played >= self._warm_up and self._denied:
+            self._denied_steps[list(self._denied)] += 1
         # Demand above the VM's bounds can be served by no scheduler, so it does not count as short.
         demand = np.minimum(cores, self._most)
         self.curves.add(
@@ -124,7 +134,10 @@ class RunStatistics:
         return Counts(
             cluster.asked,
             cluster.granted,
+            cluster.in_place,
             cluster.denied,
+            sum(vm.gifts.count for vm in self._vms),
+            sum(vm.gifts.regrown for vm in self._vms),
             moves.started,
             moves.repeated,
             moves.failed,
@@ -141,16 +154,22 @@ class RunStatistics:
         # Before the warm-up is over, nothing counts.
         count = now.since(self._before if steps else now)
         over = float(curve["over_watermark"].sum()) * step / 3600
+        worst, denied_steps = int(self._denied_steps.argmax()), int(self._denied_steps.sum())
         demand = float(curve["demand"].sum())
         return Figures(
             order=order,
             hours=round(hours, 3),
             asked=count.asked,
             granted=count.granted,
+            in_place_percent=_percent(count.in_place, count.asked, 100.0),
             denied=count.denied,
             denied_vm_seconds=float(curve["denied"].sum()) * step,
+            unfairness_percent=_percent(int(self._denied_steps[worst]), denied_steps),
+            worst_vm=self._vms[worst].name.name if denied_steps else "",
             longest_denial_seconds=self._longest() * step,
             denied_vcpu_hours=float(curve["denied_cores"].sum()) * step / 3600,
+            gifts=count.gifts,
+            regrown_percent=_percent(count.regrown, count.gifts),
             migrations=count.started,
             migrations_per_hour=count.started / hours if steps else 0.0,
             moved_again=count.repeated,
@@ -169,3 +188,7 @@ class RunStatistics:
             violations=violations,
             cpu_seconds=round(cpu_seconds, 1),
         )
+
+
+def _percent(part: int, whole: int, of_nothing: float = 0.0) -> float:
+    return 100 * part / whole if whole else of_nothing

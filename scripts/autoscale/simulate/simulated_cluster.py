@@ -31,13 +31,16 @@ RUNNING: Final = "Running"
 
 
 class SimulatedCluster:
-    """The ledger and the API's objects. ``asked``, ``granted`` and ``denied`` count requests for more than is held."""
+    """The ledger and the API's objects. ``asked``, ``granted`` and ``denied`` count requests for more than is held.
+
+    ``in_place`` are those of the granted for which their VM did not have to move first.
+    """
 
     def __init__(self, fleet: SimulatedFleet) -> None:
         self.ledger = Ledger()
         self.touched: set[str] = set()
         self.vms: dict[ObjectName, SimulatedVm] = {}
-        self.asked = self.granted = self.denied = 0
+        self.asked = self.granted = self.denied = self.in_place = 0
         self.nodes = [f"node-{number}" for number in range(fleet.settings.nodes)]
         self._groups = fleet.settings.groups
         policy, size = fleet.policy, fleet.allocatable
@@ -65,6 +68,8 @@ class SimulatedCluster:
             self.asked += 1
             self.granted += is_granted
             self.denied += not is_granted
+            self.in_place += is_granted and not vm.moved_for_room
+            vm.moved_for_room &= not is_granted
         return PluginResponse(decision.permit, decision.compute_unit, decision.migrate, decision.shrink_to)
 
     def changed(self, vm: SimulatedVm, now: Instant) -> None:

@@ -15,7 +15,7 @@ from agent.core.goal import goal
 from agent.core.guest import ObservedSample
 from agent.core.plan import plan
 from agent.core.policy import Policy, Smoothing, Timing
-from agent.core.state import State, begin
+from agent.core.state import REGRET, TOO_SOON, Giving, State, begin
 from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Instant, Resources, Seconds
@@ -49,12 +49,32 @@ class ModelledCluster(Protocol):
         """Publishes a change of the VM's object, to its agent too."""
 
 
+@dataclass(slots=True)
+class Gifts:
+    """Counts a VM's gifts of room to its neighbours, and those after which it asked for more within a minute."""
+
+    count: int = 0
+    regrown: int = 0
+    _recent: list[Instant] = field(default_factory=list)
+
+    def note(self, giving: Giving, now: Instant) -> None:
+        """Count what the agent has just noted in ``giving``."""
+        # The agent sets ``offers_from`` only if it grows too soon after a gift.
+        if self._recent and giving.offers_from == now + REGRET:
+            self.regrown += sum(now - at < TOO_SOON for at in self._recent)
+            self._recent.clear()
+        if giving.gave_at == now and now not in self._recent:
+            self.count += 1
+            self._recent = [at for at in self._recent if now - at < TOO_SOON] + [now]
+
+
 @dataclass(slots=True, eq=False)
 class SimulatedVm:
     """The VM number ``index``.
 
     ``use`` is its size, in the spec and in the guest; ``permit`` is the stored permit. ``may_shrink``: it has more than
     it needed at the last observation, so that time alone may change its size. ``most`` is its bound in compute units.
+    ``moved_for_room``: it was denied when its last move began, and has not grown since.
     """
 
     index: int
@@ -68,6 +88,8 @@ class SimulatedVm:
     permit: Resources | None = None
     is_migrating: bool = False
     may_shrink: bool = True
+    moved_for_room: bool = False
+    gifts: Gifts = field(default_factory=Gifts)
     name: ObjectName = field(init=False)
     most: int = field(init=False)
     state: State = field(init=False)
@@ -133,6 +155,7 @@ class SimulatedVm:
             actions, before = plan(self.state, now).actions, (side.ceiling, side.compute_unit, side.migrate)
             for action in actions:
                 advance(self.state, Started(action), now, jitter)
+                self.gifts.note(side.giving, now)
                 if isinstance(action, AskScheduler):
                     answer = cluster.ask(self, action.request, now)
                     advance(self.state, Answered(answer), now, jitter)

@@ -30,18 +30,23 @@ class SimulationOutcome:
 ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("permits asked", lambda figures: f"{figures.asked:,}"),
     ("granted in full", lambda figures: f"{figures.granted:,}"),
+    ("in full and in place, %", lambda figures: f"{figures.in_place_percent:.2f}"),
     ("partly denied", lambda figures: f"{figures.denied:,}"),
     ("denial, VM-seconds", lambda figures: f"{figures.denied_vm_seconds:,.0f}"),
-    ("longest denial of a VM, seconds", lambda figures: f"{figures.longest_denial_seconds:,.0f}"),
+    ("worst VM's share of that, %", lambda figures: f"{figures.unfairness_percent:.1f}"),
+    ("the worst VM", lambda figures: figures.worst_vm or "-"),
+    ("longest denial, seconds", lambda figures: f"{figures.longest_denial_seconds:,.0f}"),
     ("denial, vCPU-hours", lambda figures: f"{figures.denied_vcpu_hours:,.1f}"),
+    ("gave back, times", lambda figures: f"{figures.gifts:,}"),
+    ("regrown within a minute, %", lambda figures: f"{figures.regrown_percent:.1f}"),
     ("migrations per hour", lambda figures: f"{figures.migrations_per_hour:,.1f}"),
-    ("of VMs that moved within the hour before", lambda figures: f"{figures.moved_again:,}"),
+    ("moved again within the hour", lambda figures: f"{figures.moved_again:,}"),
     ("copied, GiB", lambda figures: f"{figures.copied_gib:,.0f}"),
     ("load on the move, vCPU-hours", lambda figures: f"{figures.disturbed_vcpu_hours:,.2f}"),
     ("failed", lambda figures: f"{figures.failed:,}"),
     ("no VM could leave, node-hours", lambda figures: f"{figures.stuck_node_hours:,.1f}"),
-    ("over the watermark, node-hours", lambda figures: f"{figures.over_watermark_node_hours:,.1f}"),
-    ("over the watermark, % of node-hours", lambda figures: f"{figures.over_watermark_percent:.2f}"),
+    ("over watermark, node-hours", lambda figures: f"{figures.over_watermark_node_hours:,.1f}"),
+    ("over watermark, %", lambda figures: f"{figures.over_watermark_percent:.2f}"),
     ("mean utilisation, %", lambda figures: f"{100 * figures.mean_utilisation:.1f}"),
     ("peak utilisation, %", lambda figures: f"{100 * figures.peak_utilisation:.1f}"),
     ("demand without CPU, %", lambda figures: f"{figures.short_percent:.3f}"),
@@ -52,7 +57,7 @@ ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
 
 GROUP_ROWS: Final[Sequence[tuple[str, Callable[[Figures], str]]]] = (
     ("groups, and their replicas", lambda figures: f"{figures.groups:,}, {figures.replicas:,}"),
-    ("beside another of their group, % of member-hours", lambda figures: f"{figures.sharing_percent:.2f}"),
+    ("beside one of their group, %", lambda figures: f"{figures.sharing_percent:.2f}"),
 )
 """Rows of fleets that have groups."""
 

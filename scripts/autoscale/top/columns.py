@@ -93,6 +93,7 @@ NODE_COLUMNS: Final = (
     Column("memoryTotal", "total memory", 3, ColumnType.MEMORY),
     Column("pressureCpu", "pressure vCPU", 5, ColumnType.CPU),
     Column("pressureMemory", "pressure memory", 5, ColumnType.MEMORY),
+    Column("waiting", "denied VMs", 9, ColumnType.SENTENCE),
     Column("stuck", "why VMs stay", 9, ColumnType.SENTENCE),
 )
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text
 from protocol.units import Bytes, Instant, QuantityError
+from scheduler_plugin.dashboard.core.giving import gift_sentence, waiting_on, waiting_sentence
 from scheduler_plugin.dashboard.core.rows import PENDING, wait_of
 from scheduler_plugin.dashboard.core.rows import vm_row as page_row
 from scheduler_plugin.dashboard.core.states import (
@@ -52,9 +53,15 @@ def vm_row(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
         _mib(text(goal, "mem")),
         text(permit, "cpu"),
         text(permit, "mem"),
-        f"migration: {wait}" if wait else text(agent, "because"),
+        "; ".join(filter(None, _decisions(name.namespace, agent, pod, wait))),
     )
     return TableRow(str(name), _shown(cells), name.namespace, node, state)
+
+
+def _decisions(namespace: str, agent: Json, pod: Json, wait: str) -> tuple[str, ...]:
+    """Sentences on what was decided last, the one that explains most first; empty ones say nothing."""
+    decided = f"migration: {wait}" if wait else text(agent, "because")
+    return waiting_sentence(pod), decided, gift_sentence(pod, namespace)
 
 
 def node_line(node: Json) -> TableRow:
@@ -76,6 +83,7 @@ def node_line(node: Json) -> TableRow:
         _mib(text(node, "total", "mem")),
         text(excess, "cpu"),
         _mib(text(excess, "mem")),
+        waiting_on(node),
         text(node, "stuck"),
     )
     return TableRow(name, _shown(cells), node=name, state=state)

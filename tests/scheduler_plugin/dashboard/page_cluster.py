@@ -109,7 +109,8 @@ def amounts(cpu: str, mem: str) -> Json:
 
 def a_pod(vm_name: str, cpu: str = "2", mem: str = "4Gi", **more: object) -> Json:
     """A pod of a VM in the scheduler's answer."""
-    return {"pod": f"{vm_name}-pod", "vm": vm_name, "reserved": amounts(cpu, mem), "denied": amounts("0", "0"), **more}
+    nothing = {"denied": amounts("0", "0"), "promised": amounts("0", "0")}
+    return {"pod": f"{vm_name}-pod", "vm": vm_name, "reserved": amounts(cpu, mem), **nothing, **more}
 
 
 def a_node(name: str, *pods: Json, **more: object) -> Json:
@@ -119,6 +120,8 @@ def a_node(name: str, *pods: Json, **more: object) -> Json:
         "reserved": amounts("4", "8Gi"),
         "free": amounts("12", "56Gi"),
         "watermark": amounts("14400m", "58Gi"),
+        "denied": amounts("0", "0"),
+        "promised": amounts("0", "0"),
         "pressure": {"excess": amounts("0", "0")},
     }
     return {"name": name, "open": True, "stuck": None, **sums, "pods": list(pods), **more}

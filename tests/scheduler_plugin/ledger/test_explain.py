@@ -43,6 +43,8 @@ def test_denial_names_node_and_time() -> None:
         denied=amount(1, 0),
         denied_for=12.0,  # type: ignore[arg-type] # Seconds is a float at run time
         denied_by="node n1 has 0 cpu, 1Gi free of 9 cpu, 9Gi, needed 1 cpu, 0 more",
+        promised=ZERO,
+        gift=None,
         is_migrating=False,
         holds_still=False,
         metrics=Metrics(3.5),

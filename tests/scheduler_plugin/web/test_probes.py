@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protocol.kubernetes.timestamps import timestamp
 from scheduler_plugin.ledger.views import LATELY
 from tests.fake_clock import FakeClock, settle
 from tests.scheduler_plugin.fake_cluster import NODES, PODS, VMS, FakeCluster, Fault, to
@@ -40,6 +41,8 @@ async def test_nodes_are_shown_with_their_pods() -> None:
                     "reserved": {"cpu": "1", "mem": "4Gi"},
                     "free": {"cpu": "9", "mem": "36Gi"},
                     "watermark": {"cpu": "9", "mem": "36Gi"},
+                    "denied": NOTHING,
+                    "promised": NOTHING,
                     "pressure": {"logical": NOTHING, "capacity": NOTHING, "migrating": NOTHING, "excess": NOTHING},
                     "stuck": None,
                     "pods": [
@@ -52,14 +55,43 @@ async def test_nodes_are_shown_with_their_pods() -> None:
                             "use": {"cpu": "1", "mem": "4Gi"},
                             "actual": None,
                             "denied": NOTHING,
+                            "promised": NOTHING,
                             "deferred": NOTHING,
                             "migrating": False,
                             "agentSilent": True,
+                            "gaveBack": None,
                         }
                     ],
                 }
             ],
         }
+
+
+async def test_neighbour_gives_back_to_denied_vm() -> None:
+    cluster, clock, hungry = small_cluster(), FakeClock(), vm_pod("db-7", "n1")
+    cluster.put(VMS, vm("db", 6, 4))
+    cluster.put(VMS, vm("db-7", 3, 4))
+    cluster.put(PODS, hungry)
+    async with running(cluster, clock) as scheduler:
+        await scheduler.ask(hungry, 6, 4, sequence=1)
+        answer = await scheduler.ask(POD, 6, 4, sequence=1, needs={"vCPUs": 1, "mem": 4})
+        assert answer.json()["shrinkTo"] == {"vCPUs": 2.0, "mem": 4}
+        (node_of,) = (await scheduler.probe("nodes")).json()["nodes"]
+        waits = {"denied": {"cpu": "2", "mem": "0"}, "promised": {"cpu": "2", "mem": "0"}}
+        (pod_of,) = (pod for pod in node_of["pods"] if pod["vm"] == "default/db-7")
+        explained = (await scheduler.probe("explain/default/db-7")).json()["pods"][0]
+        assert [{key: source[key] for key in waits} for source in (node_of, pod_of, explained)] == [waits] * 3
+        lines = (await scheduler.probe("metrics")).text.splitlines()
+        assert 'autoscale_scheduler_node_denied{node="n1",resource="cpu"} 2.0' in lines
+        assert 'autoscale_scheduler_node_promised{node="n1",resource="cpu"} 2.0' in lines
+        await clock.advance(5)
+        cluster.put(VMS, vm("db", 4, 4))
+        await settle()
+        await scheduler.ask(POD, 4, 4, sequence=2, needs={"vCPUs": 1, "mem": 4})
+        gift = {"amount": {"cpu": "2", "mem": "0"}, "at": timestamp(clock.wall()), "to": ["default/db-7"]}
+        (node_of,) = (await scheduler.probe("nodes")).json()["nodes"]
+        assert [pod["gaveBack"] for pod in node_of["pods"]] == [None, gift]
+        assert (await scheduler.probe("explain/default/db")).json()["gaveBack"] == gift
 
 
 async def test_pod_reports_agent_contact() -> None:

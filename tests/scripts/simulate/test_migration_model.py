@@ -51,6 +51,18 @@ def test_a_vm_whose_load_grows_on_its_way_keeps_its_size_and_grows_where_it_arri
     assert (fixture.reserved(), fixture.cluster.denied) == ((30, 28), 0)
 
 
+def test_growth_after_move_is_not_in_place() -> None:
+    fixture = on_the_way()
+    moved, cluster = fixture.vms[1], fixture.cluster
+    moved.moved_for_room = True
+    fixture.cores[1] = 4.0
+    fixture.step()
+    assert (moved.node, cluster.asked, cluster.granted, cluster.in_place) == ("node-1", 1, 1, 0)
+    fixture.cores[1] = 6.0
+    fixture.run_agent(moved)
+    assert (cluster.asked, cluster.granted, cluster.in_place) == (2, 2, 1)
+
+
 def test_a_target_that_fills_up_meanwhile_does_not_get_the_room_that_is_booked() -> None:
     fixture = SimulationFixture([30, 10], [18], order="least-loaded")
     fixture.cores = [5.0, 0.5, 15.0]

@@ -9,6 +9,7 @@ from msgspec.structs import asdict
 from scheduler_plugin.ledger.events import PodGone
 from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.run_statistics import RunStatistics
+from scripts.autoscale.simulate.simulated_vm import Gifts
 from tests.scripts.simulate.simulation_fixture import SimulationFixture
 
 WARM_UP = 2
@@ -41,10 +42,15 @@ def test_what_is_denied_short_and_too_full_is_counted_by_time() -> None:
             "hours": 0.017,
             "asked": 1,
             "granted": 0,
+            "in_place_percent": 0.0,
             "denied": 1,
             "denied_vm_seconds": 60.0,
+            "unfairness_percent": 100.0,
+            "worst_vm": "vm-1",
             "longest_denial_seconds": 60.0,
             "denied_vcpu_hours": 24 / 4 * MINUTE,
+            "gifts": 0,
+            "regrown_percent": 0.0,
             "migrations": 0,
             "migrations_per_hour": 0.0,
             "moved_again": 0,
@@ -77,6 +83,26 @@ def test_a_denial_that_is_over_is_not_counted_on() -> None:
     assert not fixture.vms[0].is_denied
     found = noted(fixture, record, 3)
     assert (found.denied_vm_seconds, found.longest_denial_seconds) == (15.0, 15.0)
+
+
+def test_worst_vm_is_named() -> None:
+    fixture = SimulationFixture([40, 10], [60, 2], order="none")
+    record = begun(fixture)
+    fixture.cores = [10.0, 8.0, 10.0, 4.0]
+    fixture.run_agent(fixture.vms[3])
+    noted(fixture, record, 2)
+    fixture.run_agent(fixture.vms[1])
+    measured = noted(fixture, record, 1)
+    assert (measured.worst_vm, measured.unfairness_percent) == ("vm-3", 75.0)
+
+
+def test_gifts_count_after_warm_up() -> None:
+    fixture = SimulationFixture([30, 20], [4], order="none")
+    fixture.vms[1].gifts, fixture.cluster.asked, fixture.cluster.in_place = Gifts(7, 5), 10, 1
+    record = begun(fixture)
+    fixture.vms[0].gifts, fixture.cluster.asked, fixture.cluster.in_place = Gifts(4, 1), 14, 4
+    measured = noted(fixture, record, 1)
+    assert (measured.gifts, measured.regrown_percent, measured.in_place_percent) == (4, 25.0, 75.0)
 
 
 def test_of_a_denial_that_began_before_anything_was_counted_the_rest_is() -> None:

@@ -12,13 +12,13 @@ from agent.core.advance import advance
 from agent.core.events import Answered, Patched, Scraped, Started, VmSeen
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.core.plan import plan
-from agent.core.state import begin
+from agent.core.state import Giving, begin
 from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Bytes, Instant, Seconds
 from protocol.virtual_machine import Bounds
 from scripts.autoscale.simulate.guest_model import SWAPPING, observe_guest
-from scripts.autoscale.simulate.simulated_vm import SimulatedVm, agent_policy
+from scripts.autoscale.simulate.simulated_vm import Gifts, SimulatedVm, agent_policy
 from scripts.autoscale.simulate.vm_table import SLOT, UNIT
 from scripts.autoscale.simulate.wake_schedule import WakeSchedule, recheck_delays
 
@@ -110,6 +110,24 @@ def test_a_guest_serves_what_it_can_and_the_rest_waits() -> None:
 def test_a_guest_without_demand_has_nothing_that_waits() -> None:
     sample, over = observe_guest(0.0, 1.0 * GIB, UNIT * 4)
     assert (over.busy, over.cpu_stall, over.mem_stall, sample.load1) == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_growth_counts_for_gifts_of_its_minute() -> None:
+    gifts, giving = Gifts(), Giving(lean_until=Instant(1000.0))
+    for moment, what in (
+        (0, "gave"),
+        (50, "gave"),
+        (59, "gave"),
+        (65, "grew"),
+        (66, "grew"),
+        (200, "gave"),
+        (260, "grew"),
+    ):
+        now = Instant(float(moment))
+        giving.note_shrink(now) if what == "gave" else giving.note_growth(now)
+        gifts.note(giving, now)
+        gifts.note(giving, now)  # another action of the same instant
+    assert (gifts.count, gifts.regrown) == (4, 2)
 
 
 @pytest.mark.parametrize("seed", range(3))

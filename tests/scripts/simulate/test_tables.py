@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,12 +13,25 @@ import pytest
 from rich.console import Console
 
 from scripts.autoscale.simulate.figures import CURVES, Figures
-from scripts.autoscale.simulate.tables import POINTS, ROWS, SimulationOutcome, as_json, describe, print_tables, thinned
+from scripts.autoscale.simulate.migration_model import ORDERS
+from scripts.autoscale.simulate.simulated_groups import SimulatedGroups
+from scripts.autoscale.simulate.tables import (
+    GROUP_ROWS,
+    POINTS,
+    ROWS,
+    SimulationOutcome,
+    as_json,
+    describe,
+    print_tables,
+    thinned,
+)
 from tests.scripts.simulate.simulation_fixture import a_fleet
 
 FLEET = a_fleet(4)
-NUMBERED = {name: number for number, name in enumerate(Figures.__struct_fields__[1:], start=1)}
-NONE = dict.fromkeys(NUMBERED, 0)
+GROUPS = SimulatedGroups(1, 1)
+NUMBERED: dict[str, object] = {name: number for number, name in enumerate(Figures.__struct_fields__[1:], start=1)}
+NUMBERED["worst_vm"] = "vm-1"
+NONE = dict.fromkeys(NUMBERED, 0) | {"worst_vm": ""}
 
 
 def figures(order: str, steps: int) -> Figures:
@@ -43,6 +57,14 @@ def test_the_table_has_a_column_for_each_order_and_every_row() -> None:
     assert cells[0] == ["", "random", "none"]
     assert [row[0] for row in cells[2:-1]] == [name for name, _ in ROWS]
     assert cells[2][1:] == ["2", "2"]
+
+
+def test_table_fits_100_columns() -> None:
+    out, orders = io.StringIO(), [outcome(order) for order in ORDERS]
+    print_tables(Console(file=out, width=100), replace(FLEET, settings=replace(FLEET.settings, groups=GROUPS)), orders)
+    lines = out.getvalue().splitlines()[1:]
+    assert len(lines) == len(ROWS) + len(GROUP_ROWS) + 4
+    assert max(map(len, lines)) <= 100
 
 
 def test_what_was_broken_is_said_below_the_table_but_not_a_thousand_times() -> None:

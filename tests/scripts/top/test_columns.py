@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ from scripts.autoscale.top.row_list import STYLES
 from scripts.autoscale.top.rows import node_line, vm_row
 from tests.scripts.top.fleet_fixture import DENIED, FEW, MOVE, agent, node, vm
 
+AT = "2026-01-01T00:00:00Z"
 AT_WIDTH = {
     40: "VM vCPU memory",
     80: "VM state vCPU busy memory used",
@@ -108,6 +111,19 @@ def test_wait_of_a_move_stands_beside_it() -> None:
     assert (row.node, row.cells[-1]) == ("node-10 ⇢ waiting", "migration: no node has room for 3 vCPU")
 
 
+def test_rows_tell_scarcity() -> None:
+    waits: Json = {"denied": {"cpu": "2", "mem": "0"}, "promised": {"cpu": "1500m", "mem": "0"}}
+    gave: Json = {"gaveBack": {"amount": {"cpu": "1", "mem": "0"}, "at": AT, "to": ["default/db-7", "shop/db"]}}
+    because = agent(more={"because": "why"})
+    rows = [vm_row(vm("db"), because, pod, None) for pod in (waits, gave)]
+    assert [row.cells[-1] for row in rows] == [
+        "waiting for 2 vCPU, 1.5 vCPU promised by neighbours; why",
+        f"why; gave back 1 vCPU to db-7 and shop/db at {datetime.fromisoformat(AT).astimezone():%H:%M %Z}",
+    ]
+    short = node_line({**node("n1"), **waits, "pods": [waits, waits, {}]})
+    assert short.cells[-2] == "2 VMs waiting for 2 vCPU, 1.5 vCPU promised by neighbours"
+
+
 @pytest.mark.parametrize(
     ("account", "pod", "state"),
     [
@@ -157,6 +173,7 @@ def test_a_node_is_a_bar_with_its_watermark_and_its_pressure() -> None:
         "memoryTotal": "2048Mi",
         "pressureCpu": "0",
         "pressureMemory": "1024Mi",
+        "waiting": "-",
         "stuck": "-",
     }
     assert node_line({**node("n1"), "open": False}).state == "closed"

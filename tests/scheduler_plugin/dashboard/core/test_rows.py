@@ -118,18 +118,23 @@ def test_nodes_and_words_come_from_the_scheduler() -> None:
     pressed = {"excess": amounts("500m", "0")}
     answer = nodes_answer(
         a_node(
-            "n1", a_pod("default/db", denied=amounts("1", "0")), {"pod": "default/web", "vm": None}, pressure=pressed
+            "n1",
+            a_pod("default/db", denied=amounts("1", "0"), promised=amounts("500m", "0")),
+            {"pod": "default/web", "vm": None},
+            pressure=pressed,
+            denied=amounts("1", "0"),
+            promised=amounts("500m", "0"),
         ),
         a_node("n2", a_pod("default/db", "3", "2Gi", migrating=True), stuck="no room"),
         a_node("n3", open=False, total={}),
     )
     whole = NodeRow("", "", (16000, 65536), (4000, 8192), (12000, 57344), (14400, 59392))
     assert node_rows(answer) == [
-        replace(whole, key="n1", excess=(500, 0), state="pressed"),
+        replace(whole, key="n1", excess=(500, 0), denied=(1000, 0), promised=(500, 0), state="pressed"),
         replace(whole, key="n2", stuck="no room", state="stuck"),
         replace(whole, key="n3", total=NOTHING, open=False, state="closed"),
     ]
-    assert words(answer) == {"default/db": SchedulerReport((3000, 4096), (1000, 0), True)}
+    assert words(answer) == {"default/db": SchedulerReport((3000, 4096), (1000, 0), True, promised=(500, 0))}
 
 
 def test_migrating_vm_is_silent_with_either_agent() -> None:
@@ -145,8 +150,8 @@ def test_the_standing_says_whether_the_scheduler_was_heard() -> None:
 
 def test_scheduler_report_overlays_row() -> None:
     row = VmRow("default/db", "default")
-    said = said_of(row, SchedulerReport((1, 2), (3, 4), True))
-    assert said == VmRow("default/db", "default", reserved=(1, 2), denied=(3, 4), migrating=True)
+    said = said_of(row, SchedulerReport((1, 2), (3, 4), True, promised=(0, 4)))
+    assert said == VmRow("default/db", "default", reserved=(1, 2), denied=(3, 4), promised=(0, 4), migrating=True)
     assert said_of(said, None) == VmRow("default/db", "default", reserved=NOTHING, denied=ZERO)
 
 

@@ -1,0 +1,61 @@
+"""Sentences on scarcity (B.17): what a denied VM waits for, and who gave what to whom. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protocol.kubernetes.objects import JsonObject, child, items, text
+from protocol.kubernetes.timestamps import parse_moment
+from protocol.units import ZERO, QuantityError, Resources
+from scheduler_plugin.planner.wording import some
+
+
+def waiting_sentence(source: JsonObject) -> str:
+    """The sentence on a pod whose VM was ``denied`` something, with what is ``promised``; empty if it was not.
+
+    Schedulers of earlier versions report no promises.
+
+    >>> waiting_sentence({"denied": {"cpu": "2", "mem": "0"}, "promised": {"cpu": "1500m", "mem": "0"}})
+    'waiting for 2 vCPU, 1.5 vCPU promised by neighbours'
+    """
+    denied, promised = _amounts(child(source, "denied")), _amounts(child(source, "promised"))
+    promise = f", {some(promised)} promised by neighbours" if "promised" in source else ""
+    return f"waiting for {some(denied)}{promise}" if denied.any else ""
+
+
+def waiting_on(node: JsonObject) -> str:
+    """The sentence on the denied VMs of a node; empty if there are none."""
+    waiting = sum(_amounts(child(pod, "denied")).any for pod in items(node, "pods"))
+    # Of all its VMs together: what is promised is promised once.
+    together = waiting_sentence(node)
+    return f"{waiting} VM{'s' if waiting > 1 else ''} {together}" if waiting and together else ""
+
+
+def gift_sentence(source: JsonObject, namespace: str) -> str:
+    """The sentence on ``gaveBack`` of a VM of ``namespace``; empty if it gave nothing lately.
+
+    The time is that of the clock here, with its zone: a page may be read elsewhere.
+    """
+    gift = child(source, "gaveBack")
+    at = parse_moment(gift.get("at"))
+    if at is None:
+        return ""
+    to = [name.removeprefix(f"{namespace}/") for name in _texts(gift, "to")]
+    return f"gave back {some(_amounts(child(gift, 'amount')))} to {_listed(to)} at {at.astimezone():%H:%M %Z}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = names or ("its nearly full node",)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _texts(source: JsonObject, key: str) -> list[str]:
+    values = source.get(key)
+    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
+
+
+def _amounts(source: JsonObject) -> Resources:
+    try:
+        return Resources.parse(text(source, "cpu") or 0, text(source, "mem") or 0)
+    except QuantityError:
+        return ZERO
