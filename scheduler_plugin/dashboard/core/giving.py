@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from protocol.kubernetes.objects import JsonObject, child, items, text
 from protocol.kubernetes.timestamps import parse_moment
 from protocol.units import ZERO, QuantityError, Resources
-from scheduler_plugin.planner.wording import some
+from scheduler_plugin.texts.amounts import some
 
 
 def waiting_sentence(source: JsonObject) -> str:
