@@ -16,15 +16,15 @@ from protocol.units import QuantityError, Resources
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine
 from scheduler_plugin.dashboard import texts
 from scheduler_plugin.dashboard.core.states import (
+    AGENT_PROBLEM,
     CALM,
-    CLOSED,
+    CANNOT_DRAIN,
+    CORDONED,
     DENIED,
     FAILED,
-    MOVING,
+    MIGRATING,
     NODE_STATES,
-    PRESSED,
-    STUCK,
-    TROUBLE,
+    OVER_WATERMARK,
     UNHEALTHY,
     VM_STATES,
     WAITING,
@@ -310,7 +310,7 @@ def node_rows(nodes: JsonObject) -> list[NodeRow]:
 
 def node_stated(row: NodeRow) -> NodeRow:
     """The row with its state."""
-    true_states = {STUCK: row.stuck, PRESSED: max(row.excess) > 0, CLOSED: not row.open}
+    true_states = {CANNOT_DRAIN: row.stuck, OVER_WATERMARK: max(row.excess) > 0, CORDONED: not row.open}
     return msgspec.structs.replace(row, state=worst(NODE_STATES, true_states) or CALM)
 
 
@@ -320,7 +320,7 @@ def vm_stated(row: VmRow) -> VmRow:
         UNHEALTHY: row.problem or row.phase == FAILED,
         WAITING: row.waiting,
         DENIED: max(row.denied) > 0,
-        TROUBLE: row.trouble,
-        MOVING: row.migrating or row.phase in _MIGRATING,
+        AGENT_PROBLEM: row.trouble,
+        MIGRATING: row.migrating or row.phase in _MIGRATING,
     }
     return msgspec.structs.replace(row, state=worst(VM_STATES, true_states) or CALM)

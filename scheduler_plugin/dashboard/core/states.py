@@ -25,15 +25,15 @@ class VmState(NamedTuple):
 UNHEALTHY: Final = VmState("unhealthy", "✕", "the guest failed, or its object cannot be read")
 WAITING: Final = VmState("waiting", "◌", "the VM has been pending for a minute or more")
 DENIED: Final = VmState("denied", "▲", "the VM asked for more than it got")
-TROUBLE: Final = VmState("trouble", "!", "its agent says that something is wrong, or is not heard")
-MOVING: Final = VmState("moving", "⇢", "a migration of the VM is under way")
+AGENT_PROBLEM: Final = VmState("agent-problem", "!", "its agent reports a problem, or is unreachable")
+MIGRATING: Final = VmState("migrating", "⇢", "the VM is migrating")
 # The worst first: only one state of a VM is shown.
-VM_STATES: Final = (UNHEALTHY, WAITING, DENIED, TROUBLE, MOVING)
+VM_STATES: Final = (UNHEALTHY, WAITING, DENIED, AGENT_PROBLEM, MIGRATING)
 
-STUCK: Final = VmState("stuck", "▲", "VMs should leave the node and cannot")
-PRESSED: Final = VmState("pressed", "▲", "the node's reservations have been above its watermark")
-CLOSED: Final = VmState("closed", "⊘", "the node takes no new VMs")
-NODE_STATES: Final = (STUCK, PRESSED, CLOSED)
+CANNOT_DRAIN: Final = VmState("cannot-drain", "▲", "VMs should leave the node, but none can")
+OVER_WATERMARK: Final = VmState("over-watermark", "▲", "the node's reservations are above its watermark")
+CORDONED: Final = VmState("cordoned", "⊘", "the node takes no new VMs")
+NODE_STATES: Final = (CANNOT_DRAIN, OVER_WATERMARK, CORDONED)
 
 CALM: Final = "calm"
 FAILED: Final = "Failed"
@@ -43,7 +43,7 @@ FAILED: Final = "Failed"
 def worst(states: tuple[VmState, ...], true: Mapping[VmState, object]) -> str:
     """The word of the first of ``states`` that is ``true``; empty if nothing stands out.
 
-    >>> worst(VM_STATES, {MOVING: True, DENIED: True, UNHEALTHY: False})
+    >>> worst(VM_STATES, {MIGRATING: True, DENIED: True, UNHEALTHY: False})
     'denied'
     """
     return next((state.word for state in states if true.get(state)), "")

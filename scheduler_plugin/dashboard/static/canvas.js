@@ -1,6 +1,6 @@
 // Draws the fleet. Blocks glide to where they belong; only what is in sight is drawn, and nothing while nothing moves.
 
-import { STATES, isPressed, nodeTitle, stateOf } from "./words.js";
+import { STATES, isUnderPressure, nodeTitle, stateOf } from "./words.js";
 
 const GLIDE = 140; // milliseconds until a third of the way is left
 const NEAR = 0.4;
@@ -71,20 +71,20 @@ export class FleetCanvas {
   drawCell(cell, colours) {
     const { pen } = this;
     const y = cell.y + cell.label;
-    const pressed = isPressed(cell.node);
-    pen.fillStyle = pressed ? colours.pressed : colours.muted;
+    const full = isUnderPressure(cell.node);
+    pen.fillStyle = full ? colours["over-watermark"] : colours.muted;
     pen.font = `${cell.bar > 12 ? 12 : 10.5}px ui-sans-serif, system-ui, sans-serif`;
     pen.textBaseline = "alphabetic";
     const share = cell.node.isUnlisted ? "?" : `${Math.round((100 * cell.node.reserved[this.resource]) / Math.max(1, cell.node.total[this.resource]))} %`;
     const room = cell.width - pen.measureText(share).width - 8;
-    pen.fillText(fitted(pen, `${pressed ? "▲ " : ""}${cell.node.open ? "" : "⊘ "}${nodeTitle(cell.node.key)}`, room), cell.x, y - 4);
+    pen.fillText(fitted(pen, `${full ? "▲ " : ""}${cell.node.open ? "" : "⊘ "}${nodeTitle(cell.node.key)}`, room), cell.x, y - 4);
     pen.fillText(share, cell.x + cell.width - pen.measureText(share).width, y - 4);
     pen.fillStyle = colours.free;
     pen.fillRect(cell.x, y, cell.total, cell.bar);
     if (cell.isAggregated) this.drawSums(cell, y, colours);
     pen.fillStyle = colours.other;
     pen.fillRect(cell.otherAt, y, cell.other, cell.bar);
-    pen.fillStyle = pressed ? colours.pressed : colours.watermark;
+    pen.fillStyle = full ? colours["over-watermark"] : colours.watermark;
     if (cell.mark !== null) pen.fillRect(cell.mark - 1, y - 2, 2, cell.bar + 4);
     if (this.selected === `node/${cell.node.key}`) this.outline(cell.x - 2, y - 2, cell.width + 4, cell.bar + 4, colours.focus);
   }
@@ -153,7 +153,7 @@ function fitted(pen, text, room) {
 }
 
 const OUT = Object.keys(STATES).filter((state) => state !== "calm");
-const NAMES = ["muted", "free", "other", "reserved", "used", "watermark", "pressed", "focus", "ground", ...OUT];
+const NAMES = ["muted", "free", "other", "reserved", "used", "watermark", "over-watermark", "focus", "ground", ...OUT];
 
 function palette() {
   const style = getComputedStyle(document.documentElement);

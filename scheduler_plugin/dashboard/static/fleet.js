@@ -1,10 +1,10 @@
-// The view of the fleet: what stands out, filters, the bars of all nodes, and the same as a table.
+// The view of the fleet: problems, filters, the bars of all nodes, and the same as a table.
 
 import { FleetCanvas } from "./canvas.js";
 import { fill, h, say, table } from "./dom.js";
 import { ZOOMS, accepts, blockAt, cellAt, laidOut, nodesIn, nodesOf, usualZoom } from "./layout.js";
 import { isSure, waitsFor } from "./standing.js";
-import { NODE_MARKS, STATES, amount, count, isPressed, isUnderWay, nodeHref, nodeTitle, size, some, stateOf, vmHref, wayOf, whyOf } from "./words.js";
+import { NODE_MARKS, STATES, amount, count, isUnderPressure, isUnderWay, nodeHref, nodeTitle, size, some, stateOf, titled, vmHref, wayOf, whyOf } from "./words.js";
 
 const LISTED = 40;
 const MOST_ROWS = 300;
@@ -31,7 +31,7 @@ export class FleetView {
   }
 
   make() {
-    this.sums = h("div", { class: "chips", role: "group", "aria-label": "What stands out" });
+    this.sums = h("div", { class: "chips", role: "group", "aria-label": "Problems" });
     this.selects = { namespace: this.select("Namespace"), node: this.select("Node"), group: this.select("Group") };
     this.find = h("input", { type: "search", placeholder: "Find a VM or node  ( / )", "aria-label": "Find a VM or node", value: kept.filter.text,
       oninput: () => this.filtered({ text: this.find.value.trim() }) });
@@ -52,7 +52,7 @@ export class FleetView {
         h("span", { class: "pair", role: "group", "aria-label": "Zoom" }, zoom), legend()),
       h("p", { class: "unseen", id: "keys" }, "Arrow keys choose a node or VM, Enter opens it, plus and minus zoom, slash finds."),
       h("div", { class: "split" }, this.scroller,
-        h("aside", { class: "attention", "aria-label": "What stands out" }, this.standing)),
+        h("aside", { class: "attention", "aria-label": "Problems" }, this.standing)),
       this.details, this.announced);
     this.onKey = (event) => { if (event.key === "/" && !/INPUT|SELECT/.test(event.target.tagName)) { event.preventDefault(); this.find.focus(); } };
     addEventListener("keydown", this.onKey);
@@ -100,24 +100,24 @@ export class FleetView {
     const out = vms.filter((vm) => stateOf(vm) !== "calm" && accepts({ ...kept.filter, state: "" }, vm));
     const waits = waitsFor(this.store);
     const by = (state) => out.filter((vm) => stateOf(vm) === state).length;
-    const pressed = nodes.filter(isPressed);
-    const chips = [...OUT.map((state) => [state, by(state)]), ["pressed", pressed.length]];
+    const full = nodes.filter(isUnderPressure);
+    const chips = [...OUT.map((state) => [state, by(state)]), ["over-watermark", full.length]];
     fill(this.sums, h("span", { class: "sum" }, waits || `${count(vms.length, "VM")} on ${count(named.length, "node")}`),
       waits ? [] : chips.map(([state, many]) => h("button", { type: "button", class: `chip ${many ? state : ""}`, "aria-pressed": String(kept.filter.state === state),
-        onclick: () => this.filtered({ state: kept.filter.state === state ? "" : state }) }, `${many.toLocaleString("en")} ${state}`)));
-    say(this.announced, waits || `${chips.filter(([, many]) => many).map(([state, many]) => `${many} ${state}`).join(", ") || "Nothing stands out"}.`);
-    this.attention(out, pressed);
+        onclick: () => this.filtered({ state: kept.filter.state === state ? "" : state }) }, `${many.toLocaleString("en")} ${titled(state)}`)));
+    say(this.announced, waits || `${chips.filter(([, many]) => many).map(([state, many]) => `${many} ${titled(state)}`).join(", ") || "No problems"}.`);
+    this.attention(out, full);
   }
 
-  attention(out, pressed) {
+  attention(out, full) {
     out = sorted(out);
     const moves = new Map([...this.store.rows.move.values()].filter(isUnderWay).map((each) => [each.vm, each]));
     const where = (vm) => moves.has(vm.key) ? wayOf(moves.get(vm.key), vm.node) : vm.node || "no node";
     const item = (state, href, name, said, place) => h("li", { class: state }, h("a", { href }, name), h("span", { class: "said" }, `${(STATES[state] || { mark: NODE_MARKS[state] }).mark} ${said}`), h("span", { class: "place" }, place));
-    const nodes = pressed.slice(0, LISTED).map((node) => item("pressed", nodeHref(node.key), node.key, node.stuck || `${some(node.excess)} above its watermark`, "node"));
+    const nodes = full.slice(0, LISTED).map((node) => item("over-watermark", nodeHref(node.key), node.key, node.stuck || `${some(node.excess)} above its watermark`, "node"));
     const vms = out.slice(0, LISTED).map((vm) => item(stateOf(vm), vmHref(vm.key), vm.key, whyOf(vm), where(vm)));
-    const more = Math.max(0, out.length - LISTED) + Math.max(0, pressed.length - LISTED);
-    fill(this.standing, h("h2", {}, "What stands out"), nodes.length + vms.length === 0 ? calm(this.store) : h("ul", {}, vms, nodes), more ? h("p", { class: "more" }, `and ${more} more`) : null);
+    const more = Math.max(0, out.length - LISTED) + Math.max(0, full.length - LISTED);
+    fill(this.standing, h("h2", {}, "Problems"), nodes.length + vms.length === 0 ? calm(this.store) : h("ul", {}, vms, nodes), more ? h("p", { class: "more" }, `and ${more} more`) : null);
   }
 
   options() {
@@ -226,7 +226,7 @@ function nodeTable(entries) {
   const headings = [{ text: "Node" }, { text: "VMs", number: true }, { text: "Reserved", number: true }, { text: "Free", number: true },
     { text: "Watermark", number: true }, { text: "Stands out" }];
   return table("Nodes", headings, entries.map(({ node, vms, worst }) => [h("a", { href: nodeHref(node.key) }, nodeTitle(node.key)), String(vms.length),
-    size(node.reserved), size(node.free), size(node.watermark), isPressed(node) ? node.state : worst === "calm" ? "–" : STATES[worst].title]));
+    size(node.reserved), size(node.free), size(node.watermark), isUnderPressure(node) ? titled(node.state) : worst === "calm" ? "–" : STATES[worst].title]));
 }
 
 // The VMs of the nodes that are shown, those that stand out first; of many only so many, because a filter says which.

@@ -1,6 +1,6 @@
 // Where nodes and the blocks of VMs are: plain arithmetic, without a canvas.
 
-import { STATES, isPressed, nodeTitle, stateOf } from "./words.js";
+import { STATES, isUnderPressure, nodeTitle, stateOf } from "./words.js";
 
 // Smallest to largest; below the least width of a block a node is drawn as sums.
 export const ZOOMS = [
@@ -19,7 +19,7 @@ export function usualZoom(nodes) {
 export function accepts(filter, vm) {
   if (filter.namespace && vm.namespace !== filter.namespace) return false;
   if (filter.group && vm.group !== filter.group) return false;
-  if (filter.state && filter.state !== "pressed" && stateOf(vm) !== filter.state) return false;
+  if (filter.state && filter.state !== "over-watermark" && stateOf(vm) !== filter.state) return false;
   return finds(filter.text, vm.key) || finds(filter.text, vm.node || nodeTitle(""));
 }
 
@@ -27,7 +27,7 @@ export function accepts(filter, vm) {
 const finds = (text, name) => name.toLowerCase().includes(text.toLowerCase());
 
 export function isNarrow(filter) {
-  return Boolean(filter.namespace || filter.group || filter.text || (filter.state && filter.state !== "pressed"));
+  return Boolean(filter.namespace || filter.group || filter.text || (filter.state && filter.state !== "over-watermark"));
 }
 
 // Every node that the scheduler lists, and one made up of its VMs for each that it does not: so every VM has its place.
@@ -60,7 +60,7 @@ export function nodesOf(store, filter) {
   }
   return [...found.values()]
     .filter((each) => (!narrow || each.hits > 0 || (filter.text && finds(filter.text, each.node.key || nodeTitle(""))))
-      && (filter.state !== "pressed" || isPressed(each.node)) && (!filter.node || each.node.key === filter.node))
+      && (filter.state !== "over-watermark" || isUnderPressure(each.node)) && (!filter.node || each.node.key === filter.node))
     .sort((a, b) => compare(a.node.key, b.node.key));
 }
 

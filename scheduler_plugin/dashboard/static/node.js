@@ -5,7 +5,7 @@ import { fill, h, table } from "./dom.js";
 import { nodesIn } from "./layout.js";
 import { movesTable } from "./moves.js";
 import { waitsFor } from "./standing.js";
-import { STATES, isPressed, isUnderWay, nodeTitle, size, some, stateOf, vmHref, waitsText, whyOf } from "./words.js";
+import { STATES, isUnderPressure, isUnderWay, nodeTitle, size, some, stateOf, vmHref, waitsText, whyOf } from "./words.js";
 
 export class NodeView {
   constructor(store, [name]) {
@@ -27,7 +27,7 @@ export class NodeView {
     const moves = [...this.store.rows.move.values()]
       .filter((each) => isUnderWay(each) && (each.source === this.name || each.target === this.name));
     const others = [0, 1].map((at) => Math.max(0, node.reserved[at] - vms.reduce((sum, vm) => sum + Math.max(0, vm.reserved[at]), 0)));
-    fill(this.body, h("p", { class: isPressed(node) || node.isUnlisted ? "problem" : "" }, standing(node)),
+    fill(this.body, h("p", { class: isUnderPressure(node) || node.isUnlisted ? "problem" : "" }, standing(node)),
       Math.max(...node.denied) > 0 ? h("p", { class: "problem" }, `VMs ${waitsText(node)}.`) : null, node.isUnlisted ? null : facts(node, others),
       vmTable(vms), moves.length ? movesTable("Migrations from and to it", moves) : null);
   }
@@ -38,7 +38,7 @@ export class NodeView {
 function standing(node) {
   if (node.isUnlisted) return node.key ? "The scheduler does not list this node, or does not answer." : "They wait for a node, or theirs is not known.";
   if (node.stuck) return `VMs that should leave it cannot: ${node.stuck}.`;
-  if (isPressed(node)) return `${some(node.excess)} above its watermark.`;
+  if (isUnderPressure(node)) return `${some(node.excess)} above its watermark.`;
   return node.open ? "It takes VMs." : "It takes no new VMs.";
 }
 

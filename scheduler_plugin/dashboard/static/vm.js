@@ -180,7 +180,7 @@ function optionsOf({ figure, plugin }) {
     scales: { x: { range: (_, low, high) => [Math.min(low, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
     axes: [{ ...axis, values: CLOCK }, { ...axis, size: 44 }],
     series: [{},
-      line(colour("--pressed"), { width: 1.5, dash: [2, 3] }),
+      line(colour("--over-watermark"), { width: 1.5, dash: [2, 3] }),
       line(colour("--permit"), { width: 1, dash: [6, 4] }),
       line(colour("--reserved-line"), { width: 1 }),
       line(colour("--link"), { width: 2, fill: colour("--used-fill") }),

@@ -19,11 +19,12 @@ export const groupHref = (key) => `#/group/${key.split("/").map(encodeURICompone
 const ENDED = new Set(["Succeeded", "Failed", "Cancelled"]);
 export const isUnderWay = (move) => !ENDED.has(move.phase);
 
-// What stands out, the worst first: the program's table. A VM and a node have at most one of these.
-export const STATES = Object.fromEntries([...VM_STATES.map(({ word, mark }) => [word, { title: word, mark }]), ["calm", { title: "as it should be", mark: "" }]]);
+export const titled = (state) => state.replaceAll("-", " ");
+// Problems, the worst first: the program's table. A VM and a node have at most one of these.
+export const STATES = Object.fromEntries([...VM_STATES.map(({ word, mark }) => [word, { title: titled(word), mark }]), ["calm", { title: "healthy", mark: "" }]]);
 export const NODE_MARKS = Object.fromEntries(NODE_STATES.map(({ word, mark }) => [word, mark]));
 export const stateOf = (vm) => vm.state;
-export const isPressed = (node) => node.state === "stuck" || node.state === "pressed";
+export const isUnderPressure = (node) => node.state === "cannot-drain" || node.state === "over-watermark";
 
 // From where to where a VM moves, or what its migration waits for.
 export function wayOf(move, node) {
@@ -38,6 +39,6 @@ export function whyOf(vm) {
   if (vm.phase === "Failed") return "its guest failed";
   if (vm.waiting) return "has not started for a minute or more";
   if (vm.state === "denied") return waitsText(vm);
-  if (vm.state === "trouble") return vm.trouble;
+  if (vm.state === "agent-problem") return vm.trouble;
   return STATES[stateOf(vm)].title;
 }

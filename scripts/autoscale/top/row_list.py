@@ -17,12 +17,12 @@ from textual.strip import Strip
 
 from scheduler_plugin.dashboard.core.rows import PENDING
 from scheduler_plugin.dashboard.core.states import (
-    CLOSED,
+    AGENT_PROBLEM,
+    CANNOT_DRAIN,
+    CORDONED,
     DENIED,
-    MOVING,
-    PRESSED,
-    STUCK,
-    TROUBLE,
+    MIGRATING,
+    OVER_WATERMARK,
     UNHEALTHY,
     WAITING,
 )
@@ -35,11 +35,11 @@ STYLES: Final[Mapping[str, Style]] = MappingProxyType(
         UNHEALTHY.word: Style(color="magenta", bold=True),
         WAITING.word: Style(color="yellow", bold=True),
         DENIED.word: Style(color="red", bold=True),
-        TROUBLE.word: Style(color="yellow"),
-        MOVING.word: Style(color="cyan"),
-        STUCK.word: Style(color="red", bold=True),
-        PRESSED.word: Style(color="red", bold=True),
-        CLOSED.word: Style(dim=True),
+        AGENT_PROBLEM.word: Style(color="yellow"),
+        MIGRATING.word: Style(color="cyan"),
+        CANNOT_DRAIN.word: Style(color="red", bold=True),
+        OVER_WATERMARK.word: Style(color="red", bold=True),
+        CORDONED.word: Style(dim=True),
         PENDING: Style(dim=True),
     }
 )

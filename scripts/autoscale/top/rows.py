@@ -10,14 +10,14 @@ from scheduler_plugin.dashboard.core.giving import gift_sentence, waiting_on, wa
 from scheduler_plugin.dashboard.core.rows import PENDING, wait_of
 from scheduler_plugin.dashboard.core.rows import vm_row as page_row
 from scheduler_plugin.dashboard.core.states import (
-    CLOSED,
+    AGENT_PROBLEM,
+    CANNOT_DRAIN,
+    CORDONED,
     DENIED,
     FAILED,
-    MOVING,
+    MIGRATING,
     NODE_STATES,
-    PRESSED,
-    STUCK,
-    TROUBLE,
+    OVER_WATERMARK,
     UNHEALTHY,
     VM_STATES,
     WAITING,
@@ -120,17 +120,17 @@ def _state(vm: Json, agent: Json, pod: Json, migration: Json | None, *, is_waiti
         UNHEALTHY: phase == FAILED or page_row(vm).problem,
         WAITING: is_waiting,
         DENIED: child(agent, "denied") or _some(child(pod, "denied")),
-        TROUBLE: items(agent, "troubles"),
-        MOVING: migration,
+        AGENT_PROBLEM: items(agent, "troubles"),
+        MIGRATING: migration,
     }
     return worst(VM_STATES, conditions) or phase
 
 
 def _node_state(node: Json) -> str:
     conditions = {
-        STUCK: text(node, "stuck"),
-        PRESSED: _some(child(node, "pressure", "excess")),
-        CLOSED: node.get("open") is False,
+        CANNOT_DRAIN: text(node, "stuck"),
+        OVER_WATERMARK: _some(child(node, "pressure", "excess")),
+        CORDONED: node.get("open") is False,
     }
     return worst(NODE_STATES, conditions) or "open"
 

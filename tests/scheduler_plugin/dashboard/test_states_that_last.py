@@ -82,7 +82,7 @@ async def test_silent_agent_is_reported() -> None:
             found = await seen(run)
             states.append((found.state, found.trouble))
         calm = (CALM, "")
-        assert states == [calm, calm, ("trouble", NO_CONTACT), calm, calm]
+        assert states == [calm, calm, ("agent-problem", NO_CONTACT), calm, calm]
 
 
 async def test_silent_scheduler_blames_no_agent() -> None:
@@ -109,7 +109,7 @@ async def test_agent_failures_reach_every_part() -> None:
             assert isinstance(found, VmRow)
             states.append((found.state, found.trouble))
         said = "its agent has trouble with metrics: no answer"
-        assert states == [("trouble", said), (CALM, ""), (CALM, "")]
+        assert states == [("agent-problem", said), (CALM, ""), (CALM, "")]
 
 
 async def test_question_updates_agent_failure() -> None:

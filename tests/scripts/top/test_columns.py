@@ -102,7 +102,7 @@ def test_a_vm_is_shown_with_what_is_known_of_it() -> None:
         "1Gi",
         "-",
     )
-    assert (FEW[1].node, FEW[1].state) == ("node-2 ⇢ node-11 75 %", "moving")
+    assert (FEW[1].node, FEW[1].state) == ("node-2 ⇢ node-11 75 %", "migrating")
 
 
 def test_wait_of_a_move_stands_beside_it() -> None:
@@ -130,7 +130,7 @@ def test_rows_tell_scarcity() -> None:
         (agent(more=DENIED), {}, "denied"),
         ({}, {"denied": {"cpu": "1", "mem": "0"}}, "denied"),
         ({}, {"denied": {"cpu": "0", "mem": "0"}}, "Running"),
-        (agent(more={"troubles": [{"with": "metrics"}]}), {}, "trouble"),
+        (agent(more={"troubles": [{"with": "metrics"}]}), {}, "agent-problem"),
     ],
 )
 def test_the_state_of_a_vm_is_what_stands_out(account: dict[str, object], pod: dict[str, object], state: str) -> None:
@@ -149,7 +149,7 @@ def test_of_what_is_true_of_a_vm_the_worst_is_shown_as_on_the_page() -> None:
         vm_row(vm("db"), agent(), {}, MOVE),
         vm_row(vm("db"), agent(), {}, None),
     ]
-    words = ["unhealthy", "unhealthy", "waiting", "denied", "trouble", "moving", "Running"]
+    words = ["unhealthy", "unhealthy", "waiting", "denied", "agent-problem", "migrating", "Running"]
     assert [each.state for each in states] == words
 
 
@@ -161,7 +161,7 @@ def test_a_node_is_a_bar_with_its_watermark_and_its_pressure() -> None:
     cells = dict(zip([each.key for each in NODE_COLUMNS], node_line(node("n1", "1Gi")).cells, strict=True))
     assert cells == {
         "node": "n1",
-        "state": "pressed",
+        "state": "over-watermark",
         "vms": "1",
         "cpuBar": "████████████·········│··",
         "cpuReserved": "4",
@@ -176,5 +176,5 @@ def test_a_node_is_a_bar_with_its_watermark_and_its_pressure() -> None:
         "waiting": "-",
         "stuck": "-",
     }
-    assert node_line({**node("n1"), "open": False}).state == "closed"
-    assert node_line({**node("n1", "1Gi"), "stuck": "no VM may move"}).state == "stuck"
+    assert node_line({**node("n1"), "open": False}).state == "cordoned"
+    assert node_line({**node("n1", "1Gi"), "stuck": "no VM may move"}).state == "cannot-drain"

@@ -93,7 +93,7 @@ async def test_one_look_asks_every_agent(place: Place) -> None:
     assert sorted(place.asked) == ["pod-db", "pod-orders", "pod-other"]
     found = by_name(seen.vms)
     assert {name: row.state for name, row in found.items()} == {
-        "shop/db": "moving",
+        "shop/db": "migrating",
         "shop/orders": "Running",
         "default/other": "Running",
     }

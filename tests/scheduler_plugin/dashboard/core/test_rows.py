@@ -130,9 +130,9 @@ def test_nodes_and_words_come_from_the_scheduler() -> None:
     )
     whole = NodeRow("", "", (16000, 65536), (4000, 8192), (12000, 57344), (14400, 59392))
     assert node_rows(answer) == [
-        replace(whole, key="n1", excess=(500, 0), denied=(1000, 0), promised=(500, 0), state="pressed"),
-        replace(whole, key="n2", stuck="no room", state="stuck"),
-        replace(whole, key="n3", total=NOTHING, open=False, state="closed"),
+        replace(whole, key="n1", excess=(500, 0), denied=(1000, 0), promised=(500, 0), state="over-watermark"),
+        replace(whole, key="n2", stuck="no room", state="cannot-drain"),
+        replace(whole, key="n3", total=NOTHING, open=False, state="cordoned"),
     ]
     assert words(answer) == {"default/db": SchedulerReport((3000, 4096), (1000, 0), True, promised=(500, 0))}
 
