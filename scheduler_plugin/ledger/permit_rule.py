@@ -56,8 +56,10 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> PermitDecisio
     if account.reserved != reserved:
         state.settle_vm(account)
     effects = state.finish(outside=outside)
-    shrink_to = asked_back(state.nodes[claim.node], claim, permit, request.needs, now)
-    return PermitDecision(permit, policy.compute_unit, claim.holds_still, persist, effects, shrink_to)
+    asked = asked_back(state.nodes[claim.node], claim, permit, request.needs, now)
+    return PermitDecision(
+        permit, policy.compute_unit, claim.holds_still, persist, effects, asked.shrink_to, asked.again
+    )
 
 
 def _decided(

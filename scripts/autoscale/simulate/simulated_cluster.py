@@ -65,7 +65,7 @@ class SimulatedCluster:
             self.asked += 1
             self.granted += is_granted
             self.denied += not is_granted
-        return PluginResponse(decision.permit, decision.compute_unit, decision.migrate, decision.shrink_to)
+        return decision.response
 
     def changed(self, vm: SimulatedVm, now: Instant) -> None:
         """The VM's object has changed: the scheduler sees it, and its agent does."""

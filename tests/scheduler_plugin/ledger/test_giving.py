@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.messages import AgentRequest
-from protocol.units import ZERO, Instant, Resources
+from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger import violations
-from scheduler_plugin.ledger.accounts.giving import KEPT_WITHIN, givers, lacking, promised
+from scheduler_plugin.ledger.accounts.giving import KEPT_WITHIN, SOON, givers, lacking, promised
 from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, PodGone
 from tests.scheduler_plugin.ledger.fleet import LATER, UNIT, Fleet, amount, migration, name, node, vm, vm_pod
 
@@ -23,6 +23,7 @@ class Asking:
         pods = [vm_pod(of, "n1") for of in sizes]
         vms = [vm(of, amount(size), pod=name(f"{of}-pod"), most=amount(100)) for of, size in sizes.items()]
         self.fleet, self.number = Fleet(WIDE, *vms, *pods), 0
+        self.ask_again: Seconds | None = None
 
     def asks(self, of: str, size: float, needs: float | None = None, *, at: Instant = LATER) -> Resources | None:
         """The VM's agent, which has resized it if it is less, asks for ``size``, and hears the size to shrink to."""
@@ -39,7 +40,14 @@ class Asking:
         )
         decision = self.fleet.ledger.apply(AgentAsked(f"uid-{of}", request), at)
         self.fleet.store(decision)
+        self.ask_again = decision.ask_again
         return decision.shrink_to
+
+    def is_soon(self, of: str, size: float, needs: float | None = None, *, at: Instant = LATER) -> bool:
+        """Return True if the VM, whose agent asks for ``size``, is to ask again soon."""
+        self.asks(of, size, needs, at=at)
+        assert self.ask_again in {None, SOON}
+        return self.ask_again is not None
 
     def promised(self, at: Instant = LATER) -> Resources:
         return promised(self.fleet.ledger.nodes["n1"], at)
@@ -76,6 +84,28 @@ def test_denied_neighbour_is_made_room_for() -> None:
 def test_agent_that_says_nothing_is_not_asked() -> None:
     fleet = Asking(a=60, b=39)
     assert (fleet.asks("a", 60), fleet.promised()) == (None, ZERO)
+
+
+def test_vms_ask_soon_where_room_may_be_lacking_soon() -> None:
+    """A quarter of the watermark is 17.5: at 46 that would be more than the 63 from which on VMs are asked."""
+    assert Asking(a=30, b=15).is_soon("a", 30, 5) is False
+    assert Asking(a=30, b=16).is_soon("a", 30, 5) is True
+    assert Asking(a=30, b=16).is_soon("a", 30, 30) is False
+    assert Asking(a=30, b=16).is_soon("a", 30) is False
+
+
+def test_only_those_that_would_be_asked_first_ask_soon() -> None:
+    """Of 70 that are reserved 7 are asked for at once, and 17 or 18 more may be needed suddenly."""
+    fleet = Asking(a=30, b=20, c=20)
+    for of, size, needs in (("a", 30, 10), ("b", 20, 10), ("c", 20, 16)):
+        fleet.asks(of, size, needs)
+    assert [fleet.is_soon(*vm) for vm in (("a", 30, 10), ("b", 20, 10), ("c", 20, 16))] == [True, True, False]
+
+
+def test_agent_that_never_gives_need_not_ask_soon() -> None:
+    fleet = Asking(a=60, b=39)
+    soon = [fleet.is_soon("a", 60, 10, at=Instant(LATER + seconds)) for seconds in (0.0, 15.0, 30.0)]
+    assert soon == [True, True, False]
 
 
 def test_offer_that_is_not_kept_promises_nothing() -> None:
