@@ -33,7 +33,7 @@ LEAN: Final = Seconds(240.0)
 TOO_SOON: Final = Seconds(60.0)
 """Growth within this time of giving back was needed after all."""
 
-REGRET: Final = Seconds(300.0)
+REGRET: Final = Seconds(60.0)
 """How long a VM that gave too much offers nothing."""
 
 _NEVER: Final = Instant(-inf)

@@ -43,7 +43,8 @@ def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resour
         claim.asked_since = None
     if not claim.offered.any or not (soon := _lacking_soon(node)).any:
         return NOT_ASKED
-    before = _offered_before(node, claim, now)
+    # What it gave just now is reserved until the smaller permit is stored: it would be asked for the same again.
+    before = _offered_before(node, claim, now) + _going(claim, permit)
     again = None if _is_in_vain(claim, now) or not _part_of(node, claim, soon, before).any else SOON
     part = _part_of(node, claim, lack, before)
     if not part.any:
@@ -68,6 +69,11 @@ def _part_of(node: NodeAccount, claim: Claim, lack: Resources, before: Resources
     unit = None if node.policy is None else node.policy.compute_unit
     steps = left if unit is None else Resources(left.cpu.up_to(unit.cpu), left.mem.up_to(unit.mem))
     return steps.at_most(claim.offered)
+
+
+def _going(claim: Claim, permit: Resources) -> Resources:
+    """The part of its VM's reservation that goes once this ``permit`` is stored."""
+    return ZERO if claim.vm is None else claim.vm.reserved.minus_or_zero(permit)
 
 
 def _offered_before(node: NodeAccount, claim: Claim, now: Instant) -> Resources:

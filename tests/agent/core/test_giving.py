@@ -112,7 +112,7 @@ def test_vm_that_regrets_offers_nothing_for_a_while() -> None:
     assert passes(story, 45, 0.5) == [cu(4)]
     regrets_until = story.state.scheduler.giving.offers_from
     passes(story, regrets_until - 1, 0.1)
-    assert (regrets_until, offer(story)) == (341.0, None)
+    assert (regrets_until, offer(story)) == (101.0, None)
     passes(story, regrets_until, 0.1)
     assert offer(story) == cu(1)
 

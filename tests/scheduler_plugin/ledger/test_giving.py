@@ -70,6 +70,12 @@ def test_largest_offer_is_taken_first() -> None:
     assert fleet.asks("b", 23, 5) is None
 
 
+def test_vm_is_not_asked_again_for_what_it_has_just_given() -> None:
+    """Its smaller permit is answered before it is stored, so that the room is still reserved then."""
+    fleet = Asking(a=60, b=39)
+    assert [fleet.asks("a", size, 10) for size in (60, 40, 24)] == [amount(24), amount(24), None]
+
+
 def test_several_give_where_one_is_not_enough() -> None:
     fleet = Asking(a=50, b=40)
     assert [fleet.asks("a", 50, 30), fleet.asks("b", 40, 30)] == [amount(30), amount(33)]
