@@ -58,10 +58,10 @@ def _next_at(rhythm: Rhythm | None, timing: Timing, now: Instant, jitter: float)
 def _soon(rhythm: Rhythm | None, wait: Seconds, now: Instant) -> Instant:
     """The time of the next request if the scheduler wishes it within ``wait``."""
     wait = max(wait, SOONEST)
-    if rhythm is None or wait < rhythm.quick.step:
+    if rhythm is None:
         return Instant(now + wait)
     # A little later than wished rather than at the moment that has just been.
-    return rhythm.quick.before(Instant(now + wait + JUST_BEEN))
+    return rhythm.quick.before(Instant(now + max(wait, rhythm.quick.step) + JUST_BEEN))
 
 
 def answered(state: State, response: Response, now: Instant, jitter: float) -> None:

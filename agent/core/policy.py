@@ -178,7 +178,7 @@ MOST_OF_SUCCESSION: Final = 8
 DENIED_BACKOFF: Final = Backoff(Seconds(2.0), Seconds(3.0), factor=1.5)
 """After a permit below the request: room that comes free is had within seconds, by whoever asks first."""
 
-SOONEST: Final = Seconds(2.5)
+SOONEST: Final = Seconds(2.0)
 """The least time to the next request that only brings an answer, however soon the scheduler wishes it."""
 
 REFUSED_BACKOFF: Final = Backoff(Seconds(5.0), Seconds(60.0))

@@ -119,7 +119,7 @@ class PermitDecision(msgspec.Struct, frozen=True, gc=False):
     """The answer to one agent's request. ``persist`` is None if the API is known to hold the permit already.
 
     ``shrink_to`` is the size that the VM is asked to shrink to, None if its node is not short. ``ask_again`` is set if
-    it is to ask again sooner than usual, because it may be asked to shrink by then.
+    it is to ask again sooner than usual, because it may be asked to shrink soon.
     """
 
     permit: Resources

@@ -20,7 +20,7 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 KEPT_WITHIN: Final = Seconds(30.0)
 """An agent sends a request at least every 15 s; its guest shrinks within seconds of the answer."""
 
-SOON: Final = Seconds(2.5)
+SOON: Final = Seconds(2.0)
 """How soon a VM that may be asked to give asks again."""
 
 
@@ -35,7 +35,7 @@ NOT_ASKED: Final = AskedBack()
 
 
 def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resources | None, now: Instant) -> AskedBack:
-    """What a VM with this ``permit``, which ``needs`` that much, is asked for."""
+    """The wish to a VM with this ``permit``, which ``needs`` that much."""
     # By the permit: what is reserved for the VM falls only once a smaller one is stored.
     claim.offered = ZERO if needs is None or claim.is_migrating else permit.minus_or_zero(needs)
     lack = lacking(node)

@@ -58,7 +58,7 @@ def test_vms_that_ask_soon_share_moments() -> None:
 
 
 @given(st.floats(0.0, 86_400.0), st.floats(0.0, 1e6), st.booleans())
-def test_scheduler_cannot_make_agent_ask_all_the_time(wait: float, begins: float, has_rhythm: bool) -> None:
+def test_ask_again_is_bounded(wait: float, begins: float, has_rhythm: bool) -> None:
     found = story(begins)
     found.state.rhythm = RHYTHM if has_rhythm else None
     first = found.at(found.state.scheduler.next_at).now

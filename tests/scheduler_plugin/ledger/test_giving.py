@@ -70,7 +70,7 @@ def test_largest_offer_is_taken_first() -> None:
     assert fleet.asks("b", 23, 5) is None
 
 
-def test_vm_is_not_asked_again_for_what_it_has_just_given() -> None:
+def test_pending_gift_is_not_asked_again() -> None:
     """Its smaller permit is answered before it is stored, so that the room is still reserved then."""
     fleet = Asking(a=60, b=39)
     assert [fleet.asks("a", size, 10) for size in (60, 40, 24)] == [amount(24), amount(24), None]
@@ -92,7 +92,7 @@ def test_agent_that_says_nothing_is_not_asked() -> None:
     assert (fleet.asks("a", 60), fleet.promised()) == (None, ZERO)
 
 
-def test_vms_ask_soon_where_room_may_be_lacking_soon() -> None:
+def test_vms_ask_soon_near_watermark() -> None:
     """A quarter of the watermark is 17.5: at 46 that would be more than the 63 from which on VMs are asked."""
     assert Asking(a=30, b=15).is_soon("a", 30, 5) is False
     assert Asking(a=30, b=16).is_soon("a", 30, 5) is True
@@ -100,7 +100,7 @@ def test_vms_ask_soon_where_room_may_be_lacking_soon() -> None:
     assert Asking(a=30, b=16).is_soon("a", 30) is False
 
 
-def test_only_those_that_would_be_asked_first_ask_soon() -> None:
+def test_largest_offers_ask_soon() -> None:
     """Of 70 that are reserved 7 are asked for at once, and 17 or 18 more may be needed suddenly."""
     fleet = Asking(a=30, b=20, c=20)
     for of, size, needs in (("a", 30, 10), ("b", 20, 10), ("c", 20, 16)):
@@ -108,7 +108,7 @@ def test_only_those_that_would_be_asked_first_ask_soon() -> None:
     assert [fleet.is_soon(*vm) for vm in (("a", 30, 10), ("b", 20, 10), ("c", 20, 16))] == [True, True, False]
 
 
-def test_agent_that_never_gives_need_not_ask_soon() -> None:
+def test_vain_offer_need_not_ask_soon() -> None:
     fleet = Asking(a=60, b=39)
     soon = [fleet.is_soon("a", 60, 10, at=Instant(LATER + seconds)) for seconds in (0.0, 15.0, 30.0)]
     assert soon == [True, True, False]
