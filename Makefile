@@ -29,7 +29,7 @@ LAST_TESTS := $(addprefix tests/kubernetes/,vm_group demo)
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help docs top-picture demo test test-pythons coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-first-hour kubernetes-programs test-failovers test-monitoring test-page explore lint format manifests bench-kubernetes bench-migration bench-reaction bench-agents bench-fleet env clean
+.PHONY: help docs top-picture demo test test-pythons coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-first-hour kubernetes-programs test-failovers test-monitoring test-page explore lint format manifests bench-kubernetes bench-migration bench-reaction bench-agents bench-fleet bench-scarcity env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,6 +129,9 @@ bench-agents: env ## What agents cost, as sidecars and per node: memory and CPU 
 
 bench-fleet: env ## Fleets that are nearly full, simulated: moves, denials and fairness beside their aims (half an hour; BENCH_ARGS='--trace FOLDER', '--seed 1')
 	@$(BIN)/python -m scripts.bench.fleet_bench $(BENCH_ARGS)
+
+bench-scarcity: env ## The quick start's fleet: does a VM wait for neighbours that are idle? (17 minutes)
+	@$(BIN)/python -m scripts.bench.scarcity $(BENCH_ARGS)
 
 top-picture: env ## Draw docs/top.svg, the terminal application with a made-up fleet
 	$(BIN)/python -m scripts.documents.top_picture

@@ -19,7 +19,7 @@ import msgspec
 
 from protocol.field_errors import field_message, shown
 from protocol.messages import AgentRequest, Metrics, ObjectName, PluginResponse
-from protocol.units import Bytes, ComputeUnit, Resources
+from protocol.units import Bytes, ComputeUnit, Resources, Seconds
 from protocol.versions import EVERY_VERSION, ProtocolVersion, VersionRange
 from protocol.wire.wire_dialects import DIALECTS, REMEMBERED, Dialect
 from protocol.wire.wire_messages import WireHead, WireMetrics, WirePod, WireRequestBody, WireResources, WireResponseBody
@@ -41,13 +41,14 @@ class MalformedResponseError(MalformedMessageError):
 class PluginResponseView:
     """A scheduler's answer as an agent sees it; from v3.0 on it does not say the compute unit.
 
-    Only ours says ``shrink_to``.
+    Only ours says ``shrink_to`` and ``ask_again``.
     """
 
     permit: Resources
     compute_unit: ComputeUnit | None
     migrate: bool
     shrink_to: Resources | None = None
+    ask_again: Seconds | None = None
 
 
 class WireRequest(msgspec.Struct, frozen=True, gc=False):
@@ -132,6 +133,8 @@ def encode_response(version: ProtocolVersion, response: PluginResponse, slot_siz
         wire |= dict.fromkeys(dialect.response_units, dialect.write_unit(response.compute_unit, slot_size))
     if response.shrink_to is not None:
         wire["shrinkTo"] = dialect.write_up(response.shrink_to, slot_size)
+    if response.ask_again is not None:
+        wire["askAgain"] = response.ask_again
     return _ENCODER.encode(wire)
 
 
@@ -155,6 +158,7 @@ def decode_response(version: ProtocolVersion, body: bytes, slot_size: Bytes) -> 
             compute_unit=None if unit is None else _unit(dialect, dialect.response_units[0], unit, slot_size),
             migrate=wire.migrate is not None,
             shrink_to=None if wire.shrinkTo is None else dialect.read("shrinkTo", wire.shrinkTo, slot_size),
+            ask_again=None if wire.askAgain is None else Seconds(wire.askAgain),
         )
     except (ValueError, RecursionError) as error:
         raise MalformedResponseError(field_message(error)) from None

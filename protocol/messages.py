@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from protocol.units import Bytes, ComputeUnit, Resources
+from protocol.units import Bytes, ComputeUnit, Resources, Seconds
 
 
 class ObjectName(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -55,11 +55,13 @@ class AgentRequest(msgspec.Struct, frozen=True, gc=False):
 class PluginResponse(msgspec.Struct, frozen=True, gc=False):
     """The scheduler's answer: what the VM may use, the node's compute unit, and whether the VM is to migrate.
 
-    ``shrink_to`` asks the VM to leave room to its neighbours, as far as it does not need it. Only an agent that says
-    what its VM ``needs`` is asked.
+    ``shrink_to`` asks the VM to leave room to its neighbours, as far as it does not need it, and ``ask_again`` to send
+    the next request within this time, so that it hears of a lack of room soon. Only an agent that says what its VM
+    ``needs`` gets either.
     """
 
     permit: Resources
     compute_unit: ComputeUnit
     migrate: bool = False
     shrink_to: Resources | None = None
+    ask_again: Seconds | None = None

@@ -8,6 +8,8 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from typing import Final
+
 from agent import texts
 from agent.core.actions import AskScheduler
 from agent.core.events import AskFailed, Fault
@@ -15,6 +17,7 @@ from agent.core.policy import (
     DENIED_BACKOFF,
     MOST_OF_SUCCESSION,
     SCHEDULER_BACKOFF,
+    SOONEST,
     SUCCESSION_BACKOFF,
     Rhythm,
     Timing,
@@ -22,9 +25,12 @@ from agent.core.policy import (
 from agent.core.state import Denial, State, failed_again
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, PluginResponse
-from protocol.units import Instant, Resources
+from protocol.units import Instant, Resources, Seconds
 
 Response = PluginResponse | PluginResponseView
+
+JUST_BEEN: Final = 0.5
+"""Seconds within which a moment of the rhythm is too near to be the next."""
 
 
 def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
@@ -36,6 +42,7 @@ def sent(state: State, ask: AskScheduler, now: Instant, jitter: float) -> None:
     side.sequence += 1
     if side.ceiling is not None and not ask.request.resources.within(side.ceiling):
         side.giving.note_growth(now)
+    side.giving.note_offer(ask.request.needs, now)
     # The scheduler may take the request even if its answer is lost.
     side.ceiling = side.ceiling and side.ceiling.at_most(ask.request.resources)
     side.retry_at = None
@@ -47,6 +54,15 @@ def _next_at(rhythm: Rhythm | None, timing: Timing, now: Instant, jitter: float)
     if rhythm is not None and timing.tick >= 2 * rhythm.step:
         return rhythm.before(Instant(now + timing.tick))
     return Instant(now + timing.tick - timing.tick_jitter * jitter)
+
+
+def _soon(rhythm: Rhythm | None, wait: Seconds, now: Instant) -> Instant:
+    """The time of the next request if the scheduler wishes it within ``wait``."""
+    wait = max(wait, SOONEST)
+    if rhythm is None:
+        return Instant(now + wait)
+    # A little later than wished rather than at the moment that has just been.
+    return rhythm.quick.before(Instant(now + max(wait, rhythm.quick.step) + JUST_BEEN))
 
 
 def answered(state: State, response: Response, now: Instant, jitter: float) -> None:
@@ -77,6 +93,8 @@ def _accept(state: State, request: AgentRequest, response: Response, now: Instan
     side.giving.hear(response.shrink_to, now)
     side.answered_version = 0 if state.vm.seen is None else state.vm.seen.version
     side.answered_at = now
+    if response.ask_again is not None:
+        side.next_at = min(side.next_at, _soon(state.rhythm, response.ask_again, now))
     if side.migrate:
         # The end of a migration is learned only by asking.
         side.next_at = min(side.next_at, Instant(now + state.policy.timing.migrating_tick))

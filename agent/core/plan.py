@@ -101,7 +101,8 @@ def _due(state: State, wanted: Resources, report: Resources, now: Instant) -> In
     pressure_is_over = side.denial is not None and not side.migrate and report.within(ceiling)
     # Without a load the scheduler cannot tell an idle VM from a busy one.
     load_is_news = not side.knows_load and _metrics(state) is not None
-    return now if less or pressure_is_over or load_is_news else side.next_at
+    offer_is_news = side.giving.awaits_offer(now) and least_size(state, report, now) is not None
+    return now if less or pressure_is_over or load_is_news or offer_is_news else side.next_at
 
 
 def _request(state: State, report: Resources, now: Instant) -> AgentRequest:

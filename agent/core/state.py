@@ -21,7 +21,7 @@ from agent.core.guest import NO_COUNT, NO_RATES, CpuCount, GuestSample, Observed
 from agent.core.memory.kills import Kills
 from agent.core.memory.probing import Probing
 from agent.core.monitor.monitor_side import MonitorSide
-from agent.core.policy import Policy, Rhythm
+from agent.core.policy import SOONEST, Policy, Rhythm
 from agent.core.stabilizer import Stabilizer
 from agent.core.vm import Vm
 from protocol.messages import ObjectName
@@ -33,7 +33,7 @@ LEAN: Final = Seconds(240.0)
 TOO_SOON: Final = Seconds(60.0)
 """Growth within this time of giving back was needed after all."""
 
-REGRET: Final = Seconds(300.0)
+REGRET: Final = Seconds(60.0)
 """How long a VM that gave too much offers nothing."""
 
 _NEVER: Final = Instant(-inf)
@@ -74,13 +74,16 @@ class Giving:
 
     ``shrink_to`` is the size it was asked for last; None: not asked. The VM decides: it never gives what it has just
     needed. It is lean for a while afterwards: it grows for its need, but not for what its policy would keep beyond
-    that. One that had to grow again soon offers nothing before ``offers_from``.
+    that. One that had to grow again soon offers nothing before ``offers_from``. ``is_offering``: its last request, at
+    ``told_at``, said that it could do with less.
     """
 
     shrink_to: Resources | None = None
     lean_until: Instant = _NEVER
     gave_at: Instant = _NEVER
     offers_from: Instant = _NEVER
+    told_at: Instant = _NEVER
+    is_offering: bool = False
 
     def hear(self, shrink_to: Resources | None, now: Instant) -> None:
         """Takes the scheduler's last word: the size to shrink to, or None."""
@@ -97,6 +100,14 @@ class Giving:
         """More is asked for than is permitted."""
         if now - self.gave_at < TOO_SOON:
             self.offers_from = Instant(now + REGRET)
+
+    def note_offer(self, needs: Resources | None, now: Instant) -> None:
+        """A request was sent, which says the least size that the VM ``needs``, or nothing."""
+        self.is_offering, self.told_at = needs is not None, now
+
+    def awaits_offer(self, now: Instant) -> bool:
+        """Return True if an offer would be news on a node that is short, and may be told already."""
+        return self.is_lean(now) and not self.is_offering and now - self.told_at >= SOONEST
 
     def is_lean(self, now: Instant) -> bool:
         """Return True if the VM keeps no more than it has just needed."""

@@ -16,6 +16,7 @@ import msgspec
 
 from protocol.field_errors import field_message
 from protocol.units import Seconds
+from protocol.wire.wire_messages import Wait
 
 PATH: Final = "/permits"
 """Where batches are sent to, below the scheduler's URL."""
@@ -40,7 +41,7 @@ class MalformedBatchError(ValueError):
 class _Entry(msgspec.Struct, frozen=True):
     status: Annotated[int, msgspec.Meta(ge=100, le=599)]
     error: str = ""
-    retryAfter: Annotated[float, msgspec.Meta(ge=0, le=86_400)] | None = None  # noqa: N815 - the name on the wire
+    retryAfter: Wait | None = None  # noqa: N815 - the name on the wire
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,10 @@ Sequence = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """Our own addition to the published versions, whose peers ignore it."""
 
 
+Wait = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
+"""Seconds until another request."""
+
+
 class WirePod(msgspec.Struct, frozen=True):
     """The pod for which an agent speaks."""
 
@@ -92,3 +96,4 @@ class WireResponseBody(msgspec.Struct, frozen=True):
     computeUnit: WireResources | None = None  # noqa: N815 - the name on the wire
     resourceUnit: WireResources | None = None  # noqa: N815 - the name on the wire
     shrinkTo: WireResources | None = None  # noqa: N815 - the name on the wire
+    askAgain: Wait | None = None  # noqa: N815 - the name on the wire

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from protocol.messages import ObjectName
-from protocol.units import ComputeUnit, MilliCpu, Resources
+from protocol.messages import ObjectName, PluginResponse
+from protocol.units import ComputeUnit, MilliCpu, Resources, Seconds
 from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.placement import Verdict
 
@@ -118,7 +118,8 @@ Effects = tuple[Effect, ...]
 class PermitDecision(msgspec.Struct, frozen=True, gc=False):
     """The answer to one agent's request. ``persist`` is None if the API is known to hold the permit already.
 
-    ``shrink_to`` is the size that the VM is asked to shrink to, None if its node is not short.
+    ``shrink_to`` is the size that the VM is asked to shrink to, None if its node is not short. ``ask_again`` is set if
+    it is to ask again sooner than usual, because it may be asked to shrink soon.
     """
 
     permit: Resources
@@ -127,6 +128,12 @@ class PermitDecision(msgspec.Struct, frozen=True, gc=False):
     persist: PersistPermit | None
     effects: Effects = ()
     shrink_to: Resources | None = None
+    ask_again: Seconds | None = None
+
+    @property
+    def response(self) -> PluginResponse:
+        """The part that the agent sees."""
+        return PluginResponse(self.permit, self.compute_unit, self.migrate, self.shrink_to, self.ask_again)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ def decide(state: LedgerState, event: AgentAsked, now: Instant) -> PermitDecisio
     if account.reserved != reserved:
         state.settle_vm(account)
     effects = state.finish(outside=outside)
-    shrink_to = asked_back(state.nodes[claim.node], claim, permit, request.needs, now)
-    return PermitDecision(permit, policy.compute_unit, claim.holds_still, persist, effects, shrink_to)
+    wish = asked_back(state.nodes[claim.node], claim, permit, request.needs, now)
+    return PermitDecision(permit, policy.compute_unit, claim.holds_still, persist, effects, wish.shrink_to, wish.again)
 
 
 def _decided(

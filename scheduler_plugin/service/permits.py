@@ -146,9 +146,7 @@ class Permits:
         context.telemetry.permit("migrate" if decision.migrate else "whole" if is_whole else "partly").inc()
         if not is_whole and not decision.migrate:
             self._events.denied(vm, pod.uid, request.resources, decision.permit)
-        granted = Granted(
-            PluginResponse(decision.permit, decision.compute_unit, decision.migrate, decision.shrink_to), vm.slot_size
-        )
+        granted = Granted(decision.response, vm.slot_size)
         if decision.persist is None:
             return self._within_term(granted)
         # An increase that is answered but not stored would be forgotten by a successor.

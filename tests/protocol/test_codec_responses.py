@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.codec import MalformedResponseError, PluginResponseView, decode_response, encode_response
 from protocol.messages import PluginResponse
-from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources
+from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
 from protocol.versions import ProtocolVersion
 from tests.protocol.wire_examples import SLOT
 
@@ -152,10 +152,19 @@ def test_permits_never_grow_on_wire(
 
 @pytest.mark.parametrize("version", list(V))
 def test_size_to_shrink_to_survives_the_way(version: V) -> None:
-    response = PluginResponse(WHOLE_UNIT * 3, WHOLE_UNIT, shrink_to=WHOLE_UNIT * 2)
-    assert decode_response(version, encode_response(version, response, SLOT), SLOT).shrink_to == WHOLE_UNIT * 2
+    response = PluginResponse(WHOLE_UNIT * 3, WHOLE_UNIT, shrink_to=WHOLE_UNIT * 2, ask_again=Seconds(2.5))
+    view = decode_response(version, encode_response(version, response, SLOT), SLOT)
+    assert (view.shrink_to, view.ask_again) == (WHOLE_UNIT * 2, 2.5)
 
 
 @pytest.mark.parametrize("version", list(V))
 def test_agent_that_is_not_asked_sees_no_new_field(version: V) -> None:
-    assert "shrinkTo" not in json.loads(encode_response(version, PluginResponse(PERMIT, UNIT), SLOT))
+    fields = json.loads(encode_response(version, PluginResponse(PERMIT, UNIT), SLOT))
+    assert not {"shrinkTo", "askAgain"} & set(fields)
+
+
+@pytest.mark.parametrize("wait", [b"-1", b"86401", b"1e999", b'"2"', b"true"])
+def test_absurd_time_to_ask_again_is_refused(wait: bytes) -> None:
+    body = b'{"permit":{"vCPUs":1,"mem":2},"computeUnit":{"vCPUs":1,"mem":4},"askAgain":' + wait + b"}"
+    with pytest.raises(MalformedResponseError, match=r"^askAgain: "):
+        decode_response(V.V2_1, body, SLOT)

@@ -5,15 +5,16 @@ Rules that hold here:
 - A node asks from ``NodeAccount.asks_from`` on, below its watermark: what idle VMs keep is the first thing to go.
 - Those that have most for their weight are asked first, down to one level and never below what they have shown to
   need, and in all for no more than the node lacks.
+- Those that would be asked next ask again soon, also before the node lacks anything: there is no line to an agent.
 - An offer is only a promise: nothing is reserved or freed by it. One that is not kept within ``KEPT_WITHIN``, or not
   repeated, counts no more: an agent that never gives, or is gone, holds up no move.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
-from protocol.units import ZERO, ComputeUnit, Instant, Resources, Seconds
+from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.fair_shares import Span, fair_shares
 from scheduler_plugin.ledger.accounts.gifts import note_gift
@@ -22,6 +23,8 @@ from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 KEPT_WITHIN: Final = Seconds(30.0)
 """An agent sends a request at least every 15 s; its guest shrinks within seconds of the answer."""
 
+SOON: Final = Seconds(2.0)
+"""How soon a VM that may be asked to give asks again."""
 
 PATIENCE: Final = Seconds(900.0)
 """After a denial of this length neighbours stay lean for a VM only up to its fair share of the node.
@@ -30,23 +33,38 @@ Longer than it takes to move a VM away: neighbours that take room back before th
 """
 
 
-def asked_back(
-    node: NodeAccount, claim: Claim, permit: Resources, needs: Resources | None, now: Instant
-) -> Resources | None:
-    """The size that a VM with this ``permit`` should shrink to, which ``needs`` that much; None if it need not."""
+class AskedBack(NamedTuple):
+    """The size that a VM should shrink to, and the time within which it should ask again; None: neither."""
+
+    shrink_to: Resources | None = None
+    again: Seconds | None = None
+
+
+NOT_ASKED: Final = AskedBack()
+
+
+def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resources | None, now: Instant) -> AskedBack:
+    """The wish to a VM with this ``permit``, which ``needs`` that much."""
     note_gift(node, claim, permit, now)
     # By the permit: what is reserved for the VM falls only once a smaller one is stored.
-    offered = ZERO if needs is None or claim.is_migrating else permit.minus_or_zero(needs)
-    claim.offered, lack = offered, lacking(node, now)
+    claim.offered = ZERO if needs is None or claim.is_migrating else permit.minus_or_zero(needs)
+    wanted = _wanted(node, now)
+    lack = wanted.minus_or_zero(node.asks_from + node.migrating)
     if not lack.any or _has_kept(claim, permit):
         claim.asked_since = None
-    policy, is_asked = node.policy, lack.any and offered.any
-    part = ZERO if policy is None or not is_asked else _part_of(node, claim, lack, policy.compute_unit, now)
+    # What the node would lack if its VMs suddenly needed more.
+    lack_soon = wanted.minus_or_zero(node.asks_soon_from + node.migrating)
+    if not claim.offered.any or not lack_soon.any:
+        return NOT_ASKED
+    part = _part_of(node, claim, permit, lack, now)
+    # Whoever gives now would also give for a larger lack.
+    is_next = part.any or _part_of(node, claim, permit, lack_soon, now).any
+    again = SOON if is_next and not _is_in_vain(claim, now) else None
     if not part.any:
-        return None
+        return AskedBack(None, again)
     if claim.asked_since is None:
         claim.asked_since, claim.asked_at = now, permit
-    return permit - part
+    return AskedBack(permit - part, again)
 
 
 def _has_kept(claim: Claim, permit: Resources) -> bool:
@@ -58,31 +76,40 @@ def _has_kept(claim: Claim, permit: Resources) -> bool:
     return (gave.cpu.value > 0 or not offered.cpu) and (gave.mem.value > 0 or not offered.mem) and gave.any
 
 
-def _part_of(node: NodeAccount, claim: Claim, lack: Resources, unit: ComputeUnit, now: Instant) -> Resources:
-    """The part of what the node lacks that falls to ``claim``, of each resource in whole steps of the unit.
+def _part_of(node: NodeAccount, claim: Claim, permit: Resources, lack: Resources, now: Instant) -> Resources:
+    """The part of ``lack`` that falls to ``claim``, of each resource in whole steps of the unit.
 
     VMs give down to one level by weight, so that the tallest gives first, and equals give alike.
     """
+    # What it gave just now is reserved until the smaller permit is stored: it would be asked for the same again.
+    lack = lack.minus_or_zero(claim.reserved.minus_or_zero(permit))
     offers = givers(node, now)
     # An agent that never gives is asked last, and spares its neighbours nothing.
     if claim not in offers:
         lack = lack.minus_or_zero(Resources.sum(other.offered for other in offers))
         offers = [other for other in node.claims.values() if other.offered.any and other not in offers]
+    if node.policy is None or not lack.any:
+        return ZERO
+    sizes = [permit if other is claim else other.reserved for other in offers]
     spans = [
-        Span(other.reserved.minus_or_zero(other.offered), other.reserved, other.weight, (0.0, other.pod.uid))
-        for other in offers
+        Span(size.minus_or_zero(other.offered), size, other.weight, (0.0, other.pod.uid))
+        for other, size in zip(offers, sizes, strict=True)
     ]
+    unit = node.policy.compute_unit
     steps = Resources(lack.cpu.up_to(unit.cpu), lack.mem.up_to(unit.mem))
-    left = fair_shares(Resources.sum(span.most for span in spans).minus_or_zero(steps), spans, unit)
-    return claim.reserved.minus_or_zero(left[offers.index(claim)]).at_most(claim.offered)
+    left = fair_shares(Resources.sum(sizes).minus_or_zero(steps), spans, unit)
+    return permit.minus_or_zero(left[offers.index(claim)]).at_most(claim.offered)
 
 
 def lacking(node: NodeAccount, now: Instant) -> Resources:
     """The room that the node should get back: up to ``asks_from``, and for what its VMs were denied."""
+    return _wanted(node, now).minus_or_zero(node.asks_from + node.migrating)
+
+
+def _wanted(node: NodeAccount, now: Instant) -> Resources:
+    """The room that is reserved on the node or was denied there, as far as neighbours stay lean for it."""
     wanted = node.reserved + node.unmet
-    if node.unmet.any:
-        wanted = wanted - _beyond_fair_shares(node, now)
-    return wanted.minus_or_zero(node.asks_from + node.migrating)
+    return wanted - _beyond_fair_shares(node, now) if node.unmet.any else wanted
 
 
 def _beyond_fair_shares(node: NodeAccount, now: Instant) -> Resources:

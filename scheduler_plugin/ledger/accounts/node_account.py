@@ -15,6 +15,9 @@ from scheduler_plugin.placement import Room
 ASKS_FROM: Final = Fraction(9, 10)
 """The share of its watermark from which on a node asks its VMs to give back."""
 
+SUDDEN: Final = Fraction(1, 4)
+"""The share of its watermark that its VMs may come to need at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
@@ -75,7 +78,8 @@ class NodeAccount:
     ``reserved``, ``unmet``, ``migrating`` and ``waits`` are sums over ``claims``. ``forced`` is by how much facts from
     outside (a foreign pod, a node that shrank, a VM that has more than was granted) have pushed the node over its
     total: no grant ever may. ``unmeasured`` counts claims that may need anything: nothing is free beside one.
-    Above ``asks_from`` VMs are asked to give back what they do not need.
+    Above ``asks_from`` VMs are asked to give back what they do not need, above ``asks_soon_from`` they may be within
+    seconds.
     """
 
     name: str
@@ -90,6 +94,7 @@ class NodeAccount:
     unmeasured: int = 0
     room: Room = field(init=False)
     asks_from: Resources = field(init=False)
+    asks_soon_from: Resources = field(init=False)
 
     def __post_init__(self) -> None:
         self.refresh()
@@ -162,6 +167,7 @@ class NodeAccount:
             total = self.facts.reservable
             watermark = self.facts.policy.watermark_of(self.facts.allocatable)
         self.asks_from = watermark.scaled(ASKS_FROM)
+        self.asks_soon_from = watermark.scaled(ASKS_FROM - SUDDEN)
         self.room = Room(
             node=self.name,
             total=total,

@@ -59,6 +59,11 @@ class Run:
             yield step + 1
 
     @property
+    def cluster(self) -> SimulatedCluster:
+        """The ledger and the objects as they are now; read only."""
+        return self._cluster
+
+    @property
     def problems(self) -> list[str]:
         """The violations found; must stay empty."""
         return self._checks.problems

@@ -70,7 +70,7 @@ class SimulatedCluster:
             self.denied += not is_granted
             self.in_place += is_granted and not vm.moved_for_room
             vm.moved_for_room &= not is_granted
-        return PluginResponse(decision.permit, decision.compute_unit, decision.migrate, decision.shrink_to)
+        return decision.response
 
     def changed(self, vm: SimulatedVm, now: Instant) -> None:
         """The VM's object has changed: the scheduler sees it, and its agent does."""

@@ -9,11 +9,12 @@ from agent.core.desired_size import least_size
 from agent.core.events import Answered, Fault, MonitorAnswered, MonitorJoined, MonitorLost, Started
 from agent.core.explain import SizeView, explain
 from agent.core.policy import Policy
+from agent.core.state import Giving
 from agent.core.vm import VmFloor
 from protocol.guest.monitor_messages import AskToShrink, DownscaleResult
 from protocol.messages import PluginResponse
 from protocol.smoothing.policy import parse_policy
-from protocol.units import Instant, Resources
+from protocol.units import Instant, Resources, Seconds
 from tests.agent.core.story import POLICY, UNIT, Story, cu, holding, vm
 
 SLOW = replace(POLICY, smoothing=holding(600.0))
@@ -111,7 +112,7 @@ def test_vm_that_regrets_offers_nothing_for_a_while() -> None:
     assert passes(story, 45, 0.5) == [cu(4)]
     regrets_until = story.state.scheduler.giving.offers_from
     passes(story, regrets_until - 1, 0.1)
-    assert (regrets_until, offer(story)) == (341.0, None)
+    assert (regrets_until, offer(story)) == (101.0, None)
     passes(story, regrets_until, 0.1)
     assert offer(story) == cu(1)
 
@@ -146,3 +147,35 @@ def test_memory_that_the_monitor_keeps_is_not_offered() -> None:
     assert offer(story) == Resources(cu(1).cpu, cu(8).mem)
     story.happens(MonitorLost(Fault.GUEST, "gone"))
     assert offer(story) == Resources(cu(1).cpu, cu(8).mem)
+
+
+def requests(story: Story, until: float, cores: float, shrink_to: Resources | None = None) -> list[tuple[float, bool]]:
+    """The times of requests that the VM sends for the size that it has, and True for each that offers something."""
+    sent = []
+    while story.now < until:
+        story.at(story.now + 1).looks(cores=cores)
+        while actions := story.acts():
+            for action in actions:
+                if isinstance(action, PatchVm):
+                    story.obeys()
+                elif isinstance(action, AskScheduler):
+                    sent.append((story.now, action.request.needs is not None))
+                    story.happens(Answered(PluginResponse(action.request.resources, UNIT, shrink_to=shrink_to)))
+    return sent
+
+
+def test_lean_vm_tells_new_offer_at_once() -> None:
+    """Others ask only as often as always: only of a VM that was asked lately the scheduler may want more."""
+    asked, alone = (replace(SLOW, timing=replace(SLOW.timing, tick=Seconds(60.0))) for _ in range(2))
+    stories = [busy_lately(asked), busy_lately(alone)]
+    stories[0].state.scheduler.giving.hear(cu(8), stories[0].instant)
+    assert [requests(story, 90, 0.1) for story in stories] == [[(31.0, True)], [(61.0, True)]]
+
+
+def test_new_offers_wait_their_time() -> None:
+    giving = Giving()
+    giving.hear(cu(2), Instant(100.0))
+    giving.note_offer(None, Instant(100.0))
+    assert [giving.awaits_offer(Instant(at)) for at in (101.5, 102.0, 339.0, 340.0)] == [False, True, True, False]
+    giving.note_offer(cu(1), Instant(200.0))
+    assert not giving.awaits_offer(Instant(300.0))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from agent.core.actions import AskScheduler
 from agent.core.events import Answered, Started
-from agent.core.policy import Rhythm
+from agent.core.permits import JUST_BEEN
+from agent.core.policy import SOONEST, Rhythm
 from protocol.messages import PluginResponse
 from protocol.units import Instant, Seconds
 from tests.agent.core.story import POLICY, UNIT, Story, cu, vm
@@ -18,18 +19,19 @@ RHYTHM = Rhythm(Seconds(5.0), Instant(2.0))
 TICK = replace(POLICY, timing=replace(POLICY.timing, tick=Seconds(15.0), tick_jitter=Seconds(2.0)))
 
 
-def story(begins: float, tick: float = 15.0) -> Story:
+def story(begins: float, tick: float = 15.0, wait: float | None = None) -> Story:
     """A VM that uses two units and has been permitted them."""
     found = Story(replace(TICK, timing=replace(TICK.timing, tick=Seconds(tick))), now=begins, jitter=0.0)
     found.state.rhythm = RHYTHM
     found.sees(vm(cu(2))).looks(cores=0.25, used=1.0)
-    return asks(found)
+    return asks(found, wait)
 
 
-def asks(found: Story) -> Story:
-    """It asks now, and is permitted what it asks for."""
+def asks(found: Story, wait: float | None = None) -> Story:
+    """It asks now, and is permitted what it asks for; the scheduler wishes the next request within ``wait`` seconds."""
     (request,) = [each for each in found.acts() if isinstance(each, AskScheduler)]
-    return found.happens(Answered(PluginResponse(request.request.resources, UNIT)))
+    again = None if wait is None else Seconds(wait)
+    return found.happens(Answered(PluginResponse(request.request.resources, UNIT, ask_again=again)))
 
 
 def test_rhythm_aligns_requests_of_vms() -> None:
@@ -46,6 +48,25 @@ def test_growth_ignores_rhythm() -> None:
 
 def test_short_ticks_ignore_rhythm() -> None:
     assert story(0.3, tick=9.0).state.scheduler.next_at == 9.3
+
+
+def test_vms_that_ask_soon_share_moments() -> None:
+    """At those of the rhythm and halfway between them, but not at one that has just been."""
+    vms = [story(begins, wait=2.5) for begins in (0.3, 1.4, 1.6, 2.01)]
+    assert [each.state.scheduler.next_at for each in vms] == [2.0, 2.0, 4.5, 4.5]
+    assert [asks(each.at(4.501), 2.5).state.scheduler.next_at for each in vms] == [7.0] * 4
+
+
+@given(st.floats(0.0, 86_400.0), st.floats(0.0, 1e6), st.booleans())
+def test_ask_again_is_bounded(wait: float, begins: float, has_rhythm: bool) -> None:
+    found = story(begins)
+    found.state.rhythm = RHYTHM if has_rhythm else None
+    first = found.at(found.state.scheduler.next_at).now
+    for _ in range(4):
+        next_at = asks(found, wait).state.scheduler.next_at
+        assert JUST_BEEN - 1e-6 <= next_at - found.now <= 15.0 + 1e-6
+        found.at(next_at)
+    assert found.now - first >= 3 * SOONEST - 1e-6
 
 
 @given(st.floats(0.0, 1e6), st.floats(10.0, 1e3), st.floats(0.0, 1.0))

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from protocol.messages import AgentRequest
-from protocol.units import ZERO, Instant, Resources
+from protocol.units import ZERO, Instant, Resources, Seconds
 from scheduler_plugin.ledger import violations
-from scheduler_plugin.ledger.accounts.giving import KEPT_WITHIN, PATIENCE, givers, lacking, promised
+from scheduler_plugin.ledger.accounts.giving import KEPT_WITHIN, PATIENCE, SOON, givers, lacking, promised
 from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, PodGone, VmSeen
 from tests.scheduler_plugin.ledger.fleet import LATER, UNIT, Fleet, amount, migration, name, node, vm, vm_pod
 
@@ -24,6 +24,7 @@ class Asking:
         pods = [vm_pod(of, "n1") for of in sizes]
         vms = [vm(of, amount(size), pod=name(f"{of}-pod"), most=amount(100)) for of, size in sizes.items()]
         self.fleet, self.number = Fleet(WIDE, *vms, *pods), 0
+        self.ask_again: Seconds | None = None
 
     def asks(self, of: str, size: float, needs: float | None = None, *, at: Instant = LATER) -> Resources | None:
         """The VM's agent, which has resized it if it is less, asks for ``size``, and hears the size to shrink to."""
@@ -40,7 +41,14 @@ class Asking:
         )
         decision = self.fleet.ledger.apply(AgentAsked(f"uid-{of}", request), at)
         self.fleet.store(decision)
+        self.ask_again = decision.ask_again
         return decision.shrink_to
+
+    def is_soon(self, of: str, size: float, needs: float | None = None, *, at: Instant = LATER) -> bool:
+        """Return True if the VM, whose agent asks for ``size``, is to ask again soon."""
+        self.asks(of, size, needs, at=at)
+        assert self.ask_again in {None, SOON}
+        return self.ask_again is not None
 
     def promised(self, at: Instant = LATER) -> Resources:
         return promised(self.fleet.ledger.nodes["n1"], at)
@@ -79,6 +87,12 @@ def test_weight_excuses() -> None:
     assert [fleet.asks("b", 40, 5), fleet.asks("a", 40, 10)] == [amount(23), None]
 
 
+def test_pending_gift_is_not_asked_again() -> None:
+    """Its smaller permit is answered before it is stored, so that the room is still reserved then."""
+    fleet = Asking(a=60, b=39)
+    assert [fleet.asks("a", size, 10) for size in (60, 40, 24)] == [amount(24), amount(24), None]
+
+
 def test_several_give_where_one_is_not_enough() -> None:
     fleet = Asking(a=50, b=40)
     assert [fleet.asks("a", 50, 40), fleet.asks("b", 40, 20)] == [amount(40), amount(23)]
@@ -111,6 +125,28 @@ def test_denied_neighbour_is_made_room_for() -> None:
 def test_agent_that_says_nothing_is_not_asked() -> None:
     fleet = Asking(a=60, b=39)
     assert (fleet.asks("a", 60), fleet.promised()) == (None, ZERO)
+
+
+def test_vms_ask_soon_near_watermark() -> None:
+    """A quarter of the watermark is 17.5: at 46 that would be more than the 63 from which on VMs are asked."""
+    assert Asking(a=30, b=15).is_soon("a", 30, 5) is False
+    assert Asking(a=30, b=16).is_soon("a", 30, 5) is True
+    assert Asking(a=30, b=16).is_soon("a", 30, 30) is False
+    assert Asking(a=30, b=16).is_soon("a", 30) is False
+
+
+def test_tallest_ask_soon() -> None:
+    """Of 70 that are reserved 7 are asked for at once, and 17 or 18 more may be needed suddenly."""
+    fleet = Asking(a=36, b=22, c=12)
+    for of, size, needs in (("a", 36, 10), ("b", 22, 10), ("c", 12, 6)):
+        fleet.asks(of, size, needs)
+    assert [fleet.is_soon(*vm) for vm in (("a", 36, 10), ("b", 22, 10), ("c", 12, 6))] == [True, True, False]
+
+
+def test_vain_offer_need_not_ask_soon() -> None:
+    fleet = Asking(a=60, b=39)
+    soon = [fleet.is_soon("a", 60, 10, at=Instant(LATER + seconds)) for seconds in (0.0, 15.0, 30.0)]
+    assert soon == [True, True, False]
 
 
 def test_offer_that_is_not_kept_promises_nothing() -> None:
