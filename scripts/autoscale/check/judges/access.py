@@ -107,8 +107,9 @@ def command_rights(namespace: str) -> list[Right]:
     When.BEFORE,
 )
 def may_install(facts: CheckFacts) -> CheckResult:
-    """Installing makes the namespace, definitions, roles and their bindings (one of them in `kube-system`), accounts,
-    workloads and settings. Who grants rights must have them, or may `escalate` and `bind`.
+    """Installing creates the namespace, custom resource definitions, roles and bindings (one of them in `kube-system`),
+    service accounts, workloads and settings. To grant rights you must have them, or be allowed to `escalate` and
+    `bind`.
     """
     return _own(facts, install_rights(facts.namespace, makes_namespace=facts.lacks_namespace))
 
@@ -120,9 +121,9 @@ def may_install(facts: CheckFacts) -> CheckResult:
     "kubectl auth can-i --list -n {namespace}; have the missing rights granted",
 )
 def may_use_commands(facts: CheckFacts) -> CheckResult:
-    """`autoscale top`, `explain` and `migrate` list VMs, pods, events and migrations, of which `top` also watches VMs,
-    pods and migrations. They create and delete migrations, and reach agents and the scheduler by port-forward: they
-    explain on their own loopback, and elsewhere for tokens.
+    """`autoscale top`, `explain` and `migrate` list VMs, pods, events and migrations; `top` also watches VMs, pods and
+    migrations. They create and delete migrations, and reach agents and the scheduler by port-forward, because
+    explanations are served on the loopback address, or for tokens.
     """
     return _own(facts, command_rights(facts.namespace))
 
@@ -137,14 +138,14 @@ def _own(facts: CheckFacts, wanted: Iterable[Right]) -> CheckResult:
 @check(
     "rights-programs",
     CheckSection.RIGHTS,
-    "the programs' service accounts may do their work",
+    "the programs' service accounts have their rights",
     "kubectl auth can-i --list --as=system:serviceaccount:{subject}; apply the roles and bindings of the release again",
 )
 def programs_may_act(facts: CheckFacts) -> CheckResult:
     """Each program needs every right of its role in the manifests. The page lists pods only with `--agents-namespace`,
     and nodes only with `--history`; a scheduler needs its Lease only with `--lease`, and its slices only with
     `--leader-endpoints`. Without `patch virtualmachines` no permit is stored and nothing grows; without `create
-    tokenreviews` agents are answered 503.
+    tokenreviews` agents get 503.
     """
     rights_by_account = facts.account_rights.value
     if not rights_by_account:

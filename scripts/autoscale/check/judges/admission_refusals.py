@@ -28,13 +28,13 @@ PRIORITY_QUOTA: Final = "install the chart with --set priorityQuota=true, which 
 @check(
     "namespace-exists",
     CheckSection.NAMESPACE,
-    "the namespace is there",
+    "the namespace exists",
     "kubectl create namespace {namespace}",
     When.ALWAYS,
 )
 def exists(facts: CheckFacts) -> CheckResult:
-    """The installation's namespace: `--namespace`, else the one in which `autoscaling-scheduler` is found. Before
-    installing that is `autoscale-system`, which need not be there.
+    """The namespace of the installation: `--namespace`, otherwise the one that contains `autoscaling-scheduler`. Before
+    you install it is `autoscale-system`, which need not exist.
     """
     namespace = next(
         (candidate for candidate in facts.namespaces.value if name_of(candidate).name == facts.namespace), None
@@ -59,10 +59,10 @@ def exists(facts: CheckFacts) -> CheckResult:
     When.ALWAYS,
 )
 def pod_security(facts: CheckFacts) -> CheckResult:
-    """A pod of each program was sent to the API server as a dry run, and its label `pod-security.kubernetes.io/enforce`
-    refused one. Most programs are `restricted`; `neonvm-devices` and `neonvm-network` need `privileged`. Pods that run
-    stay, and the next one is not made. Before there is a namespace, `default` stands for it, which has no such label
-    either in most clusters.
+    """A pod of each program was submitted as a dry run, and the label `pod-security.kubernetes.io/enforce` refused one.
+    Most programs are `restricted`; `neonvm-devices` and `neonvm-network` need `privileged`. Running pods stay, but
+    their replacements would not be created. If the namespace does not exist yet, `default` is used, which usually has
+    no such label either.
     """
     # The stand-in's label says nothing about a namespace that will be made without one.
     if facts.tried_in != facts.namespace and _ENFORCE in _labels(facts, facts.tried_in):
@@ -85,15 +85,15 @@ def _labels(facts: CheckFacts, namespace: str) -> Mapping[str, str]:
 @check(
     "namespace-quota",
     CheckSection.NAMESPACE,
-    "no quota or limit is in the way",
+    "no quota or limit refuses our pods",
     "kubectl -n {namespace} describe quota,limits",
     When.ALWAYS,
 )
 def quota(facts: CheckFacts) -> CheckResult:
-    """A ResourceQuota or LimitRange refused a pod that was sent as a dry run. Pods that run stay, and a replacement
-    would not be made. *Insufficient quota to match these scopes* is the opposite: the cluster (GKE) admits pods of the
-    system's priority classes only where a quota is for them. Where the namespace is yet to come that is a warning: the
-    chart makes such a quota with `priorityQuota=true`.
+    """A ResourceQuota or LimitRange refused a pod that was submitted as a dry run. Running pods stay, but a replacement
+    would not be created. *Insufficient quota to match these scopes* means the opposite: the cluster (GKE) admits pods
+    of system priority classes only into namespaces with a quota for them. If the namespace does not exist yet, this is
+    a warning: the chart creates such a quota with `priorityQuota=true`.
     """
     if facts.tried_in == facts.namespace:
         result = _refused(facts, lambda message: _has(message, (*_QUOTA, *_CLASSES, *_LIMITS)))
@@ -117,9 +117,7 @@ def _asks_for_quota(problem: CheckProblem) -> CheckProblem:
     When.ALWAYS,
 )
 def others(facts: CheckFacts) -> CheckResult:
-    """A policy or an admission webhook of another project refused a pod that was sent as a dry run; the line has its
-    words.
-    """
+    """Another project's policy or webhook refused a pod that was submitted as a dry run; the line quotes it."""
     explained = (*_POD_SECURITY, *_QUOTA, *_CLASSES, *_LIMITS)
     return _refused(facts, lambda message: not _has(message, explained))
 

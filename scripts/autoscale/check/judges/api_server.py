@@ -52,8 +52,8 @@ def _told(minor: Minor) -> str:
     is_fatal=True,
 )
 def answers(facts: CheckFacts) -> CheckResult:
-    """Nothing else can be looked at. The line has the transport's or the server's own words: refused connections, a
-    certificate that is not trusted, credentials that have expired, or another server at that address.
+    """Nothing else can be checked without it. The line quotes the transport or the server: connection refused, an
+    untrusted certificate, expired credentials, or something at that address that is not an API server.
     """
     if isinstance(facts.server, Unseen):
         return CheckResult(problems=[CheckProblem("", facts.server.why)])
@@ -61,11 +61,11 @@ def answers(facts: CheckFacts) -> CheckResult:
 
 
 @check(
-    "api-looks", CheckSection.API, "every look succeeds", "look again; kubectl get --raw '/readyz?verbose'", When.ALWAYS
+    "api-looks", CheckSection.API, "all queries succeed", "look again; kubectl get --raw '/readyz?verbose'", When.ALWAYS
 )
 def looks_succeed(facts: CheckFacts) -> CheckResult:
-    """Something was not seen, though you may look at it and it is there: the API server or a program did not answer in
-    time, or answered with an error. Lines that need it are skipped, or know less.
+    """Something could not be read although it exists and you may read it: the API server or a program did not answer in
+    time, or answered with an error. Lines that need it are skipped or incomplete.
     """
     return CheckResult(
         # Many looks fail for one reason; a set names it once.
@@ -77,13 +77,13 @@ def looks_succeed(facts: CheckFacts) -> CheckResult:
 @check(
     "api-version",
     CheckSection.API,
-    "its version is supported",
+    "the Kubernetes version is supported",
     "upgrade the cluster, or install a release of this project that is tested with it.",
     When.ALWAYS,
 )
 def is_supported(facts: CheckFacts) -> CheckResult:
-    """Older clusters lack selectable fields of definitions and tokens that name their node (1.31), and IPAddress
-    objects (1.33, for `neonvm-controller`). A newer one than was tested is a warning.
+    """Older clusters lack selectable fields of custom resources and tokens that name their node (1.31), and IPAddress
+    objects (1.33, for `neonvm-controller`). A version newer than the tested ones is a warning.
     """
     version = facts.server.value.version
     minor = minor_of(version)
@@ -119,9 +119,9 @@ def _has_controller(facts: CheckFacts) -> bool:
     When.ALWAYS,
 )
 def addresses_are_ipv4(facts: CheckFacts) -> CheckResult:
-    """Our programs listen at IPv4 addresses, the leading scheduler writes one into its EndpointSlices, and VMs have one
-    each. Where IPv6 is the first family, kubelets probe pods where nothing listens, and the scheduler does not start.
-    Of two families IPv4 has to be the first. The Service `default/kubernetes` is looked at.
+    """Our programs listen on IPv4 addresses, the leading scheduler writes one into its EndpointSlices, and each VM has
+    one. If IPv6 is the first family, kubelets probe pods on an address where nothing listens, and the scheduler does
+    not start. On dual-stack clusters IPv4 must come first. The check reads the Service `default/kubernetes`.
     """
     # The API server's own Service has the cluster's primary family, from which pods get their addresses.
     addresses = [text(service, "spec", "clusterIP") for service in facts.api_services.value]
@@ -136,13 +136,13 @@ def addresses_are_ipv4(facts: CheckFacts) -> CheckResult:
 @check(
     "kube-scheduler-version",
     CheckSection.API,
-    "our kube-scheduler is no newer",
+    "our kube-scheduler is not newer than the API server",
     "kubectl get --raw /version; kubectl -n {namespace} set image deployment/autoscaling-scheduler"
     " kube-scheduler=registry.k8s.io/kube-scheduler:VERSION",
 )
 def kube_scheduler_fits(facts: CheckFacts) -> CheckResult:
     """The kube-scheduler in the pod `autoscaling-scheduler` must not be newer than the API server, and at most one
-    minor version older. The tag of its image is compared. After an upgrade of the cluster it has to follow.
+    minor version older. The check compares the tag of its image. Update it after a cluster upgrade.
     """
     server = minor_of(facts.server.value.version)
     problems, tags = list[CheckProblem](), dict[str, str]()

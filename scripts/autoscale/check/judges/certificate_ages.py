@@ -145,8 +145,8 @@ def _span(seconds: float) -> str:
 )
 def are_current(facts: CheckFacts) -> CheckResult:
     """A certificate in the Secrets `autoscaling-certificates…` or `neonvm-runners…` has expired, is not valid yet, or
-    is in the last tenth of its life and was not replaced. The leader of `autoscaling-injector`, or cert-manager,
-    replaces the former (operations-certificates.md), that of `neonvm-controller` the latter.
+    is in the last tenth of its life and was not renewed. The leader of `autoscaling-injector`, or cert-manager, renews
+    the former (operations-certificates.md); the leader of `neonvm-controller` renews the latter.
     """
     now, stored_certificates = _moment(facts), kept_certificates(facts)
     if not _secrets(facts):
@@ -190,7 +190,7 @@ def _decisive(kept: list[StoredCertificates]) -> list[StoredCertificates]:
     "kubectl -n {namespace} describe secret {subject}",
 )
 def are_signed(facts: CheckFacts) -> CheckResult:
-    """The authority was replaced without the certificates beside it, or the other way round: clients trust neither."""
+    """The authority was replaced without its certificates, or the other way round: clients trust neither."""
     stored_certificates = kept_certificates(facts)
     authorities = [(stored, ca) for stored in stored_certificates if stored.is_authority for ca in stored.chain]
     leafs = [stored for stored in stored_certificates if stored.chain and not stored.is_authority]
@@ -231,12 +231,12 @@ def _signed(leaf: x509.Certificate, authority: x509.Certificate) -> bool:
 @check(
     "certificates-served",
     CheckSection.CERTIFICATES,
-    "the ports show them",
+    "the ports serve them",
     "kubectl -n {namespace} rollout restart deployment/autoscaling-scheduler",
 )
 def are_served(facts: CheckFacts) -> CheckResult:
-    """Looked at through `kubectl port-forward`. A program shows a certificate that has expired, or one that has been
-    replaced since: it does not follow its files.
+    """Checked through `kubectl port-forward`. A program serves an expired or replaced certificate: it has not reloaded
+    its files.
     """
     observed = {port: look.value for port, look in sorted(facts.served.items()) if isinstance(look, SiteObservations)}
     if not observed:
@@ -280,12 +280,12 @@ def our_webhooks(facts: CheckFacts) -> list[tuple[str, Json]]:
 @check(
     "webhooks-trusted",
     CheckSection.CERTIFICATES,
-    "webhooks are trusted by the API server",
+    "the API server trusts the webhooks",
     "kubectl get mutatingwebhookconfiguration {subject} -o yaml",
 )
 def bundles_are_current(facts: CheckFacts) -> CheckResult:
-    """The `caBundle` of a webhook does not vouch for what it shows. With `failurePolicy: Ignore` pods are made without
-    their agent, and nothing tells you.
+    """A webhook's `caBundle` does not match its certificate. With `failurePolicy: Ignore` pods are then created without
+    their agent, silently.
     """
     own = (
         stored
@@ -324,7 +324,7 @@ def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts:
     "kubectl -n {namespace} get pods -l app.kubernetes.io/name=autoscaling-injector",
 )
 def webhooks_answer(facts: CheckFacts) -> CheckResult:
-    """A made-up review was sent to the webhook through `kubectl port-forward`."""
+    """A test review was sent to the webhook through `kubectl port-forward`."""
     names = [text(webhook, "name") for _, webhook in our_webhooks(facts)]
     looks = {name: facts.answers[name] for name in names if name in facts.answers}
     reviews = {name: look.value for name, look in looks.items() if isinstance(look, SiteObservations)}
@@ -348,10 +348,10 @@ def webhooks_answer(facts: CheckFacts) -> CheckResult:
     " TCP port 10293 of these addresses",
 )
 def webhook_is_reached(facts: CheckFacts) -> CheckResult:
-    """A pod of a VM was tried as a dry run, in a namespace with the account `vm-agent`, and came back without an agent.
-    The API server connects to port 10293 of the pods of `autoscaling-injector` itself: a private GKE cluster needs a
-    firewall rule for that, and on EKS with an overlay network it reaches no pods at all (install.md, pipelines and
-    networks). With `failurePolicy: Ignore` nothing else tells you.
+    """A VM pod was created as a dry run in a namespace with the account `vm-agent`, and came back without an agent. The
+    API server itself connects to port 10293 of the pods of `autoscaling-injector`: a private GKE cluster needs a
+    firewall rule for that, and on EKS with an overlay network it cannot reach pods at all (install.md, platforms and
+    pipelines). With `failurePolicy: Ignore` nothing else reports this.
     """
     # Raises if there is no webhook of ours, so that the check is skipped.
     our_webhooks(facts)

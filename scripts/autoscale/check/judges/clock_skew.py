@@ -24,8 +24,8 @@ MUCH: Final = 60.0
     When.ALWAYS,
 )
 def ours(facts: CheckFacts) -> CheckResult:
-    """Compared with the `Date` of an answer. Ages in the output of this and other commands are wrong by as much, and
-    certificates and tokens seem expired or not valid yet.
+    """Compared with the `Date` header of an answer. Ages in the output of this and other commands are wrong by the
+    difference, and certificates and tokens may seem expired or not yet valid.
     """
     ahead, within = facts.server.value.ahead, facts.server.value.within
     if ahead is None:
@@ -37,13 +37,13 @@ def ours(facts: CheckFacts) -> CheckResult:
 @check(
     "clock-nodes",
     CheckSection.CLOCKS,
-    "the nodes' clocks are",
+    "the nodes' clocks match",
     "synchronize the clock of node {subject} (chrony, systemd-timesyncd)",
     When.ALWAYS,
 )
 def of_nodes(facts: CheckFacts) -> CheckResult:
-    """A kubelet renews its Lease by its own clock, and the API server notes by its own when that came. Tokens and
-    certificates are refused on such a node.
+    """A kubelet stamps its Lease with its own clock, and the API server records by its own clock when that arrived. A
+    node whose clock differs rejects valid tokens and certificates.
     """
     return _of_leases(facts.node_leases.value, "the clock of node {name}")
 
@@ -51,11 +51,13 @@ def of_nodes(facts: CheckFacts) -> CheckResult:
 @check(
     "clock-programs",
     CheckSection.CLOCKS,
-    "the clocks of our programs are",
+    "the clocks of our programs match",
     "kubectl -n {namespace} get lease {subject}; synchronize the clock of the node on which the holder runs",
 )
 def of_programs(facts: CheckFacts) -> CheckResult:
-    """The same for the holders of our Leases. Nothing of ours is decided by calendars, but certificates are."""
+    """The same for the holders of our Leases. Our programs decide nothing by wall-clock time, but certificates depend
+    on it.
+    """
     our_leases = {lease for program in PROGRAMS for lease in program.leases}
     # A Lease without a holder was given up: nobody renews it.
     ours = [

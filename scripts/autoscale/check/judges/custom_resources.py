@@ -59,13 +59,13 @@ NEEDED: Final = (
 @check(
     "definitions-in-the-way",
     CheckSection.DEFINITIONS,
-    "definitions that are there already fit",
+    "existing custom resource definitions fit",
     "kubectl diff -f deploy/neonvm.yaml",
     When.BEFORE,
 )
 def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
-    """NeonVM of another release may have defined VirtualMachine with fewer fields. Ours has every field of v0.49.1 as
-    well, so replacing it keeps NeonVM's controller working.
+    """Another release of NeonVM may have defined VirtualMachine with fewer fields. Ours has every field of v0.49.1, so
+    NeonVM's controller keeps working if you replace it.
     """
     definitions = _by_name(facts)
     there = [kind for kind in NEEDED if kind.name in definitions]
@@ -86,12 +86,12 @@ def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
 @check(
     "definitions-served",
     CheckSection.DEFINITIONS,
-    "the kinds are defined and served",
+    "the custom resources are defined and served",
     "kubectl apply --server-side -f deploy/neonvm.yaml -f deploy/kubernetes/crds/",
 )
 def are_installed(facts: CheckFacts) -> CheckResult:
     """Without VirtualMachine the scheduler never becomes ready. Without VirtualMachineMigration VMs cannot be moved.
-    Hvpa, Tortoise and VirtualMachineGroup are needed where `autoscaling-groups` is installed.
+    Hvpa, Tortoise and VirtualMachineGroup are needed if `autoscaling-groups` is installed.
     """
     definitions, here = _by_name(facts), installed(facts)
     # A definition is needed if its program is installed; those without a program are always needed.
@@ -103,11 +103,11 @@ def are_installed(facts: CheckFacts) -> CheckResult:
 @check(
     "definitions-fields",
     CheckSection.DEFINITIONS,
-    "the definitions have the fields that we need",
+    "the custom resources have the required fields",
     "kubectl apply --server-side --force-conflicts -f deploy/neonvm.yaml",
 )
 def fields_are_there(facts: CheckFacts) -> CheckResult:
-    """A definition from another project or an older release drops fields silently: what we write is not kept."""
+    """A definition from another project or an older release drops fields silently: what we write is not stored."""
     definitions = _by_name(facts)
     problems = [
         CheckProblem(kind.name, f"the definition {kind.name} lacks {', '.join(missing)}")

@@ -31,13 +31,13 @@ _ENOUGH: Final = 30.0
 @check(
     "extender-configured",
     CheckSection.SCHEDULER,
-    "kube-scheduler is configured to ask us",
+    "kube-scheduler is configured to call our extender",
     "kubectl -n {namespace} edit configmap {subject}; kubectl -n {namespace} rollout restart"
     " deployment/autoscaling-scheduler",
 )
 def is_configured(facts: CheckFacts) -> CheckResult:
-    """The configuration of kube-scheduler must name our extender with all four verbs, and must not ignore it: otherwise
-    pods are bound past the ledger, and nodes are promised twice.
+    """The configuration of kube-scheduler must name our extender with all four verbs and must not ignore it: otherwise
+    pods are bound without the ledger, and nodes are over-committed.
     """
     name, key = CONFIG
     data = next(
@@ -111,11 +111,11 @@ def _leads_to_us(url: str) -> bool:
 @check(
     "extender-in-force",
     CheckSection.SCHEDULER,
-    "it was started with that configuration",
+    "kube-scheduler runs with that configuration",
     "kubectl -n {namespace} rollout restart deployment/autoscaling-scheduler",
 )
 def is_in_force(facts: CheckFacts) -> CheckResult:
-    """kube-scheduler reads its configuration once. It was changed since this one was started."""
+    """kube-scheduler reads its configuration only at start. The configuration has changed since then."""
     # A restart would not help before the configuration is right.
     if is_configured.judge(facts).problems:
         raise UnseenError("the configuration has to be put right first")
@@ -153,12 +153,12 @@ def _since(facts: CheckFacts) -> list[tuple[str, float]]:
 @check(
     "scheduler-ready",
     CheckSection.SCHEDULER,
-    "the scheduler has read the cluster",
+    "the scheduler has listed the cluster",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service --tail=20",
 )
 def is_ready(facts: CheckFacts) -> CheckResult:
     """Until nodes, pods and VMs are listed nothing is decided: pods wait and no VM grows. `/readyz` says which kind is
-    missing, the log says why (403: permissions; 404: definitions).
+    missing, the log says why (403: permissions; 404: custom resource definitions).
     """
     pages = _pages(facts)
     if not any(_total(page, READY) for page in pages.values()):
@@ -170,12 +170,12 @@ def is_ready(facts: CheckFacts) -> CheckResult:
 @check(
     "extender-asked",
     CheckSection.SCHEDULER,
-    "kube-scheduler asks",
+    "kube-scheduler calls the extender",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c kube-scheduler --tail=20",
 )
 def is_asked(facts: CheckFacts) -> CheckResult:
-    """Pods ask for `autoscale-scheduler`, and no kube-scheduler has looked at one for half a minute: it does not run,
-    does not lead, or has no profile of that name.
+    """Pods ask for `autoscale-scheduler`, but kube-scheduler has not tried any of them for half a minute: it does not
+    run, does not lead, or has no profile of that name.
     """
     pages = _pages(facts)
     unseen = [] if isinstance(facts.waiting_pods, Unseen) else _never_tried(facts.waiting_pods.value, facts.server_now)
@@ -194,11 +194,11 @@ def is_asked(facts: CheckFacts) -> CheckResult:
 @check(
     "extender-errors",
     CheckSection.SCHEDULER,
-    "its calls are answered",
+    "its calls succeed",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service --tail=50",
 )
 def has_no_errors(facts: CheckFacts) -> CheckResult:
-    """A tenth of kube-scheduler's calls or more were answered with an error since the scheduler was started."""
+    """At least a tenth of kube-scheduler's calls were answered with an error since the scheduler started."""
     failed = sum(_total(page, CALLS, outcome="error") for page in _pages(facts).values())
     calls = sum(_total(page, CALLS) for page in _pages(facts).values())
     # Single errors are normal while a scheduler starts or leadership changes; a tenth is not.
@@ -215,7 +215,7 @@ def has_no_errors(facts: CheckFacts) -> CheckResult:
     "kubectl get pods -A -l app.kubernetes.io/name=autoscaling-scheduler; leave one scheduler running",
 )
 def has_no_rival(facts: CheckFacts) -> CheckResult:
-    """Another scheduler, or a person, wrote permits of VMs since this scheduler was started."""
+    """Another scheduler, or a person, has written permits of VMs since this scheduler started."""
     problems = [
         CheckProblem(pod, f"pod {pod} has seen {count:.0f} permits that another process wrote", Level.WARNING)
         for pod, page in _pages(facts).items()

@@ -42,7 +42,7 @@ _OS: Final = "kubernetes.io/os"
 
 @check("nodes-ready", CheckSection.NODES, "nodes are ready", "kubectl describe node {subject}", When.ALWAYS)
 def are_ready(facts: CheckFacts) -> CheckResult:
-    """VMs on a node that is not ready run on, and are neither resized nor moved."""
+    """VMs on a node that is not ready keep running, but are neither resized nor moved."""
     nodes = facts.nodes.value
     problems = [
         CheckProblem(name_of(node).name, f"node {name_of(node).name} is not ready: {why}", Level.WARNING)
@@ -84,8 +84,8 @@ def _for_guests(facts: CheckFacts) -> list[Json]:
     "kubectl -n {namespace} get pods -l app.kubernetes.io/name=neonvm-devices --field-selector spec.nodeName={subject}",
 )
 def offer_devices(facts: CheckFacts) -> CheckResult:
-    """Pods of VMs ask for `autoscaling.neon.tech/guest-devices`; a node without it is given none. The device plugin
-    does not run there, or the kubelet's folder is elsewhere.
+    """VM pods request `autoscaling.neon.tech/guest-devices`, so a node that does not offer it gets none. The device
+    plugin does not run there, or the kubelet's directory is elsewhere.
     """
     offered = {name_of(node).name: _offers(node, *RESOURCES) for node in _for_guests(facts)}
     # Without a device plugin no pod asks for the device; guests are emulated on purpose.
@@ -115,8 +115,9 @@ def _offers(node: Json, *resources: str) -> bool:
     "kubectl -n {namespace} logs -l app.kubernetes.io/name=neonvm-network --prefix",
 )
 def offer_network(facts: CheckFacts) -> CheckResult:
-    """Pods of VMs with `spec.extraNetwork` ask for `autoscaling.neon.tech/flat-network`. A node without it filters no
-    frames: its kernel lacks nftables for bridges, or the kubelet's folder is elsewhere. The log says which.
+    """Pods of VMs with `spec.extraNetwork` request `autoscaling.neon.tech/flat-network`. A node that does not offer it
+    cannot filter frames: its kernel lacks nftables for bridges, or the kubelet's directory is elsewhere. The log says
+    which.
     """
     if NETWORK not in installed(facts):
         raise UnseenError(f"the flat network of VMs is not installed ({NETWORK})")
@@ -134,7 +135,7 @@ def offer_network(facts: CheckFacts) -> CheckResult:
     "docs/vms-on-kubernetes.md has each message; to keep VMs off such nodes give them a nodeSelector",
 )
 def accelerate(facts: CheckFacts) -> CheckResult:
-    """VMs on this node say in their condition `Accelerated` that they are emulated, and why."""
+    """The condition `Accelerated` of VMs on this node says that they are emulated, and why."""
     acceleration: dict[str, tuple[bool, str]] = {}
     for vm in facts.vms.value:
         condition = condition_of(vm, "Accelerated")
@@ -160,7 +161,7 @@ def accelerate(facts: CheckFacts) -> CheckResult:
     "kubectl -n {namespace} logs daemonset/neonvm-network",
 )
 def has_pods_network(facts: CheckFacts) -> CheckResult:
-    """A VM with `spec.extraNetwork.enable` runs without `status.extraNetIP`: it cannot move with its connections."""
+    """A VM with `spec.extraNetwork.enable` runs without `status.extraNetIP`: a move would break its connections."""
     wants = [vm for vm in facts.vms.value if flag(vm, "spec", "extraNetwork", "enable")]
     if not wants:
         raise UnseenError("no VM has an address of its own (spec.extraNetwork)")
@@ -172,12 +173,12 @@ def has_pods_network(facts: CheckFacts) -> CheckResult:
 @check(
     "vms-limits",
     CheckSection.VMS,
-    "pods of VMs have no limits below their VMs' maximum",
+    "VM pods have no limits below their VM's maximum",
     "raise or drop the limit, then delete the pod when it suits; kubectl get limitranges -A",
 )
 def may_grow(facts: CheckFacts) -> CheckResult:
-    """A limit of the pod (`spec.podResources.limits`, the default of a LimitRange, a webhook) is less than the VM's
-    maximum and QEMU's own memory. The VM is held below it, because the kubelet would kill QEMU.
+    """A limit of the pod (from `spec.podResources.limits`, the default of a LimitRange, or a webhook) is below the VM's
+    maximum plus QEMU's own memory. The VM stays below it, because the kubelet would kill QEMU.
     """
     running = [vm for vm in facts.vms.value if text(vm, "status", "phase") == "Running"]
     if not running:
@@ -198,14 +199,13 @@ def may_grow(facts: CheckFacts) -> CheckResult:
 @check(
     "vms-closed",
     CheckSection.VMS,
-    "VMs' pods let in their controller alone",
+    "VM pods accept only their controller",
     "restart the VM of pod {subject}; until then: kubectl apply -n NAMESPACE -f deploy/kubernetes/neonvm-policy.yaml",
 )
 def are_closed(facts: CheckFacts) -> CheckResult:
-    """A pod of NeonVM's controller, or of a release of ours that asked for no certificate, lets everyone in who reaches
-    its ports. Our controller closes a VM's ports with its next pod; until then it resizes the VM and does not move it.
-    A NetworkPolicy is a second fence, which our controller keeps unless the value `neonvm.policy.enabled` of the chart
-    is false.
+    """A pod created by NeonVM's controller, or by our releases before 0.3.0, accepts everyone who reaches its ports.
+    Our controller closes a VM's ports with its next pod; until then it resizes the VM but does not move it. A
+    NetworkPolicy is a second fence, which our controller keeps unless the chart value `neonvm.policy.enabled` is false.
     """
     pods = [pod for pod in facts.vm_pods.value if not is_over(pod)]
     problems = [

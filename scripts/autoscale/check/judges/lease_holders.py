@@ -34,8 +34,8 @@ SPARE: Final = 6.0
     " delete lease {subject}",
 )
 def are_held(facts: CheckFacts) -> CheckResult:
-    """A program with several replicas acts only in the one that holds its Lease. Where the holder is gone and the Lease
-    does not end, or the holder hangs, nothing acts.
+    """Of a program with several replicas only the one that holds the Lease acts. If the holder is gone and the Lease
+    does not expire, or if the holder hangs, nothing acts.
     """
     leases, here = {name_of(lease).name: lease for lease in facts.leases.value}, installed(facts)
     wanted = [
@@ -54,13 +54,13 @@ def are_held(facts: CheckFacts) -> CheckResult:
 @check(
     "leases-acted-on",
     CheckSection.LEASES,
-    "who holds a Lease acts",
+    "the holder of each Lease acts",
     "kubectl -n {namespace} logs {subject} --all-containers --tail=50; where it says nothing; kubectl -n"
     " {namespace} delete pod {subject}",
 )
 def holders_lead(facts: CheckFacts) -> CheckResult:
-    """A replica has won the Lease and renews it, but has not begun to lead: it cannot read the cluster, or waits for a
-    scheduler without a Lease to end. No other replica can take its place.
+    """A replica has won the Lease and renews it, but has not started to lead: it cannot list the cluster, or waits for
+    a scheduler without a Lease to end. No other replica can take its place.
     """
     here, problems, reporting = installed(facts), list[CheckProblem](), list[str]()
     leases = {name_of(stored).name: stored for stored in facts.leases.value}
@@ -146,8 +146,8 @@ def _age(facts: CheckFacts, lease: Json) -> float | None:
 
 @check("leases-one-leader", CheckSection.LEASES, "one replica leads", "kubectl -n {namespace} delete pod {subject}")
 def one_leads(facts: CheckFacts) -> CheckResult:
-    """Two replicas of a program say at once that they lead. What they write is fenced by versions of objects, so
-    nothing is lost, but one of them should end.
+    """Two replicas of a program report that they lead. Their writes are fenced by object versions, so nothing is lost,
+    but one of them should end.
     """
     here, problems, leading_pods = installed(facts), list[CheckProblem](), list[str]()
     for program in PROGRAMS:
@@ -166,13 +166,13 @@ def one_leads(facts: CheckFacts) -> CheckResult:
 @check(
     "leader-reached",
     CheckSection.LEASES,
-    "clients are led to the scheduler that leads",
+    "clients reach the leading scheduler",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service | grep endpoints; kubectl -n"
     " {namespace} get endpointslice {subject} -o yaml",
 )
 def lead_to_leader(facts: CheckFacts) -> CheckResult:
-    """With two schedulers the leader writes its address into two EndpointSlices, and makes one that is missing: Argo CD
-    leaves that kind out by default, and a restored cluster may lack it. For that its Role must allow `create` of
+    """With two schedulers the leader writes its address into two EndpointSlices, and creates a missing one: Argo CD
+    excludes that kind by default, and a restored cluster may lack it. Its Role must therefore allow `create` of
     endpointslices and `get` of the two Services.
     """
     template = child(installed(facts).get(SCHEDULER, {}), "spec", "template")

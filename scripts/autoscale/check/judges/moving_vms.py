@@ -35,8 +35,8 @@ def _runs(vm: Json) -> bool:
 
 @check("vms-agents", CheckSection.VMS, "VMs have one agent each", "autoscale explain {subject}")
 def have_agents(facts: CheckFacts) -> CheckResult:
-    """A VM with the label `autoscaling.neon.tech/enabled: "true"` is sized by a sidecar in its pod, or by the agent of
-    its node; with none it never grows.
+    """A VM with the label `autoscaling.neon.tech/enabled: "true"` is sized by a sidecar in its pod or by its node's
+    agent; without one it never grows.
     """
     # Labels hold the VM's name alone, which is unique only within its namespace.
     sidecars = {(name_of(pod).namespace, labels_of(pod).get(LABEL_VM_NAME, "")) for pod in sidecar_pods(facts)}
@@ -54,10 +54,11 @@ def have_agents(facts: CheckFacts) -> CheckResult:
     return CheckResult(f"{len(_enabled(facts))} VMs have one", problems)
 
 
-@check("agents-answered", CheckSection.VMS, "agents are answered by the scheduler", "autoscale explain {subject}")
+@check("agents-answered", CheckSection.VMS, "the scheduler answers agents", "autoscale explain {subject}")
 def are_answered(facts: CheckFacts) -> CheckResult:
-    """Each agent says in `/explain` when the scheduler answered it last; it asks once in 15 s. After a minute without
-    an answer VMs do not grow. The agent's own reason is shown (401: token; 403: `agents.nodeAgents`; 503: the API).
+    """`/explain` of each agent has the time of the scheduler's last answer; agents ask every 15 s. After a minute
+    without an answer VMs do not grow. The line quotes the agent's reason (401: token; 403: `agents.nodeAgents`; 503:
+    the API).
     """
     accounts, problems, answered = facts.agents.value, list[CheckProblem](), 0
     if not accounts:
@@ -84,9 +85,9 @@ def _why(account: Json) -> str:
     return f": {reasons[-1]}" if reasons else ""
 
 
-@check("vms-permits", CheckSection.VMS, "VMs keep to their permits", "autoscale explain {subject}")
+@check("vms-permits", CheckSection.VMS, "VMs stay within their permits", "autoscale explain {subject}")
 def permits_hold(facts: CheckFacts) -> CheckResult:
-    """A VM cannot be read, or was given more than the scheduler had permitted: by hand, or by another autoscaler."""
+    """A VM cannot be decoded, or is larger than its permit: somebody, or another autoscaler, resized it."""
     problems, read = list[CheckProblem](), 0
     for manifest in facts.vms.value:
         try:
@@ -113,7 +114,7 @@ def _beyond(vm: VirtualMachine) -> list[str]:
 @check(
     "vms-readable",
     CheckSection.VMS,
-    "the scheduler reads every object",
+    "the scheduler can decode every object",
     "kubectl get events -A --field-selector reason=Unreadable",
 )
 def objects_are_read(facts: CheckFacts) -> CheckResult:
@@ -132,7 +133,7 @@ def objects_are_read(facts: CheckFacts) -> CheckResult:
 
 @check("vms-placed", CheckSection.VMS, "pods find a node", "kubectl describe pod {subject}; autoscale top")
 def are_placed(facts: CheckFacts) -> CheckResult:
-    """kube-scheduler has looked at a pod and found no node for it."""
+    """kube-scheduler tried to place a pod and found no node for it."""
     problems = [
         CheckProblem(
             f"-n {name_of(pod).namespace} {name_of(pod).name}", f"pod {name_of(pod)} has no node: {why}", Level.WARNING
@@ -150,7 +151,7 @@ def are_placed(facts: CheckFacts) -> CheckResult:
     "kubectl describe vmm {subject}; kubectl get lease -n {namespace} neonvm-controller",
 )
 def moves_end(facts: CheckFacts) -> CheckResult:
-    """A migration is over its time-out or does not go away, or VMs should leave a node and none can."""
+    """A migration has exceeded its timeout or cannot be deleted, or VMs should leave a node and none can."""
     now = facts.server_now
     active = [migration for migration in facts.migrations.value if text(migration, "status", "phase") not in _ENDED]
     problems = [

@@ -79,12 +79,12 @@ SETTINGS: Final[Mapping[str, Settings]] = {
 @check(
     "settings-valid",
     CheckSection.SETTINGS,
-    "the settings can be used",
+    "the settings are valid",
     "kubectl -n {namespace} edit configmap {subject}",
 )
 def are_valid(facts: CheckFacts) -> CheckResult:
-    """The ConfigMaps were read by the programs' own parsers. What is refused changes nothing: the last good settings
-    stay in force, and a pod that restarts does not start.
+    """The programs' own parsers read the ConfigMaps. An invalid one changes nothing: the last valid settings stay in
+    force, but a restarted pod would not start.
     """
     maps = {name_of(config_map).name: texts(config_map, "data") for config_map in facts.config_maps.value}
     named = {program: _config_map(workload, program) for program, workload in installed(facts).items()}
@@ -105,9 +105,9 @@ def are_valid(facts: CheckFacts) -> CheckResult:
     "kubectl -n {namespace} logs deployment/{subject} -c service | grep pods/resize",
 )
 def are_as_set(facts: CheckFacts) -> CheckResult:
-    """With `permits.asPodRequests` pods of VMs request what is reserved for their VMs, so that other schedulers, quotas
-    and cluster autoscalers see them grow. An API server without `pods/resize` (before 1.33) cannot do that, and a
-    ConfigMap takes a minute or two to reach the scheduler.
+    """With `permits.asPodRequests` VM pods request what is reserved for their VMs, so that other schedulers, quotas and
+    cluster autoscalers see it. An API server without `pods/resize` (before 1.33) does not support that, and a ConfigMap
+    takes a minute or two to reach the scheduler.
     """
     follows, wanted = _follows(facts), _wanted(facts)
     # A setting that cannot be read is reported on another line; this one still shows what is in force.

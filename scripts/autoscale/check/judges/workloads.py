@@ -41,7 +41,7 @@ ORIGINALS: Final = (("Deployment", "autoscale-scheduler"), ("DaemonSet", "autosc
     "kubectl get deployments --all-namespaces -l app.kubernetes.io/name=autoscaling-scheduler",
 )
 def has_scheduler(facts: CheckFacts) -> CheckResult:
-    """There is no scheduler in the namespace. An installation elsewhere is found by itself where it is the only one."""
+    """There is no scheduler in the namespace. An installation in another namespace is found only if it is the only one."""
     here = installed(facts)
     if SCHEDULER not in here:
         return CheckResult(
@@ -54,9 +54,7 @@ def has_scheduler(facts: CheckFacts) -> CheckResult:
     "programs-images", CheckSection.PARTS, "their images can be pulled", "kubectl -n {namespace} describe pod {subject}"
 )
 def images_are_there(facts: CheckFacts) -> CheckResult:
-    """A container waits for its image: the name or tag is wrong, the registry does not answer, or it wants
-    credentials.
-    """
+    """A container waits for its image: the name or tag is wrong, the registry does not answer, or it needs credentials."""
     problems = [
         CheckProblem(
             name_of(pod).name, f"container {text(state, 'name')} of pod {name_of(pod).name} has no image {image}"
@@ -77,7 +75,7 @@ def images_are_there(facts: CheckFacts) -> CheckResult:
     "kubectl -n {namespace} get pods; kubectl -n {namespace} logs {subject} --all-containers --previous",
 )
 def programs_run(facts: CheckFacts) -> CheckResult:
-    """A pod has no node, its program keeps ending (its last words are shown), or fewer are ready than wanted."""
+    """A pod has no node, its program is crash-looping (its last output is shown), or fewer are ready than desired."""
     problems, reported = list[CheckProblem](), set[str]()
     for pod in (candidate for program in PROGRAMS for candidate in pods_of(facts, program.name)):
         reasons = list(_troubles(pod))
@@ -156,12 +154,12 @@ def _unfinished(facts: CheckFacts, name: str, workload: Json) -> list[CheckProbl
 @check(
     "programs-versions",
     CheckSection.PARTS,
-    "their versions go together",
+    "their versions are compatible",
     "Upgrade the scheduler first, then the agents; VM pods get their new sidecar when they are created again.",
 )
 def versions_fit(facts: CheckFacts) -> CheckResult:
-    """The scheduler is upgraded first: agents may be one minor release behind it, never ahead. The label
-    `app.kubernetes.io/version` is compared, or the tag of the image.
+    """Upgrade the scheduler first: agents may be one minor release behind it, never ahead. The check compares the label
+    `app.kubernetes.io/version`, or the tag of the image.
     """
     scheduler, agents = _newest(facts, SCHEDULER), dict[str, Version]()
     # Without the right to list pods of VMs, the agents of nodes can still be compared.
@@ -235,13 +233,13 @@ def _far(one: Version, other: Version) -> str:
 @check(
     "programs-alone",
     CheckSection.PARTS,
-    "no other autoscaler is at work",
+    "no other autoscaler is running",
     "kubectl scale {subject} --replicas=0",
     When.ALWAYS,
 )
 def alone(facts: CheckFacts) -> CheckResult:
-    """The original project's scheduler and agents serve the same pods and VMs, and two controllers of VMs run each VM
-    twice. One of each has to go (operations-cluster.md, taking over).
+    """The original project's scheduler and agents manage the same pods and VMs, and two VM controllers would run each
+    VM twice. Remove one of each (operations-cluster.md, taking over).
     """
     others = [*_others(facts, "Deployment"), *_others(facts, "DaemonSet")]
     controllers = [
