@@ -23,6 +23,9 @@ from scheduler_plugin.planner.wording import some
 GRACE: Final = Seconds(30.0)
 """A migration ends itself at its time-out; one that is still there this much later is cancelled."""
 
+DRAIN_SETTLES: Final = Seconds(10.0)
+"""How long a node is cordoned at most before VMs leave it: unlike a peak, that does not pass by itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class MigrationPolicy:
@@ -36,7 +39,8 @@ class MigrationPolicy:
     """
 
     enabled: bool = True
-    settle: Seconds = Seconds(10.0)
+    # Most peaks above a watermark pass within a minute, and deny nobody anything meanwhile.
+    settle: Seconds = Seconds(60.0)
     settle_denied: Seconds = Seconds(3.0)
     rest: Rest = field(default_factory=Rest)
     out_per_node: int = 1
@@ -140,7 +144,8 @@ class RoomNeed:
         """Return True if it has lasted long enough to move VMs."""
         # Long enough for the agent to have asked again: a wish that is met meanwhile moves nobody.
         is_denied = self.denied_since is not None and now - self.denied_since >= policy.settle_denied
-        return is_denied or now - self.since >= policy.settle
+        settle = min(policy.settle, DRAIN_SETTLES) if self.excess is None else policy.settle
+        return is_denied or now - self.since >= settle
 
     def after_giving(self, now: Instant) -> RoomNeed | None:
         """The part that is missing once the node's VMs have given back what they promise; None if that is enough."""
