@@ -15,7 +15,7 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from scheduler_plugin.ledger import ClaimState, LedgerViews, Move
-from scheduler_plugin.planner.cost import Selection, costs
+from scheduler_plugin.planner.cost import SPARE, Selection, costs
 from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck
 from scheduler_plugin.planner.targets import Targets, Traffic
 from scheduler_plugin.planner.victims import Now, Victim, victim_of
@@ -57,7 +57,8 @@ class DrainPlan:
             return None
         is_housed = any(targets.has_place(victim) for victim in victims)
         hindrances = {} if is_housed else targets.hindrances(victims)
-        return Stuck(node, _why(len(victims), others, hindrances, is_housed=is_housed))
+        mark = f"{float(1 - SPARE):.0%} of its watermark" if targets.to_keep.any else "its watermark"
+        return Stuck(node, _why(len(victims), others, hindrances, None if is_housed else mark))
 
     def _victims(self, need: RoomNeed, left_alone: LeftAlone, targets: Targets) -> tuple[list[Victim], Counter[str]]:
         """The VMs that may move, by name, and why the other ones may not."""
@@ -107,10 +108,11 @@ def _move(need: RoomNeed, victim: Victim, target: str) -> Move:
     return Move(victim.vm, victim.claim.pod.uid, need.book.name, target, because, need.cause)
 
 
-def _why(movable: int, others: Mapping[str, int], hindrances: Mapping[str, int], *, is_housed: bool) -> str:
-    if movable and not is_housed:
+def _why(movable: int, others: Mapping[str, int], hindrances: Mapping[str, int], full_from: str | None) -> str:
+    """The reason why no VM leaves. ``full_from`` is the level below which no target has room; None if one has."""
+    if movable and full_from is not None:
         reasons = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(hindrances.items()))
-        return f"no node has room below its watermark for any of {movable} VMs that may move{reasons}"
+        return f"no node has room below {full_from} for any of {movable} VMs that may move{reasons}"
     if movable:
         return f"none of {movable} VMs that may move would relieve it"
     excluded = ", ".join(f"{count} {why}" for why, count in sorted(others.items()))

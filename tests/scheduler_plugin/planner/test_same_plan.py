@@ -88,7 +88,8 @@ class EagerDrainPlan(DrainPlan):
         reasons = {} if housed else targets.hindrances(victims)
         why = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(reasons.items()))
         if victims and not housed:
-            return Stuck(node, f"no node has room below its watermark for any of {len(victims)} VMs that may move{why}")
+            mark = "90% of its watermark" if targets.to_keep.any else "its watermark"
+            return Stuck(node, f"no node has room below {mark} for any of {len(victims)} VMs that may move{why}")
         if victims:
             return Stuck(node, f"none of {len(victims)} VMs that may move would relieve it")
         kept = ", ".join(f"{count} {each}" for each, count in sorted(others.items()))

@@ -55,7 +55,7 @@ def moved(fixture: PlannerFixture, facts: dict[str, Any] | None = None, **traits
     return {move.vm.name: move.target for move in plan.moves} if plan.moves else plan.stuck[0].why
 
 
-STAYS = "no node has room below its watermark for any of 1 VMs that may move; a: "
+STAYS = "no node has room below 90% of its watermark for any of 1 VMs that may move; a: "
 
 
 def test_tainted_control_plane_is_skipped() -> None:
