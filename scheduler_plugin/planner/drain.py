@@ -15,7 +15,7 @@ from typing import Final
 
 from protocol.messages import ObjectName
 from scheduler_plugin.ledger import ClaimState, LedgerViews, Move
-from scheduler_plugin.planner.cost import SPARE, Selection, costs
+from scheduler_plugin.planner.cost import Selection, costs
 from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck
 from scheduler_plugin.planner.targets import Targets, Traffic
 from scheduler_plugin.planner.victims import Now, Victim, victim_of
@@ -42,7 +42,8 @@ class DrainPlan:
         if not allowed:
             why = traffic.why_full()
             return None if why is None else Stuck(node, why)
-        targets.to_keep = need.kept_on_targets
+        kept = need.kept_on_targets(self._now.monotonic)
+        targets.to_keep = need.book.room.watermark.scaled(kept)
         victims, others = self._victims(need, left_alone, targets)
         moved = 0
         for victim in self._select(victims, need.freedom(targets.slack), targets.has_place):
@@ -57,7 +58,7 @@ class DrainPlan:
             return None
         is_housed = any(targets.has_place(victim) for victim in victims)
         hindrances = {} if is_housed else targets.hindrances(victims)
-        mark = f"{float(1 - SPARE):.0%} of its watermark" if targets.to_keep.any else "its watermark"
+        mark = f"{float(1 - kept):.0%} of its watermark" if kept else "its watermark"
         return Stuck(node, _why(len(victims), others, hindrances, None if is_housed else mark))
 
     def _victims(self, need: RoomNeed, left_alone: LeftAlone, targets: Targets) -> tuple[list[Victim], Counter[str]]:
