@@ -42,8 +42,8 @@ class DrainPlan:
         if not allowed:
             why = traffic.why_full()
             return None if why is None else Stuck(node, why)
-        kept = need.kept_on_targets(self._now.monotonic)
-        targets.to_keep = need.book.room.watermark.scaled(kept)
+        share = need.kept_on_targets(self._now.monotonic)
+        targets.to_keep = need.book.room.watermark.scaled(share)
         victims, others = self._victims(need, left_alone, targets)
         moved = 0
         for victim in self._select(victims, need.freedom(targets.slack), targets.has_place):
@@ -58,7 +58,7 @@ class DrainPlan:
             return None
         is_housed = any(targets.has_place(victim) for victim in victims)
         hindrances = {} if is_housed else targets.hindrances(victims)
-        mark = f"{float(1 - kept):.0%} of its watermark" if kept else "its watermark"
+        mark = f"{float(1 - share):.0%} of its watermark" if share else "its watermark"
         return Stuck(node, _why(len(victims), others, hindrances, None if is_housed else mark))
 
     def _victims(self, need: RoomNeed, left_alone: LeftAlone, targets: Targets) -> tuple[list[Victim], Counter[str]]:
