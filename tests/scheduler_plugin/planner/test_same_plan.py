@@ -73,8 +73,8 @@ class EagerDrainPlan(DrainPlan):
         node, allowed = need.book.name, traffic.may_leave(need.book.name, self._policy)
         if not allowed:
             return None
-        kept = need.kept_on_targets(self._now.monotonic)
-        targets.to_keep = need.book.room.watermark.scaled(kept)
+        share = need.kept_on_targets(self._now.monotonic)
+        targets.to_keep = need.book.room.watermark.scaled(share)
         victims, others = self._victims(need, left_alone, targets)
         housed = [victim for victim in victims if targets.has_place(victim)]
         moved = 0
@@ -89,7 +89,7 @@ class EagerDrainPlan(DrainPlan):
         reasons = {} if housed else targets.hindrances(victims)
         why = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(reasons.items()))
         if victims and not housed:
-            mark = f"{float(1 - kept):.0%} of its watermark" if kept else "its watermark"
+            mark = f"{float(1 - share):.0%} of its watermark" if share else "its watermark"
             return Stuck(node, f"no node has room below {mark} for any of {len(victims)} VMs that may move{why}")
         if victims:
             return Stuck(node, f"none of {len(victims)} VMs that may move would relieve it")
