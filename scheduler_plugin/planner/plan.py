@@ -43,7 +43,8 @@ class MigrationPolicy:
     settle: Seconds = Seconds(60.0)
     settle_denied: Seconds = Seconds(3.0)
     rest: Rest = field(default_factory=Rest)
-    out_per_node: int = 1
+    # Room for a denied VM comes twice as fast; no node sends more than it may receive.
+    out_per_node: int = 2
     in_per_node: int = 2
     per_cluster: int | Fraction = Fraction(1, 5)
     timeout: Seconds = Seconds(300.0)
