@@ -42,7 +42,7 @@ class DrainPlan:
         if not allowed:
             why = traffic.why_full()
             return None if why is None else Stuck(node, why)
-        share = need.kept_on_targets(self._now.monotonic)
+        share = need.kept_on_targets
         targets.to_keep = need.book.room.watermark.scaled(share)
         victims, others = self._victims(need, left_alone, targets)
         moved = 0

@@ -97,12 +97,6 @@ class MigrationStatus:
     refused: RefusedTargets = field(default_factory=RefusedTargets)
 
 
-KEPT_ON_TARGETS: Final = {MoveCause.WATERMARK: SPARE, MoveCause.DENIED_VM: Fraction(1, 15)}
-"""The share of its watermark that a target of such a move keeps free, or it would soon have to move VMs itself."""
-
-PATIENCE: Final = Seconds(180.0)
-"""A VM that is denied for longer may get room on a node that keeps nothing free below its watermark."""
-
 SAID_OF: Final = {
     MoveCause.WATERMARK: "is {} above its watermark",
     MoveCause.DENIED_VM: "lacks {} and denies what VMs ask for",
@@ -161,13 +155,11 @@ class RoomNeed:
         missing = self.excess.minus_or_zero(promised(self.book, now))
         return replace(self, excess=missing) if missing.any else None
 
-    def kept_on_targets(self, now: Instant) -> Fraction:
+    @property
+    def kept_on_targets(self) -> Fraction:
         """The share of its watermark that a target must keep free below it."""
-        # A move from one full node to another helps nobody.
-        share = KEPT_ON_TARGETS.get(self.cause, Fraction(0))
-        denials = (claim.denied_since for claim in self.book.claims.values())
-        is_urgent = any(since is not None and now - since >= PATIENCE for since in denials)
-        return Fraction(0) if is_urgent and self.cause is MoveCause.DENIED_VM else share
+        # A move for the watermark from one full node to another helps nobody.
+        return SPARE if self.cause is MoveCause.WATERMARK else Fraction(0)
 
     @property
     def urgency(self) -> tuple[bool, bool, float, str]:

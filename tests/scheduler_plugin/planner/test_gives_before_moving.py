@@ -18,11 +18,11 @@ def full(target: float = 40) -> PlannerFixture:
     return fixture
 
 
-def first_move(fixture: PlannerFixture, within: float = 120) -> tuple[float, MoveCause] | None:
-    """When the first VM moves and why; looks once a second."""
+def first_move(fixture: PlannerFixture) -> tuple[float, MoveCause] | None:
+    """When the first VM moves and why; looks once a second for two minutes."""
     fixture.plan()
     began = fixture.now
-    while fixture.now < began + within:
+    while fixture.now < began + 120:
         plan = fixture.plan(after=1.0)
         if plan.moves:
             return fixture.now - began, plan.moves[0].cause
@@ -67,13 +67,3 @@ def test_full_node_takes_no_vm_of_a_full_one(target: float, moves: bool) -> None
         fixture.add(of, "n1", 4)
     fixture.add("there", "n2", 2)
     assert (first_move(fixture) is not None) is moves
-
-
-@pytest.mark.parametrize(("target", "seconds"), [(12, 3.0), (10, 180.0)])
-def test_denied_vm_fills_no_node_before_it_has_waited_for_long(target: float, seconds: float) -> None:
-    """It wants 7 vCPUs: of 12, the watermark leaves 8.4 and a part to spare; of 10 just what it wants."""
-    fixture = PlannerFixture(node("n1"), node("n2", target))
-    fixture.add("starving", "n1", 5)
-    fixture.add("stays", "n1", 5, facts={"auto_migration": False})
-    fixture.tell("starving", amount(7))
-    assert first_move(fixture, within=200) == (seconds, MoveCause.DENIED_VM)

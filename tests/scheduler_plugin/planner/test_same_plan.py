@@ -73,7 +73,7 @@ class EagerDrainPlan(DrainPlan):
         node, allowed = need.book.name, traffic.may_leave(need.book.name, self._policy)
         if not allowed:
             return None
-        share = need.kept_on_targets(self._now.monotonic)
+        share = need.kept_on_targets
         targets.to_keep = need.book.room.watermark.scaled(share)
         victims, others = self._victims(need, left_alone, targets)
         housed = [victim for victim in victims if targets.has_place(victim)]
