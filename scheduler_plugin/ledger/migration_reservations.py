@@ -59,7 +59,7 @@ def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant)
         detail = "" if room is None or judged is FITS else shortage(room, claim.reserved)
     if judged is not FITS or claim is None:
         return MoveReservation(judged, detail)
-    ordered = Migration(name, move.vm, now, move.target, move.reason, move.source, Creation.ORDERED)
+    ordered = Migration(name, move.vm, now, move.target, move.reason, move.source, Creation.ORDERED, cause=move.cause)
     ordered.source_pod = claim.pod.name
     state.migrations.add(ordered)
     return MoveReservation(FITS, effects=(CreateMigration(name, move),))

@@ -74,6 +74,7 @@ class Migration:
     ``source`` is the node that the VM leaves, ``target`` the node that was chosen for it, ``placed_on`` the node that
     its target pod was placed on. ``problem`` says why nothing is reserved on ``target`` although it should be.
     ``waiting_target`` is its target pod while that has no node. ``over_since`` is when it was first seen to be over.
+    ``cause`` is what this scheduler ordered it for; None if a person or a scheduler before a restart did.
     ``is_overdue``: it was first heard of longer than ``BEGINS_WITHIN`` ago. ``is_stalled``: it is overdue and its
     target pod has no node: it counts no more until it has.
     """
@@ -92,6 +93,7 @@ class Migration:
     problem: str | None = None
     waiting_target: WaitingTarget | None = None
     over_since: Instant | None = None
+    cause: MoveCause | None = None
     is_overdue: bool = False
     is_stalled: bool = False
 

@@ -39,7 +39,8 @@ class DrainPlan:
         if not allowed:
             why = traffic.why_full()
             return None if why is None else Stuck(node, why)
-        targets.to_keep = need.kept_on_targets
+        share = need.kept_on_targets
+        targets.to_keep = need.book.room.watermark.scaled(share)
         victims, others = self._victims(need, left_alone, targets)
         moved = 0
         for victim in self._select(victims, need.freedom(targets.slack), targets.has_place):
@@ -54,7 +55,8 @@ class DrainPlan:
             return None
         is_housed = any(targets.has_place(victim) for victim in victims)
         hindrances = {} if is_housed else targets.hindrances(victims)
-        return Stuck(node, explanations.unrelieved(len(victims), others, hindrances, is_housed=is_housed))
+        mark = f"{float(1 - share):.0%} of its watermark" if share else "its watermark"
+        return Stuck(node, explanations.unrelieved(len(victims), others, hindrances, None if is_housed else mark))
 
     def _victims(self, need: RoomNeed, left_alone: LeftAlone, targets: Targets) -> tuple[list[Victim], Counter[str]]:
         """The VMs that may move, by name, and why the other ones may not."""

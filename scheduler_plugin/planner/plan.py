@@ -9,7 +9,7 @@ from math import ceil
 from typing import Final
 
 from protocol.messages import ObjectName
-from protocol.units import ZERO, Instant, Resources, Seconds
+from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger import Move, MoveCause
 from scheduler_plugin.ledger.accounts.deferred import DeferredResizes
 from scheduler_plugin.ledger.accounts.giving import promised
@@ -24,6 +24,9 @@ from scheduler_plugin.texts.amounts import some
 GRACE: Final = Seconds(30.0)
 """A migration ends itself at its time-out; one that is still there this much later is cancelled."""
 
+DRAIN_SETTLES: Final = Seconds(10.0)
+"""How long a node is cordoned at most before VMs leave it: unlike a peak, that does not pass by itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class MigrationPolicy:
@@ -37,10 +40,12 @@ class MigrationPolicy:
     """
 
     enabled: bool = True
-    settle: Seconds = Seconds(10.0)
+    # Most peaks above a watermark pass within a minute, and deny nobody anything meanwhile.
+    settle: Seconds = Seconds(60.0)
     settle_denied: Seconds = Seconds(3.0)
     rest: Rest = field(default_factory=Rest)
-    out_per_node: int = 1
+    # Room for a denied VM comes twice as fast; no node sends more than it may receive.
+    out_per_node: int = 2
     in_per_node: int = 2
     per_cluster: int | Fraction = Fraction(1, 5)
     timeout: Seconds = Seconds(300.0)
@@ -141,7 +146,8 @@ class RoomNeed:
         """Return True if it has lasted long enough to move VMs."""
         # Long enough for the agent to have asked again: a wish that is met meanwhile moves nobody.
         is_denied = self.denied_since is not None and now - self.denied_since >= policy.settle_denied
-        return is_denied or now - self.since >= policy.settle
+        settle = min(policy.settle, DRAIN_SETTLES) if self.excess is None else policy.settle
+        return is_denied or now - self.since >= settle
 
     def after_giving(self, now: Instant) -> RoomNeed | None:
         """The part that is missing once the node's VMs have given back what they promise; None if that is enough."""
@@ -151,9 +157,10 @@ class RoomNeed:
         return replace(self, excess=missing) if missing.any else None
 
     @property
-    def kept_on_targets(self) -> Resources:
-        """The room to be left below the watermark of a target: a move from one full node to another helps nobody."""
-        return self.book.room.watermark.scaled(SPARE) if self.cause is MoveCause.WATERMARK else ZERO
+    def kept_on_targets(self) -> Fraction:
+        """The share of its watermark that a target must keep free below it."""
+        # A move for the watermark from one full node to another helps nobody.
+        return SPARE if self.cause is MoveCause.WATERMARK else Fraction(0)
 
     @property
     def urgency(self) -> tuple[bool, bool, float, str]:

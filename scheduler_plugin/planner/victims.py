@@ -15,7 +15,7 @@ from typing import Final
 from protocol.backoff import Backoff
 from protocol.messages import Metrics, ObjectName
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger import ClaimState, LedgerViews, Migration, MigrationPhase
+from scheduler_plugin.ledger import ClaimState, LedgerViews, Migration, MigrationPhase, MoveCause
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, VmFacts
 from scheduler_plugin.texts import explanations
@@ -75,14 +75,16 @@ class Rest:
         ``drains``: its node is to be emptied.
         """
         until, failures, before = -inf, 0, -inf
-        for at, facts in _ended(migrations, now):
+        for at, migration in _ended(migrations, now):
             if at - before > 2 * self.backoff_most:
                 failures = 0  # earlier failures are forgotten, even if their objects are still there
             before = at
-            if facts.phase is MigrationPhase.SUCCEEDED:
+            if migration.phase is MigrationPhase.SUCCEEDED:
                 failures = 0
-                # A node that must be emptied moves even a VM that has just arrived.
-                until = -inf if drains else at + self.cooldown
+                # A node that must be emptied moves even a VM that has just arrived. One that a drain has moved did not
+                # choose its new node for room, so its neighbours need not wait until it may leave again.
+                is_free = drains or migration.cause is MoveCause.DRAIN
+                until = -inf if is_free else at + self.cooldown
             else:
                 failures += 1
                 until = at + self.after(failures)
@@ -98,9 +100,9 @@ class Rest:
         A success matters for ``REMEMBERED``, a failure until a later success or for twice the longest wait.
         """
         ended = _ended(migrations, now)
-        successes = [at for at, facts in ended if facts.phase is MigrationPhase.SUCCEEDED]
+        successes = [at for at, migration in ended if migration.phase is MigrationPhase.SUCCEEDED]
         last = max(successes, default=-inf)
-        return [facts.name for at, facts in ended if self._says_nothing(at, facts.phase, last, now.wall)]
+        return [migration.name for at, migration in ended if self._says_nothing(at, migration.phase, last, now.wall)]
 
     def _says_nothing(self, at: float, phase: MigrationPhase, last_success: float, wall: float) -> bool:
         if phase is MigrationPhase.SUCCEEDED:
@@ -109,10 +111,10 @@ class Rest:
         return at < last_success or at + 2 * self.backoff_most <= wall
 
 
-def _ended(migrations: Sequence[Migration], now: Now) -> list[tuple[float, MigrationFacts]]:
+def _ended(migrations: Sequence[Migration], now: Now) -> list[tuple[float, Migration]]:
     """Those that have ended, the first to end first, and when that was in seconds since 1970."""
     ended = [
-        (_end_of(migration, migration.facts, now), migration.facts)
+        (_end_of(migration, migration.facts, now), migration)
         for migration in migrations
         if migration.facts and not migration.is_active
     ]
@@ -138,7 +140,7 @@ def stays_because(facts: VmFacts, *, opt_in: bool) -> str | None:
 
 def moved_lately(migrations: Sequence[Migration], now: Now) -> int:
     """The number of a VM's migrations that succeeded within ``REMEMBERED``."""
-    successes = [at for at, facts in _ended(migrations, now) if facts.phase is MigrationPhase.SUCCEEDED]
+    successes = [at for at, migration in _ended(migrations, now) if migration.phase is MigrationPhase.SUCCEEDED]
     return sum(at + REMEMBERED > now.wall for at in successes)
 
 

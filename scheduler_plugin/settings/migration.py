@@ -18,7 +18,7 @@ Count = Annotated[int, Field(ge=1, le=1000)]
 
 
 class _PerNode(Section):
-    out: Count = 1
+    out: Count = 2
     # ``in`` is a keyword of Python.
     into: Count = Field(default=2, alias="in")
 
@@ -28,7 +28,7 @@ class MigrationSection(Section):
 
     enabled: bool = True
     auto_migration: Literal["optOut", "optIn"] = "optOut"
-    settle_seconds: Span = 10
+    settle_seconds: Span = 60
     settle_denied_seconds: Span = 3
     cooldown_seconds: Span = 3600
     backoff_seconds: SpanAboveZero = 60

@@ -150,14 +150,15 @@ def all_moves_taken(most: int, of_others: Sequence[ObjectName]) -> str:
     return f"concurrent migrations are at their limit of {most}; others ordered {named}{more}"
 
 
-def unrelieved(movable: int, others: Mapping[str, int], hindrances: Mapping[str, int], *, is_housed: bool) -> str:
+def unrelieved(movable: int, others: Mapping[str, int], hindrances: Mapping[str, int], full_from: str | None) -> str:
     """The reason why none of ``movable`` VMs leaves a node, by the numbers of ``others`` that may not move.
 
-    ``is_housed`` if one of them has a place to go; else ``hindrances`` are the reasons against nodes with room.
+    ``full_from`` is the level below which no node has room, with ``hindrances`` as the reasons against those that have;
+    None if one of the VMs has a place to go.
     """
-    if movable and not is_housed:
+    if movable and full_from is not None:
         reasons = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(hindrances.items()))
-        return f"no node has room below its watermark for any of {movable} VMs that may move{reasons}"
+        return f"no node has room below {full_from} for any of {movable} VMs that may move{reasons}"
     if movable:
         return f"none of {movable} VMs that may move would relieve it"
     excluded = ", ".join(f"{count} {why}" for why, count in sorted(others.items()))

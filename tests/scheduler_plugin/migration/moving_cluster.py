@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from protocol.kubernetes.api import ApiCall
@@ -48,7 +49,11 @@ class MovingCluster:
         self.clock = FakeClock()
         cluster.stamp = lambda: micro_timestamp(self.clock.wall())
         self.controller = FakeController(cluster, "db")
-        self._settings = parse_settings(SETTINGS + more)
+        settings = parse_settings(SETTINGS + more)
+        # A shorter wait than the default makes shorter stories; a test that is about the wait sets its own.
+        if "settleSeconds" not in more:
+            settings = replace(settings, migration=replace(settings.migration, settle=Seconds(10.0)))
+        self._settings = settings
         self._stack = AsyncExitStack()
         self.scheduler: Running
 

@@ -171,7 +171,7 @@ async def test_order_to_gone_target_is_dropped() -> None:
         await s.passes(20)
         assert (s.created(), s.migrations, s.reserved, len(held_up)) == (0, [], ("9500m", "gone"), 0)
         assert (await s.view("nodes"))["nodes"][0]["stuck"] == (
-            "no node has room below its watermark for any of 1 VMs that may move"
+            "no node has room below 90% of its watermark for any of 1 VMs that may move"
         )
 
 

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from protocol.messages import AgentRequest, Metrics
 from protocol.ranking.config import RankingConfig
-from protocol.units import Bytes, Instant, Resources
+from protocol.units import Bytes, Instant, Resources, Seconds
 from scheduler_plugin.constraints.surroundings import ConstraintContext
 from scheduler_plugin.ledger import MigrationFacts, Move, PodFacts, VmFacts
 from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, MoveWanted, PodSeen, VmSeen
@@ -38,7 +38,7 @@ class PlannerFixture:
     """The ledger, the planner and the time."""
 
     def __init__(self, *nodes: object, policy: MigrationPolicy | None = None, select: Selection = least_cost) -> None:
-        self.policy = policy or MigrationPolicy()
+        self.policy = policy or MigrationPolicy(settle=Seconds(10.0), out_per_node=1)
         self.fleet = Fleet(*nodes)  # type: ignore[arg-type] # node() above makes nodes
         self.ledger = self.fleet.ledger
         self.planner = Planner(select)

@@ -259,7 +259,7 @@ def test_no_move_without_target(target: object) -> None:
     fixture = PlannerFixture(node("n1"), target)
     fixture.add("a", "n1", 4)
     fixture.add("b", "n1", 4)
-    why = "no node has room below its watermark for any of 2 VMs that may move"
+    why = "no node has room below 90% of its watermark for any of 2 VMs that may move"
     assert fixture.settled() == MovePlan(stuck=(Stuck("n1", why),))
 
 

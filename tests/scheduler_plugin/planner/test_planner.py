@@ -76,6 +76,11 @@ def test_drained_node_waits_only_after_failures(earlier: tuple[MigrationFacts, .
     assert moves_first_after(pressed(*earlier, drains=True)) == seconds
 
 
+@pytest.mark.parametrize(("drains", "seconds"), [(False, 60), (True, 10)], ids=["over its watermark", "cordoned"])
+def test_peak_has_a_minute_to_pass(drains: bool, seconds: float) -> None:
+    assert moves_first_after(pressed(drains=drains, policy=MigrationPolicy())) == seconds
+
+
 def test_vm_with_deleted_migration_rests() -> None:
     fixture = pressed()
     (move,) = fixture.settled().moves
@@ -141,7 +146,9 @@ def test_how_long_vms_rest_is_a_setting() -> None:
 
 def ordered(*, out: int = 1, sizes: tuple[float, ...] = (8,)) -> PlannerFixture:
     """VMs v0, v1... on n1, those that have to leave it ordered to do so; nothing has begun."""
-    fixture = PlannerFixture(node("n1"), node("n2", 40), policy=MigrationPolicy(per_cluster=9, out_per_node=out))
+    fixture = PlannerFixture(
+        node("n1"), node("n2", 40), policy=MigrationPolicy(settle=Seconds(10.0), per_cluster=9, out_per_node=out)
+    )
     for number, size in enumerate(sizes):
         fixture.add(f"v{number}", "n1", size, load=float(number))
     for move in fixture.settled().moves:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
 from protocol.units import Instant
 from scheduler_plugin.ledger import Ledger, MigrationPhase
 from scheduler_plugin.ledger.events import MigrationSeen
-from scheduler_plugin.ledger.moves import Migration
+from scheduler_plugin.ledger.moves import Migration, MoveCause
 from scheduler_plugin.planner.victims import Now, Rest, moved_lately
 from tests.scheduler_plugin.ledger.fleet import migration, name
 
@@ -51,6 +52,16 @@ def test_recent_successful_moves_count() -> None:
         1,
         0,
     ]
+
+
+@pytest.mark.parametrize(
+    ("cause", "until"),
+    [(None, 3600.0), (MoveCause.WATERMARK, 3600.0), (MoveCause.DENIED_VM, 3600.0), (MoveCause.DRAIN, -inf)],
+)
+def test_vm_moved_by_a_drain_does_not_rest(cause: MoveCause | None, until: float) -> None:
+    """After a rolling upgrade all VMs have just moved, and a denied neighbour need not wait for that."""
+    facts = migration("a", MigrationPhase.SUCCEEDED, ended_at=0.0)
+    assert REST.until([replace(failed(0.0), facts=facts, cause=cause)], at(1.0), drains=False) == until
 
 
 @pytest.mark.parametrize("phase", [MigrationPhase.SUCCEEDED, MigrationPhase.FAILED])

@@ -73,7 +73,8 @@ class EagerDrainPlan(DrainPlan):
         node, allowed = need.book.name, traffic.may_leave(need.book.name, self._policy)
         if not allowed:
             return None
-        targets.to_keep = need.kept_on_targets
+        share = need.kept_on_targets
+        targets.to_keep = need.book.room.watermark.scaled(share)
         victims, others = self._victims(need, left_alone, targets)
         housed = [victim for victim in victims if targets.has_place(victim)]
         moved = 0
@@ -88,7 +89,8 @@ class EagerDrainPlan(DrainPlan):
         reasons = {} if housed else targets.hindrances(victims)
         why = "".join(f"; {reason} ({count} nodes)" for reason, count in sorted(reasons.items()))
         if victims and not housed:
-            return Stuck(node, f"no node has room below its watermark for any of {len(victims)} VMs that may move{why}")
+            mark = f"{float(1 - share):.0%} of its watermark" if share else "its watermark"
+            return Stuck(node, f"no node has room below {mark} for any of {len(victims)} VMs that may move{why}")
         if victims:
             return Stuck(node, f"none of {len(victims)} VMs that may move would relieve it")
         kept = ", ".join(f"{count} {each}" for each, count in sorted(others.items()))

@@ -55,7 +55,7 @@ def moved(fixture: PlannerFixture, facts: dict[str, Any] | None = None, **traits
     return {move.vm.name: move.target for move in plan.moves} if plan.moves else plan.stuck[0].why
 
 
-STAYS = "no node has room below its watermark for any of 1 VMs that may move; a: "
+STAYS = "no node has room below 90% of its watermark for any of 1 VMs that may move; a: "
 
 
 def test_tainted_control_plane_is_skipped() -> None:
@@ -208,7 +208,7 @@ def failed_again(fixture: PlannerFixture) -> None:
 
 
 def test_refused_pair_backs_off_and_expires() -> None:
-    fixture = fleet_of(MigrationPolicy(rest=Rest(backoff=60.0, backoff_most=100.0)), n2=ZONE_A)  # type: ignore[arg-type] # Seconds
+    fixture = fleet_of(MigrationPolicy(settle=10.0, rest=Rest(backoff=60.0, backoff_most=100.0)), n2=ZONE_A)  # type: ignore[arg-type] # Seconds
     fixture.add("a", "n1", 8)
     failed_again(fixture)
     stuck = f"{STAYS}was refused there lately: 0/2 nodes are available (1 nodes)"

@@ -13,12 +13,12 @@ from tests.scripts.simulate.simulation_fixture import GIB, SimulationFixture
 
 
 def on_the_way(order: str = "least-loaded", bandwidth: str = "256Mi") -> SimulationFixture:
-    """A node with 40 of 64 units has 8 too many: its idle VM number 1, of 10 units, sets out after half a minute."""
+    """A node with 40 of 64 units has 8 too many: its idle VM number 1, of 10 units, sets out after a minute."""
     fixture = SimulationFixture([30, 10], [4], order=order, bandwidth=bandwidth)
     fixture.cores = [5.0, 0.5, 0.5]
     fixture.step()
     assert (fixture.moves.active, fixture.reserved()) == (0, (40, 4))
-    fixture.step()
+    fixture.step(60.0)
     return fixture
 
 
@@ -67,7 +67,7 @@ def test_a_target_that_fills_up_meanwhile_does_not_get_the_room_that_is_booked()
     fixture = SimulationFixture([30, 10], [18], order="least-loaded")
     fixture.cores = [5.0, 0.5, 15.0]
     fixture.step()
-    fixture.step()
+    fixture.step(60.0)
     fixture.run_agent(fixture.vms[2])
     assert (fixture.vms[2].use, fixture.vms[2].is_denied, fixture.cluster.denied) == (UNIT * 54, True, 1)
     fixture.step()
@@ -77,8 +77,8 @@ def test_a_target_that_fills_up_meanwhile_does_not_get_the_room_that_is_booked()
 def test_who_has_just_moved_rests_even_where_it_is_crowded_again() -> None:
     fixture = SimulationFixture([30, 10], [18], order="least-loaded")
     fixture.cores = [5.0, 0.5, 9.0]
-    for _ in range(3):
-        fixture.step()
+    for seconds in (15.0, 60.0, 15.0):
+        fixture.step(seconds)
     assert fixture.nodes == ["node-0", "node-1", "node-1"]
     arrived_at = fixture.now
     fixture.cluster.ledger.apply(PodGone(fixture.vms.pop(0).pod), fixture.now)
@@ -124,14 +124,14 @@ def test_each_order_sends_another_vm_of_the_same_node(order: str, goes: int | No
     fixture = SimulationFixture([12, 12, 12], [], order=order)
     fixture.cores = [2.0, 0.5, 1.0]
     fixture.step()
-    fixture.step()
+    fixture.step(60.0)
     assert [vm.index for vm in fixture.vms if vm.is_migrating] == ([] if goes is None else [goes])
 
 
 def test_a_node_that_nobody_can_leave_is_counted_as_stuck() -> None:
     fixture = SimulationFixture([40], [30], order="least-loaded")
     fixture.step()
-    plan = fixture.step()
+    plan = fixture.step(60.0)
     assert [stuck.node for stuck in plan.stuck] == ["node-0"]
     assert fixture.moves.started == 0
 

@@ -41,7 +41,7 @@ ORIGINALS: Final = (("Deployment", "autoscale-scheduler"), ("DaemonSet", "autosc
     "kubectl get deployments --all-namespaces -l app.kubernetes.io/name=autoscaling-scheduler",
 )
 def has_scheduler(facts: CheckFacts) -> CheckResult:
-    """There is no scheduler in the namespace. An installation in another namespace is found only if it is the only one."""
+    """There is no scheduler in the namespace. An installation elsewhere is found only if it is the only one."""
     here = installed(facts)
     if SCHEDULER not in here:
         return CheckResult(
@@ -54,7 +54,7 @@ def has_scheduler(facts: CheckFacts) -> CheckResult:
     "programs-images", CheckSection.PARTS, "their images can be pulled", "kubectl -n {namespace} describe pod {subject}"
 )
 def images_are_there(facts: CheckFacts) -> CheckResult:
-    """A container waits for its image: the name or tag is wrong, the registry does not answer, or it needs credentials."""
+    """A container waits for its image: a wrong name or tag, a registry that does not answer, or missing credentials."""
     problems = [
         CheckProblem(
             name_of(pod).name, f"container {text(state, 'name')} of pod {name_of(pod).name} has no image {image}"
