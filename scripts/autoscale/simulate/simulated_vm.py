@@ -20,6 +20,7 @@ from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
+from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scripts.autoscale.simulate.guest_model import observe_guest
 from scripts.autoscale.simulate.vm_table import SLOT, UNIT
 
@@ -58,8 +59,8 @@ class SimulatedVm:
 
     ``use`` is its size, in the spec and in the guest; ``permit`` is the stored permit. ``may_shrink``: it has more than
     it needed at the last observation, so that time alone may change its size. ``most`` is its bound in compute units.
-    ``observed`` is what the last observation was made from, ``silence`` all that its agent's last request followed
-    from if that and the answer changed nothing; None before.
+    ``began`` is when its agent did, ``observed`` what the last observation was made from, ``silence`` all that its
+    agent's last request followed from if that and the answer changed nothing; None before.
     """
 
     index: int
@@ -76,6 +77,7 @@ class SimulatedVm:
     name: ObjectName = field(init=False)
     most: int = field(init=False)
     state: State = field(init=False)
+    began: Instant = Instant(0.0)
     observed: tuple[float, float, Resources, Resources] | None = None
     silence: Situation | None = None
 
@@ -89,7 +91,7 @@ class SimulatedVm:
         self.pod = pod
         # A new agent does not know the last one, and its sequence numbers must still be higher.
         self.state = begin(ObjectName(NAMESPACE, pod), self.policy, now, 0.0, self.pods * RESTART)
-        self.observed = self.silence = None
+        self.began, self.observed, self.silence = now, None, None
         self.seen(now)
 
     def seen(self, now: Instant) -> None:
@@ -153,14 +155,17 @@ class SimulatedVm:
                     self._patch(action, cluster, now, jitter)
             is_news = before != (side.ceiling, side.compute_unit, side.migrate)
             if not is_news and not any(isinstance(action, PatchVm) for action in actions):
-                is_silent = asks and not offers and self._situation(now) == before_all
+                # Until then the ledger may reserve what the agent before was answered: the next request ends that.
+                is_settled = now - self.began >= SETTLE + self.policy.timing.scrape
+                is_silent = is_settled and asks and not offers and self._situation(now) == before_all
                 self.silence = before_all if is_silent else None
                 return
         raise RuntimeError(f"the agent of {self.name} does not settle: {plan(self.state, now)}")
 
     def would_repeat(self, now: Instant) -> bool:
         """Return True if the agent would only send its last request again, which offered and changed nothing."""
-        return self.silence is not None and self.silence == self._situation(now)
+        # One that waits hears the end of its migration only by asking.
+        return not self.is_waiting and self.silence is not None and self.silence == self._situation(now)
 
     def _situation(self, now: Instant) -> Situation:
         """All that a plan depends on, but when the next request is due: that is in every step."""
