@@ -33,7 +33,7 @@ def node_rank(room: Room, claim: Resources, curve: ScoreCurve, preferred: float)
 
 
 class Ranks:
-    """Ranks of many nodes for pods that claim ``claim``: VMs come in whole units, so many nodes have the same room."""
+    """Ranks of many nodes for pods that claim ``claim``. Sizes are whole units: nodes often have equal room."""
 
     def __init__(self, claim: Resources, curve: ScoreCurve, preferred: float) -> None:
         self._claim, self._curve, self._preferred = claim, curve, preferred
@@ -42,8 +42,8 @@ class Ranks:
     def of(self, room: Room) -> NodeRank:
         """Rank of the node."""
         used, mark, total = room.reserved, room.watermark, room.total
-        key = (used.cpu.value, used.mem.value, total.cpu.value, total.mem.value)
-        key += (mark.cpu.value, mark.mem.value, room.price)
+        cpu, mem = (used.cpu.value, mark.cpu.value, total.cpu.value), (used.mem.value, mark.mem.value, total.mem.value)
+        key = (*cpu, *mem, room.price)
         rank = self._known.get(key)
         if rank is None:
             rank = self._known[key] = node_rank(room, self._claim, self._curve, self._preferred)

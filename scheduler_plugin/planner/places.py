@@ -76,9 +76,11 @@ def _view(ledger: LedgerViews, surroundings: ConstraintContext) -> ClusterView:
     for name in nodes:
         view.put(name, ledger.nodes[name].placed)
     for migration in ledger.migrations.values():
-        kept = ledger.claims.get(migration.reservation_uid)
+        incoming = ledger.claims.get(migration.reservation_uid)
+        if incoming is None or incoming.vm is None:
+            continue
         # The target pod is made from the same object as the present one, so it will look the same to others.
-        for claim in () if kept is None or kept.vm is None else kept.vm.claims:
-            if claim is not kept:
-                view.add(PlacedPod(kept.node, claim.pod.name.namespace, claim.pod.traits))
+        for claim in incoming.vm.claims:
+            if claim is not incoming:
+                view.add(PlacedPod(incoming.node, claim.pod.name.namespace, claim.pod.traits))
     return view
