@@ -39,7 +39,7 @@ NAMESPACE: Final = "bench"
 ROUNDS: Final = 500
 
 
-class Fleet:
+class LargeFleet:
     """Nodes with ``per_node`` VMs each, and a ledger that has read them; VM n is on node n modulo their number."""
 
     def __init__(self, nodes: int, per_node: int) -> None:
@@ -112,7 +112,7 @@ def _percentiles(name: str, samples: list[float]) -> str:
     return f"{name}: p50 {cuts[49]:.3f} ms, p99 {cuts[98]:.3f} ms, longest {max(samples):.3f} ms"
 
 
-def _rounds(fleet: Fleet) -> tuple[list[float], list[float]]:
+def _rounds(fleet: LargeFleet) -> tuple[list[float], list[float]]:
     """The steps of rounds in which no node is over its watermark, and of such in which one more is."""
     planner = Planner()
     quiet = [max(fleet.plan(planner)) for _ in range(ROUNDS // 5)]
@@ -131,7 +131,7 @@ def main(
     nodes: Annotated[int, typer.Option(min=100)] = 5_000, vms: Annotated[int, typer.Option(help="On each node.")] = 20
 ) -> None:
     """Prints what a fleet of this size costs the ledger and the planner."""
-    fleet = Fleet(nodes, vms)
+    fleet = LargeFleet(nodes, vms)
     gc.freeze()
     print(f"{nodes:,} nodes, {len(fleet.vms):,} VMs: lists read within {fleet.reading / 1000:.1f} s of CPU time")
     numbers = [number * 7919 % len(fleet.vms) for number in range(ROUNDS)]
