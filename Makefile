@@ -29,7 +29,7 @@ LAST_TESTS := $(addprefix tests/kubernetes/,vm_group demo)
 SHELL_FILES = $(shell git ls-files '*.sh' '*.bash') .ci/run
 STAMP := $(VENV)/.installed-$(shell cat requirements.txt pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
-.PHONY: help docs top-picture demo test test-pythons coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-first-hour kubernetes-programs test-failovers test-monitoring test-page explore lint format manifests bench-kubernetes bench-migration bench-reaction bench-agents bench-fleet bench-scarcity env clean
+.PHONY: help docs top-picture demo test test-pythons coverage fuzz test-root test-terminal test-vm test-kubernetes test-adoption test-first-hour kubernetes-programs test-failovers test-monitoring test-page explore lint format manifests bench-kubernetes bench-migration bench-reaction bench-agents bench-fleet bench-scarcity bench-ledger env clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,6 +132,9 @@ bench-fleet: env ## Fleets that are nearly full, simulated: moves, denials and f
 
 bench-scarcity: env ## The quick start's fleet: does a VM wait for neighbours that are idle? (17 minutes)
 	@$(BIN)/python -m scripts.bench.scarcity $(BENCH_ARGS)
+
+bench-ledger: env ## What a fleet of 5,000 nodes costs the ledger and the planner (2 minutes)
+	@$(BIN)/python -m scripts.bench.ledger_size $(BENCH_ARGS)
 
 top-picture: env ## Draw docs/top.svg, the terminal application with a made-up fleet
 	$(BIN)/python -m scripts.documents.top_picture

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from scheduler_plugin.constraints.model import (
     PODS,
@@ -26,6 +27,20 @@ class PlacedPod:
     node: str
     namespace: str
     traits: PodTraits
+
+
+@dataclass(frozen=True, slots=True)
+class NodePods:
+    """All pods on a node, and those of them that demand something of the pods around them."""
+
+    pods: tuple[PlacedPod, ...] = ()
+    repelling: tuple[PlacedPod, ...] = ()
+
+    @classmethod
+    def of(cls, pods: Iterable[PlacedPod]) -> NodePods:
+        """The pods of one node."""
+        placed = tuple(pods)
+        return cls(placed, tuple(pod for pod in placed if pod.traits.anti_affinity))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,38 +72,52 @@ class ClusterView:
         self.full = {name for name, node in nodes.items() if node.has.get(PODS, 1) < 1}
         self._places = {name: node.has[PODS] for name, node in nodes.items() if PODS in node.has}
         self._left: dict[str, dict[str, int]] = {}
-        self._pods: list[PlacedPod] = []
+        self._pods: list[PlacedPod] | None = None
         self._by_label: dict[str, dict[str, list[PlacedPod]]] = {}
-        self._by_node: dict[str, list[PlacedPod]] | None = None
+        self._by_node: dict[str, Sequence[PlacedPod]] = {}
         self._repulsions: dict[tuple[PodTerm, str], Repulsion] = {}
         self._repelling: dict[tuple[str, str], list[Repulsion]] = {}
         self._repelling_any: list[Repulsion] = []
         for pod in pods:
             self.add(pod)
 
+    def put(self, node: str, placed: NodePods) -> None:
+        """The pods of a node that has none yet; those on a node that is not known count nowhere."""
+        if node not in self.nodes:
+            return
+        self._by_node[node] = placed.pods
+        if node in self._places:
+            self._places[node] -= len(placed.pods)
+            if self._places[node] < 1:
+                self.full.add(node)
+        for pod in placed.repelling:
+            self._repel_by(pod)
+
     def add(self, pod: PlacedPod) -> None:
         """One more pod; one on a node that is not known counts nowhere."""
         if pod.node not in self.nodes:
             return
-        self._pods.append(pod)
+        self._by_node[pod.node] = (*self._by_node.get(pod.node, ()), pod)
+        if self._pods is not None:
+            self._pods.append(pod)
         self._occupy(pod)
         # Indexes are made when they are first asked for, and then kept in step.
         for key, by_value in self._by_label.items():
             if key in pod.traits.labels:
                 by_value.setdefault(pod.traits.labels[key], []).append(pod)
-        if self._by_node is not None:
-            self._by_node.setdefault(pod.node, []).append(pod)
-        for term in pod.traits.anti_affinity:
-            self._repel(resolved(term, pod.traits.labels), pod)
+        self._repel_by(pod)
 
-    def on(self, node: str) -> list[PlacedPod]:
+    def on(self, node: str) -> Sequence[PlacedPod]:
         """The pods of a node."""
-        # Built when first needed: only host ports and device requests are judged by node.
-        if self._by_node is None:
-            self._by_node = {}
-            for pod in self._pods:
-                self._by_node.setdefault(pod.node, []).append(pod)
-        return self._by_node.get(node, [])
+        return self._by_node.get(node, ())
+
+    @property
+    def _all(self) -> list[PlacedPod]:
+        """The pods of all nodes."""
+        # Put together when first needed: only affinity and spread are judged by the pods of other nodes.
+        if self._pods is None:
+            self._pods = list(chain.from_iterable(self._by_node.values()))
+        return self._pods
 
     def lacks(self, node: str, asked: Asked) -> str | None:
         """The first of the ``asked`` resources of which a known node has too little left; None if it has enough."""
@@ -113,11 +142,11 @@ class ClusterView:
         """All pods that the selector may select; few if it asks for the value of a label."""
         narrow = _narrow(selector)
         if narrow is None:
-            return [] if selector is None else self._pods
+            return [] if selector is None else self._all
         by_value = self._by_label.get(narrow.key)
         if by_value is None:
             by_value = self._by_label[narrow.key] = {}
-            for pod in self._pods:
+            for pod in self._all:
                 if narrow.key in pod.traits.labels:
                     by_value.setdefault(pod.traits.labels[narrow.key], []).append(pod)
         return [pod for value in dict.fromkeys(narrow.values) for pod in by_value.get(value, ())]
@@ -127,6 +156,10 @@ class ClusterView:
         yield from self._repelling_any
         for label in labels.items():
             yield from self._repelling.get(label, ())
+
+    def _repel_by(self, pod: PlacedPod) -> None:
+        for term in pod.traits.anti_affinity:
+            self._repel(resolved(term, pod.traits.labels), pod)
 
     def _repel(self, term: PodTerm, pod: PlacedPod) -> None:
         # Replicas share their terms: one entry for all of them.

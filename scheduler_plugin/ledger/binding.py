@@ -270,6 +270,7 @@ def _learn(state: LedgerState, claim: Claim, pod: PodFacts) -> None:
     """Takes the newer facts of the claim's pod; the caller updates the sums."""
     resizes, before = claim.resizes, claim.pod.runner
     claim.pod = pod
+    state.nodes[claim.node].pods_changed()
     if resizes is not None and pod.runner is not None:
         if before is not None and resizes.is_unanswered(before):
             # An agent may be waiting for the kubelet to grant these requests.

@@ -97,6 +97,9 @@ def _node(name: str, node: NodeAccount, ledger: LedgerViews) -> list[str]:
     # Over its total by a fact from outside is no violation: see ``overcommitted``. By a grant it is.
     if not node.over.within(node.forced):
         broken.append(f"node {name}: granted {node.over} above its total, of which facts forced {node.forced}")
+    pods = [claim.pod.traits for claim in claims if claim.state is not ClaimState.INCOMING]
+    if [pod.traits for pod in node.placed.pods] != pods:
+        broken.append(f"node {name}: the planner would see other pods there than its claims are of")
     if node.facts is None and not node.claims:
         broken.append(f"node {name} is gone and holds nothing, but is still kept")
     if node.facts is not None and ledger.rooms.get(name) is not node.room:

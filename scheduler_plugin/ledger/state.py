@@ -322,7 +322,9 @@ class LedgerState:
         return node
 
     def _enter(self, claim: Claim) -> None:
-        self._touch(claim.node).claims[claim.pod.uid] = claim
+        node = self._touch(claim.node)
+        node.claims[claim.pod.uid] = claim
+        node.pods_changed()
         unmet, claim.unmet = claim.unmet, ZERO  # ``change`` adds the difference to the sums of the node
         is_migrating, claim.is_migrating = claim.is_migrating, False
         self.change(claim, unmet=unmet, is_migrating=is_migrating)
@@ -330,6 +332,7 @@ class LedgerState:
     def _leave(self, claim: Claim) -> None:
         node = self._touch(claim.node)
         del node.claims[claim.pod.uid]
+        node.pods_changed()
         node.unmeasured -= claim.counts_as_unmeasured
         claim.counts_as_unmeasured = False
         node.replace(claim.reserved, ZERO)

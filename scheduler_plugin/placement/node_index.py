@@ -15,11 +15,14 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import NodeRank, extender_scores
 from protocol.ranking.rank import preferred_vcpus
 from protocol.units import Resources
-from scheduler_plugin.placement.scoring import node_rank
+from scheduler_plugin.placement.scoring import Ranks, node_rank
 from scheduler_plugin.placement.verdict import FITS, Filtered, Room, Verdict, sort_out, verdict
 
-# Pods come in few sizes; a further one costs one look at every node.
-KEPT: Final = 16
+# A further size costs one look at every node; each that is kept takes about 200 bytes for a node.
+KEPT: Final = 64
+
+LOGGED: Final = 1_000
+"""How many changes are remembered at least, and twice as many as there are nodes: then about every one has changed."""
 
 _LAST: Final[NodeRank] = (1, 0.0, 0.0)
 """Sorts behind the rank of every node with room."""
@@ -28,11 +31,13 @@ _LAST: Final[NodeRank] = (1, 0.0, 0.0)
 class NodeIndex:
     """Verdict and rank of every known node for pods that claim ``claim``.
 
-    ``stale`` are the nodes to look at again; ``preferred`` is the vCPUs of a node that suits a cluster of this size.
+    ``stale`` are the nodes to look at again, ``read`` how many changes of the log are among them; ``preferred`` is the
+    vCPUs of a node that suits a cluster of this size.
     """
 
     def __init__(self, claim: Resources, rooms: Mapping[str, Room], ranking: RankingConfig) -> None:
         self.stale = set(rooms)
+        self.read = 0
         self._claim = claim
         self._rooms = rooms
         self._curve = ranking.score
@@ -68,7 +73,7 @@ class NodeIndex:
         score_of: dict[int | None, int] = {None: 0}
         # 0 is for nodes that do not fit.
         score_of |= {number: max(1, scores[rank]) for number, rank in ranks.items()}
-        return [score_of[number] for number in numbers]
+        return list(map(score_of.__getitem__, numbers))
 
     def best(
         self, asked: Container[str], most: int, taken: Mapping[str, Resources], shuns: Callable[[str], bool], start: int
@@ -103,12 +108,13 @@ class NodeIndex:
     def _refresh(self) -> None:
         if not self.stale:
             return
+        ranks = Ranks(self._claim, self._curve, self.preferred)
         for name in self.stale:
             room = self._rooms.get(name)
             self._verdicts[name] = verdict(room, self._claim)
             if room is not None and self._verdicts[name] is FITS:
                 self._fitting.add(name)
-                self._enter(name, self._number(room))
+                self._enter(name, self._number(ranks.of(room)))
             else:
                 self._fitting.discard(name)
                 self._enter(name, None)
@@ -130,9 +136,8 @@ class NodeIndex:
                 insort(self._present, self._ranks[number])
             nodes[name] = None
 
-    def _number(self, room: Room) -> int:
-        """The number of the room's rank; nodes of equal rank have the same."""
-        rank = node_rank(room, self._claim, self._curve, self.preferred)
+    def _number(self, rank: NodeRank) -> int:
+        """The number of a rank; nodes of equal rank have the same."""
         number = self._number_of.get(rank)
         if number is None:
             number = self._number_of[rank] = len(self._ranks)
@@ -147,6 +152,8 @@ class NodeIndexes:
         self._rooms = rooms
         self._ranking = RankingConfig()
         self._kept: dict[Resources, NodeIndex] = {}
+        # One log for all indexes: a change costs the same however many there are. Each knows how much it has read.
+        self._changes: list[str] = []
 
     def rank_by(self, ranking: RankingConfig) -> None:
         """Rank nodes by ``ranking`` from now on."""
@@ -155,8 +162,18 @@ class NodeIndexes:
 
     def changed(self, node: str) -> None:
         """The node's room has changed, or the node is gone."""
+        self._changes.append(node)
+        if len(self._changes) > LOGGED + 2 * len(self._rooms):
+            self._forget_half()
+
+    def _forget_half(self) -> None:
+        """Forgets the older half of the log, and the indexes that have not read it."""
+        half = len(self._changes) // 2
+        # About every node has changed since they were asked for: bringing them up to date would cost as much.
+        self._kept = {claim: index for claim, index in self._kept.items() if index.read >= half}
         for index in self._kept.values():
-            index.stale.add(node)
+            index.read -= half
+        del self._changes[:half]
 
     def of(self, claim: Resources) -> NodeIndex:
         """The index for pods that claim ``claim``."""
@@ -164,6 +181,9 @@ class NodeIndexes:
         index = self._kept.pop(claim, None)
         if index is None or index.preferred != preferred_vcpus(len(self._rooms), self._ranking):
             index = NodeIndex(claim, self._rooms, self._ranking)
+        else:
+            index.stale.update(islice(self._changes, index.read, None))
+        index.read = len(self._changes)
         self._kept[claim] = index
         if len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]

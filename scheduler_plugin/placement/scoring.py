@@ -32,6 +32,24 @@ def node_rank(room: Room, claim: Resources, curve: ScoreCurve, preferred: float)
     return -score, room.price, unfitness_of(total.cpu, preferred)
 
 
+class Ranks:
+    """Ranks of many nodes for pods that claim ``claim``. Sizes are whole units: nodes often have equal room."""
+
+    def __init__(self, claim: Resources, curve: ScoreCurve, preferred: float) -> None:
+        self._claim, self._curve, self._preferred = claim, curve, preferred
+        self._known: dict[tuple[int | float, ...], NodeRank] = {}
+
+    def of(self, room: Room) -> NodeRank:
+        """Rank of the node."""
+        used, mark, total = room.reserved, room.watermark, room.total
+        cpu, mem = (used.cpu.value, mark.cpu.value, total.cpu.value), (used.mem.value, mark.mem.value, total.mem.value)
+        key = (*cpu, *mem, room.price)
+        rank = self._known.get(key)
+        if rank is None:
+            rank = self._known[key] = node_rank(room, self._claim, self._curve, self._preferred)
+        return rank
+
+
 def stays_below_watermark(room: Room, claim: Resources) -> bool:
     """Return True if the node is open and would be under no pressure with ``claim`` added."""
     # Plain numbers for speed, as in ``verdict``.
@@ -48,10 +66,7 @@ def best_target(
     ``nodes`` is the number of nodes in the whole cluster.
     """
     preferred = preferred_vcpus(nodes, ranking)
-    targets = {
-        name: node_rank(room, claim, ranking.score, preferred)
-        for name, room in rooms.items()
-        # Above its watermark, a target would only pass the pressure on.
-        if stays_below_watermark(room, claim)
-    }
+    ranks = Ranks(claim, ranking.score, preferred)
+    # Above its watermark, a target would only pass the pressure on.
+    targets = {name: ranks.of(room) for name, room in rooms.items() if stays_below_watermark(room, claim)}
     return choose_target(targets, draw)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 from protocol.messages import ObjectName
 from protocol.units import Instant
@@ -11,7 +12,7 @@ from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
 from scheduler_plugin.constraints.judge import Candidate, Judge, NodeConstraints, Shape
 from scheduler_plugin.constraints.model import UNCONSTRAINED
 from scheduler_plugin.constraints.surroundings import ConstraintContext
-from scheduler_plugin.ledger import ClaimState, LedgerViews
+from scheduler_plugin.ledger import LedgerViews
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 
@@ -23,9 +24,12 @@ class Places:
         self, ledger: LedgerViews, surroundings: ConstraintContext, refused: RefusedTargets, now: Instant
     ) -> None:
         self._ledger, self._surroundings, self._refused, self._now = ledger, surroundings, refused, now
-        nodes = {name: book.facts.traits for name, book in ledger.nodes.items() if book.facts is not None}
-        self._judge = Judge(ClusterView(nodes, _placed(ledger), surroundings.namespace_labels))
         self._judgements: dict[ObjectName, NodeConstraints] = {}
+
+    @cached_property
+    def _judge(self) -> Judge:
+        # Made when first needed: in most rounds no VM may leave, and a fleet has many pods.
+        return Judge(_view(self._ledger, self._surroundings))
 
     def judgement(self, claim: Claim, vm: ObjectName) -> NodeConstraints:
         """Constraints of the VM of ``claim``, applied to each node."""
@@ -65,15 +69,18 @@ class Places:
         return Candidate(pod.name.namespace, constraints, traits, volumes)
 
 
-def _placed(ledger: LedgerViews) -> Iterator[PlacedPod]:
-    """Every pod on a node; room that is kept for a target pod counts as that pod."""
-    for claim in ledger.claims.values():
-        pod = claim.pod
-        if claim.state is not ClaimState.INCOMING:
-            yield PlacedPod(claim.node, pod.name.namespace, pod.traits)
-        else:
-            # The target pod is made from the same object as the present one, so it will look the same to others.
-            others = (
-                vm_claim.pod for vm_claim in (() if claim.vm is None else claim.vm.claims) if vm_claim is not claim
-            )
-            yield from (PlacedPod(claim.node, other.name.namespace, other.traits) for other in others)
+def _view(ledger: LedgerViews, surroundings: ConstraintContext) -> ClusterView:
+    """Every pod on its node; room that is kept for a target pod counts as that pod."""
+    nodes = {name: book.facts.traits for name, book in ledger.nodes.items() if book.facts is not None}
+    view = ClusterView(nodes, (), surroundings.namespace_labels)
+    for name in nodes:
+        view.put(name, ledger.nodes[name].placed)
+    for migration in ledger.migrations.values():
+        incoming = ledger.claims.get(migration.reservation_uid)
+        if incoming is None or incoming.vm is None:
+            continue
+        # The target pod is made from the same object as the present one, so it will look the same to others.
+        for claim in incoming.vm.claims:
+            if claim is not incoming:
+                view.add(PlacedPod(incoming.node, claim.pod.name.namespace, claim.pod.traits))
+    return view

@@ -245,6 +245,13 @@ def _forgotten(ledger: LedgerViews, policy: MigrationPolicy, now: Now) -> tuple[
     if not ledger.migrations:
         return ()
     over = {migration.vm: None for migration in ledger.migrations.values() if not migration.is_active}
-    names = [name for vm in over for name in policy.rest.forgotten(ledger.migrations_of(vm), now)]
+    rest = policy.rest
+    names = [
+        name
+        for vm in over
+        # An hour of moves is looked at every second, and next to none of them has become old.
+        if rest.may_forget(migrations := ledger.migrations_of(vm), now)
+        for name in rest.forgotten(migrations, now)
+    ]
     candidates = [ledger.migrations[name] for name in names]
     return tuple(migration.name for migration in candidates if migration.is_ours and not migration.is_leaving)

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from msgspec.structs import replace
 
 from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
-from protocol.units import ZERO, Resources
+from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from scheduler_plugin.constraints.judge import Shape
 from scheduler_plugin.ledger import LedgerViews, Migration
 from scheduler_plugin.placement import Room, best_target, stays_below_watermark
@@ -90,8 +91,7 @@ def _counts(ledger: LedgerViews, migration: Migration) -> bool:
 class Targets:
     """The nodes that VMs may move to, as they become while moves are decided.
 
-    ``slack`` is the most room below its watermark that one of them had at the beginning, of each resource. ``to_keep``
-    is the room below its watermark that a target must keep.
+    ``to_keep`` is the room below its watermark that a target must keep.
     """
 
     def __init__(
@@ -99,16 +99,28 @@ class Targets:
     ) -> None:
         self._choice, self._places = choice, places
         self._traffic, self._most = traffic, policy.in_per_node
-        self._nodes = len(ledger.rooms)
-        self._rooms = {
-            name: room
-            for name, room in ledger.rooms.items()
-            if room.is_open and name not in ledger.strained and traffic.entering[name] < self._most
-        }
-        self.slack = Resources.most(room.watermark.minus_or_zero(room.reserved) for room in self._rooms.values())
+        self._ledger, self._nodes = ledger, len(ledger.rooms)
         self.to_keep = ZERO
         self._too_large: list[Resources] = []
         self._unplaceable: dict[Shape, list[Resources]] = {}
+
+    @cached_property
+    def _rooms(self) -> dict[str, Room]:
+        # Looked for when first needed: in most rounds no VM may leave, and a fleet has many nodes.
+        strained, entering = self._ledger.strained, self._traffic.entering
+        return {
+            name: room
+            for name, room in self._ledger.rooms.items()
+            if room.is_open and name not in strained and entering.get(name, 0) < self._most
+        }
+
+    @cached_property
+    def slack(self) -> Resources:
+        """The most room below its watermark that a node has at the beginning, of each resource."""
+        # Plain numbers, because this runs for every node.
+        cpu = max((room.watermark.cpu.value - room.reserved.cpu.value for room in self._rooms.values()), default=0)
+        mem = max((room.watermark.mem.value - room.reserved.mem.value for room in self._rooms.values()), default=0)
+        return Resources(MilliCpu(max(0, cpu)), Bytes(max(0, mem)))
 
     def has_place(self, victim: Victim) -> bool:
         """Return True if some target would take the VM."""

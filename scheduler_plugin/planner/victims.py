@@ -104,6 +104,19 @@ class Rest:
         last = max(successes, default=-inf)
         return [migration.name for at, migration in ended if self._says_nothing(at, migration.phase, last, now.wall)]
 
+    def may_forget(self, migrations: Sequence[Migration], now: Now) -> bool:
+        """Return False if surely none of the VM's migrations is ``forgotten`` yet: a cheap look at the usual case."""
+        if len(migrations) != 1:
+            return True
+        facts, over_since, least = migrations[0].facts, migrations[0].over_since, min(REMEMBERED, 2 * self.backoff_most)
+        # Neither by the date that it says nor since it was seen to be over has it been long enough.
+        return (
+            facts is None
+            or over_since is None
+            or now.monotonic - over_since >= least
+            or (facts.created_at if facts.ended_at is None else facts.ended_at) + least <= now.wall
+        )
+
     def _says_nothing(self, at: float, phase: MigrationPhase, last_success: float, wall: float) -> bool:
         if phase is MigrationPhase.SUCCEEDED:
             return at + max(self.cooldown, REMEMBERED) <= wall

@@ -7,7 +7,8 @@ from fractions import Fraction
 from typing import Final
 
 from protocol.units import ZERO, Resources
-from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.constraints.cluster_view import NodePods, PlacedPod
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
 from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
 from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
 from scheduler_plugin.placement import Room
@@ -95,6 +96,7 @@ class NodeAccount:
     room: Room = field(init=False)
     asks_from: Resources = field(init=False)
     asks_soon_from: Resources = field(init=False)
+    _placed: NodePods | None = None
 
     def __post_init__(self) -> None:
         self.refresh()
@@ -103,6 +105,19 @@ class NodeAccount:
     def whole(self) -> Resources | None:
         """The total that pods may reserve; None while the node is unknown."""
         return None if self.facts is None else self.room.total
+
+    @property
+    def placed(self) -> NodePods:
+        """The pods that are on the node or are about to be bound to it, as other pods' constraints see them."""
+        # Remembered: the planner looks at all nodes every second, and pods seldom come and go.
+        if self._placed is None:
+            pods = (claim.pod for claim in self.claims.values() if claim.state is not ClaimState.INCOMING)
+            self._placed = NodePods.of(PlacedPod(self.name, pod.name.namespace, pod.traits) for pod in pods)
+        return self._placed
+
+    def pods_changed(self) -> None:
+        """A pod has come, gone or changed."""
+        self._placed = None
 
     @property
     def over(self) -> Resources:

@@ -134,14 +134,17 @@ class Run:
             vm = vms[index]
             size = vm.use
             if vm.observe(demand[index], used[index], now) or vm.is_waiting or index in self._short:
-                vm.act(cluster, now, self._random.random())
-                acted.append(vm)
-                # Identity: an unchanged size is the same object, and comparing it is cheap.
-                if vm.use is not size:
-                    wakes.note_change(step, index)
-                elif vm.is_waiting:
-                    wakes.wake_next(index)
-                self._note_denial(vm)
+                # Drawn even if it is not used, so that no agent's silence changes the luck of others.
+                jitter = self._random.random()
+                if not vm.would_repeat(now) or cluster.is_asked(vm):
+                    vm.act(cluster, now, jitter)
+                    acted.append(vm)
+                    # Identity: an unchanged size is the same object, and comparing it is cheap.
+                    if vm.use is not size:
+                        wakes.note_change(step, index)
+                    elif vm.is_waiting:
+                        wakes.wake_next(index)
+                    self._note_denial(vm)
             wakes.may_shrink[index] = vm.may_shrink or vm.is_denied
         return acted
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
+from itertools import compress, islice
+from operator import eq
 from random import Random
 from typing import Final
 
@@ -72,6 +75,10 @@ class SimulatedCluster:
             vm.moved_for_room &= not is_granted
         return decision.response
 
+    def is_asked(self, vm: SimulatedVm) -> bool:
+        """Return True if the scheduler waits for the VM to give back room."""
+        return self.ledger.claims[vm.pod].asked_since is not None
+
     def changed(self, vm: SimulatedVm, now: Instant) -> None:
         """The VM's object has changed: the scheduler sees it, and its agent does."""
         vm.version += 1
@@ -112,11 +119,15 @@ class SimulatedCluster:
         fits = self._apart(vm, fits)
         scores = self.ledger.scores(facts, fits)
         best = max(scores)
-        vm.node = random.choice([node for node, score in zip(fits, scores, strict=True) if score == best])
+        # The choice is among their numbers, so that no list of thousands of nodes is made for each VM.
+        number = random.choice(range(scores.count(best)))
+        vm.node = next(islice(compress(fits, map(partial(eq, best), scores)), number, None))
         self.bind(facts, vm.node, now)
 
     def _apart(self, vm: SimulatedVm, fits: list[str]) -> list[str]:
         """Those of the nodes with the fewest members of the VM's group."""
+        if vm.index >= self._groups.members:
+            return fits
         names = (ObjectName(NAMESPACE, f"vm-{index}") for index in self._groups.beside(vm.index))
         members_by_node = Counter(self.vms[name].node for name in names if name in self.vms)
         fewest = min(members_by_node[node] for node in fits)

@@ -20,6 +20,7 @@ from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
+from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scripts.autoscale.simulate.guest_model import observe_guest
 from scripts.autoscale.simulate.vm_table import SLOT, UNIT
 
@@ -37,6 +38,9 @@ def agent_policy(step: Seconds) -> Policy:
     return Policy(
         smoothing=Smoothing(max_gap=no_limit), timing=Timing(stale=no_limit, scrape=step, start_spread=Seconds(0.0))
     )
+
+
+Situation = tuple[object, ...]
 
 
 class ModelledCluster(Protocol):
@@ -75,6 +79,8 @@ class SimulatedVm:
     ``use`` is its size, in the spec and in the guest; ``permit`` is the stored permit. ``may_shrink``: it has more than
     it needed at the last observation, so that time alone may change its size. ``most`` is its bound in compute units.
     ``moved_for_room``: it was denied when its last move began, and has not grown since.
+    ``began`` is when its agent did, ``observed`` what the last observation was made from, ``silence`` all that its
+    agent's last request followed from if that and the answer changed nothing; None before.
     """
 
     index: int
@@ -93,6 +99,9 @@ class SimulatedVm:
     name: ObjectName = field(init=False)
     most: int = field(init=False)
     state: State = field(init=False)
+    began: Instant = Instant(0.0)
+    observed: tuple[float, float, Resources, Resources] | None = None
+    silence: Situation | None = None
 
     def __post_init__(self) -> None:
         self.name = ObjectName(NAMESPACE, f"vm-{self.index}")
@@ -104,6 +113,7 @@ class SimulatedVm:
         self.pod = pod
         # A new agent does not know the last one, and its sequence numbers must still be higher.
         self.state = begin(ObjectName(NAMESPACE, pod), self.policy, now, 0.0, self.pods * RESTART)
+        self.began, self.observed, self.silence = now, None, None
         self.seen(now)
 
     def seen(self, now: Instant) -> None:
@@ -132,12 +142,16 @@ class SimulatedVm:
     def observe(self, cores: float, mem: float, now: Instant) -> bool:
         """The agent observes its guest. True if it may have to act."""
         guest, use = self.state.guest, self.use
-        sample, over = observe_guest(cores, mem, use)
+        made_from = (cores, mem, use, guest.had or use)
         # An uneventful observation calls only the two functions inside `advance`, `goal` and `Stabilizer.observe`,
         # since it runs for every agent in every step; a test compares both forms.
-        current = goal(sample, over, use.at_most(guest.had or use), self.policy, settling=False)
-        need = current.need
-        guest.seen, guest.had, guest.goal = ObservedSample(sample, now), use, current
+        if guest.seen is None or made_from != self.observed:
+            sample, over = observe_guest(cores, mem, use)
+            guest.goal = goal(sample, over, use.at_most(guest.had or use), self.policy, settling=False)
+            self.observed = made_from
+        else:
+            sample = guest.seen.sample
+        guest.seen, guest.had, need = ObservedSample(sample, now), use, guest.goal.need
         guest.stabilizer.observe(None if need is None else need.at_most(self.bounds.max), use, now)
         target = guest.stabilizer.target
         if need is None or target is None:
@@ -150,21 +164,41 @@ class SimulatedVm:
 
     def act(self, cluster: ModelledCluster, now: Instant, jitter: float) -> None:
         """Carries out the agent's plans until they change nothing any more."""
-        side = self.state.scheduler
+        side, before_all, offers, asks = self.state.scheduler, self._situation(now), False, False
         for _ in range(MOST_ROUNDS):
             actions, before = plan(self.state, now).actions, (side.ceiling, side.compute_unit, side.migrate)
             for action in actions:
                 advance(self.state, Started(action), now, jitter)
                 self.gifts.note(side.giving, now)
                 if isinstance(action, AskScheduler):
+                    asks, offers = True, offers or action.request.needs is not None
                     answer = cluster.ask(self, action.request, now)
                     advance(self.state, Answered(answer), now, jitter)
                 else:
                     self._patch(action, cluster, now, jitter)
             is_news = before != (side.ceiling, side.compute_unit, side.migrate)
             if not is_news and not any(isinstance(action, PatchVm) for action in actions):
+                # Until then the ledger may reserve what the agent before was answered: the next request ends that.
+                is_settled = now - self.began >= SETTLE + self.policy.timing.scrape
+                is_silent = is_settled and asks and not offers and self._situation(now) == before_all
+                self.silence = before_all if is_silent else None
                 return
         raise RuntimeError(f"the agent of {self.name} does not settle: {plan(self.state, now)}")
+
+    def would_repeat(self, now: Instant) -> bool:
+        """Return True if the agent would only send its last request again, which offered and changed nothing."""
+        # One that waits hears the end of its migration only by asking.
+        return not self.is_waiting and self.silence is not None and self.silence == self._situation(now)
+
+    def _situation(self, now: Instant) -> Situation:
+        """All that a plan depends on, but when the next request is due: that is in every step."""
+        side, stabilizer = self.state.scheduler, self.state.guest.stabilizer
+        giving = side.giving
+        return (
+            *(self.observed, self.version, self.is_migrating, stabilizer.target, stabilizer.just_needed(now)),
+            *(giving.is_lean(now), giving.offers(now), giving.shrink_to),
+            *(self.state.ceiling, side.denial, side.migrate, side.knows_load),
+        )
 
     def _patch(self, patch: PatchVm, cluster: ModelledCluster, now: Instant, jitter: float) -> None:
         self.use = patch.target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler_plugin.cluster.scheduling_fields import node_traits, pod_constraints, pod_traits, volume_terms
-from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
+from scheduler_plugin.constraints.cluster_view import ClusterView, NodePods, PlacedPod
 from scheduler_plugin.constraints.judge import Candidate, Judge
 from scheduler_plugin.constraints.model import (
     PLAIN_POD,
@@ -41,6 +41,23 @@ def why_not(
     """What keeps the pod from ``node``, on which ``pods`` are."""
     view = ClusterView({"n": node}, [PlacedPod("n", "default", pod) for pod in pods])
     return Judge(view).judge(Candidate("default", constraints, traits, volumes)).hindrance("n")
+
+
+def test_nodes_full_of_pods_are_judged_as_pods_one_by_one() -> None:
+    """Two nodes take two pods each; one is full, on the other is a pod that repels, and a third node is not known."""
+    place = {"n": NodeTraits({"zone": "a"}, has={PODS: 2}), "m": NodeTraits({"zone": "b"}, has={PODS: 2})}
+    pods = [PlacedPod(node, "default", traits) for node, traits in (("n", REPELS), ("m", PLAIN_POD), ("m", PLAIN_POD))]
+    one_by_one, at_once = ClusterView(place, [*pods, PlacedPod("gone", "default", REPELS)]), ClusterView(place)
+    for node in ("n", "m", "gone"):
+        at_once.put(node, NodePods.of(pod for pod in [*pods, PlacedPod("gone", "default", REPELS)] if pod.node == node))
+    near = PodConstraints(affinity=(PodTerm("zone", APP),))
+    for constraints, expected in (
+        (UNCONSTRAINED, ["node(s) didn't satisfy existing pods anti-affinity rules", "no more pods may be there"]),
+        (near, ["node(s) didn't satisfy existing pods anti-affinity rules", "no more pods may be there"]),
+    ):
+        for view in (one_by_one, at_once):
+            judged = Judge(view).judge(Candidate("default", constraints, PodTraits({"app": "db"})))
+            assert [judged.hindrance(node) for node in ("n", "m")] == expected
 
 
 REPELS = PodTraits({"app": "db"}, anti_affinity=(PodTerm("zone", APP),))

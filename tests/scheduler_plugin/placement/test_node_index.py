@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.ranking.config import PreferredSize, RankingConfig, ScoreCurve
 from protocol.units import Resources
 from scheduler_plugin.placement import FITS, Room, filter_nodes, verdict
-from scheduler_plugin.placement.node_index import KEPT, NodeIndex, NodeIndexes
+from scheduler_plugin.placement.node_index import KEPT, LOGGED, NodeIndex, NodeIndexes
 from tests.scheduler_plugin.ledger.fleet import amount
 
 
@@ -97,6 +97,23 @@ def test_only_the_last_sizes_are_remembered() -> None:
     kept = [node_indexes.of(amount(size)) for size in range(1, KEPT + 1)]
     assert [node_indexes.of(amount(size)) for size in range(1, KEPT + 1)] == kept
     assert node_indexes.of(amount(0)) is not first
+
+
+def test_index_survives_a_long_log_only_if_it_was_asked_for() -> None:
+    """Two sizes are asked for; then the room of a node changes so often that the log is cut twice."""
+    rooms = {"a": room(amount(1)), "b": room(amount(1))}
+    node_indexes = NodeIndexes(rooms)
+    used, unused = node_indexes.of(amount(1)), node_indexes.of(amount(2))
+    for number in range(4 * LOGGED):
+        rooms["a"] = room(amount(number % 9))
+        node_indexes.changed("a")
+        if number % 100 == 0:
+            node_indexes.of(amount(1))
+    assert node_indexes.of(amount(1)) is used
+    assert node_indexes.of(amount(2)) is not unused
+    for claim in (amount(1), amount(2)):
+        fresh = NodeIndex(claim, rooms, RankingConfig())
+        assert node_indexes.of(claim).scores(["a", "b"]) == fresh.scores(["a", "b"])
 
 
 NODES = st.sampled_from(["a", "b", "c"])

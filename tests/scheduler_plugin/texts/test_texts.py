@@ -61,10 +61,10 @@ def test_moves_name_their_price() -> None:
 
 def test_node_is_not_relieved_for_a_reason() -> None:
     assert [
-        explanations.unrelieved(2, {}, {"a: Too many pods": 3}, is_housed=False),
-        explanations.unrelieved(2, {}, {}, is_housed=True),
-        explanations.unrelieved(0, {explanations.RESTING: 1, explanations.BESIDE: 2}, {}, is_housed=False),
-        explanations.unrelieved(0, {}, {}, is_housed=False),
+        explanations.unrelieved(2, {}, {"a: Too many pods": 3}, full_from="its watermark"),
+        explanations.unrelieved(2, {}, {}, full_from=None),
+        explanations.unrelieved(0, {explanations.RESTING: 1, explanations.BESIDE: 2}, {}, full_from="its watermark"),
+        explanations.unrelieved(0, {}, {}, full_from="its watermark"),
     ] == [
         "no node has room below its watermark for any of 2 VMs that may move; a: Too many pods (3 nodes)",
         "none of 2 VMs that may move would relieve it",

@@ -217,6 +217,34 @@ def test_while_it_migrates_an_agent_changes_nothing_and_asks_for_nothing_more() 
     assert (vm.use, cluster.asked[-1].resources, vm.is_waiting) == (UNIT * 4, UNIT * 4, True)
 
 
+def test_agent_is_silent_while_it_would_repeat_itself() -> None:
+    """An agent with the right size asks once; a load, a window that has passed or a new object make it ask again."""
+    vm, cluster = a_vm(), Generous()
+    for step in range(4):
+        vm.observe(0.8, 2.5 * GIB, Instant(step * STEP))
+        assert not vm.would_repeat(Instant(step * STEP))
+        vm.act(cluster, Instant(step * STEP), 0.0)
+    # By now it has seen enough to say what it needs, which is all that it has, and no older answer counts any more.
+    now = Instant(4 * STEP)
+    vm.observe(0.8, 2.5 * GIB, now)
+    assert (vm.would_repeat(now), cluster.asked[-1].needs) == (True, None)
+    vm.observe(0.2, 2.5 * GIB, now)
+    assert not vm.would_repeat(now)
+    vm.observe(0.8, 2.5 * GIB, now)
+    cluster.changed(vm, now)
+    assert not vm.would_repeat(now)
+
+
+def test_agent_that_offers_room_is_never_silent() -> None:
+    vm, cluster = a_vm(8), Generous()
+    for step in range(5):
+        now = Instant(step * STEP)
+        vm.observe(0.5, 1.0 * GIB, now)
+        vm.act(cluster, now, 0.0)
+        assert not (vm.would_repeat(now) and cluster.asked[-1].needs)
+    assert cluster.asked[-1].needs is not None
+
+
 class Restless(Generous):
     """A scheduler that says something else every time, and makes its agent ask again at once."""
 
