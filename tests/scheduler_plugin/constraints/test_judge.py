@@ -52,8 +52,8 @@ def test_nodes_full_of_pods_are_judged_as_pods_one_by_one() -> None:
         at_once.put(node, NodePods.of(pod for pod in [*pods, PlacedPod("gone", "default", REPELS)] if pod.node == node))
     near = PodConstraints(affinity=(PodTerm("zone", APP),))
     for constraints, expected in (
-        (UNCONSTRAINED, ["node(s) didn't satisfy existing pods anti-affinity rules", "no more pods may be there"]),
-        (near, ["node(s) didn't satisfy existing pods anti-affinity rules", "no more pods may be there"]),
+        (UNCONSTRAINED, ["node(s) didn't satisfy existing pods anti-affinity rules", "Too many pods"]),
+        (near, ["node(s) didn't satisfy existing pods anti-affinity rules", "Too many pods"]),
     ):
         for view in (one_by_one, at_once):
             judged = Judge(view).judge(Candidate("default", constraints, PodTraits({"app": "db"})))

@@ -57,13 +57,13 @@ STUCK = {
 
 @pytest.fixture
 async def pair() -> AsyncIterator[Replicas]:
-    """Two replicas for a minute, over a node above its watermark whose VM must stay."""
+    """Two replicas, over a node that has been above its watermark for long enough, and whose VM must stay."""
     clock, cluster = FakeClock(), full_cluster()
     stays = vm("db", 2, 8)
     stays["metadata"]["labels"]["autoscaling.neon.tech/auto-migration-enabled"] = "false"
     cluster.put(VMS, stays)
     async with replicas(cluster, clock, settings=following_settings()) as made:
-        await clock.advance(60)
+        await clock.advance(90)
         yield made
 
 
@@ -97,7 +97,7 @@ async def test_deposed_leader_metrics_stop(pair: Replicas) -> None:
     old.way.is_cut = True
     await pair.clock.advance(30)
     old.way.is_cut = False
-    await pair.clock.advance(30)
+    await pair.clock.advance(90)
     assert pair.leader is new
     assert (await of_leader(old), await of_leader(new)) == ({}, STUCK)
 
