@@ -24,8 +24,8 @@ from scheduler_plugin.texts.amounts import some
 GRACE: Final = Seconds(30.0)
 """A migration ends itself at its time-out; one that is still there this much later is cancelled."""
 
-DRAIN_SETTLES: Final = Seconds(10.0)
-"""How long a node is cordoned at most before VMs leave it: unlike a peak, that does not pass by itself."""
+SETTLES_SOON: Final = Seconds(10.0)
+"""How long a node is cordoned, or a move needless, at most before that counts: unlike a peak, it does not pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class RoomNeed:
         """Return True if it has lasted long enough to move VMs."""
         # Long enough for the agent to have asked again: a wish that is met meanwhile moves nobody.
         is_denied = self.denied_since is not None and now - self.denied_since >= policy.settle_denied
-        settle = min(policy.settle, DRAIN_SETTLES) if self.excess is None else policy.settle
+        settle = min(policy.settle, SETTLES_SOON) if self.excess is None else policy.settle
         return is_denied or now - self.since >= settle
 
     def after_giving(self, now: Instant) -> RoomNeed | None:

@@ -23,7 +23,16 @@ from scheduler_plugin.ledger import LedgerViews, Migration, MigrationPhase, Move
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import DrainPlan
 from scheduler_plugin.planner.places import Places
-from scheduler_plugin.planner.plan import GRACE, Cancel, MigrationPolicy, MovePlan, RoomNeed, Stuck, seen_of
+from scheduler_plugin.planner.plan import (
+    GRACE,
+    SETTLES_SOON,
+    Cancel,
+    MigrationPolicy,
+    MovePlan,
+    RoomNeed,
+    Stuck,
+    seen_of,
+)
 from scheduler_plugin.planner.refused_orders import RefusedOrders
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 from scheduler_plugin.planner.targets import Choice, Targets, Traffic
@@ -215,7 +224,7 @@ class Planner:
                 yield Cancel(migration.name, explanations.CANNOT_GO.format(why=migration.problem))
             elif now - migration.since >= policy.timeout + GRACE:
                 yield Cancel(migration.name, explanations.TIMED_OUT.format(span=policy.timeout))
-            elif since is not None and now - since >= policy.settle:
+            elif since is not None and now - since >= min(policy.settle, SETTLES_SOON):
                 yield Cancel(migration.name, explanations.NOT_NEEDED.format(node=migration.source))
 
 

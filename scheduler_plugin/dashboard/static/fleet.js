@@ -224,7 +224,7 @@ const nodeWords = (node) => !node.key ? "VMs on no node" : node.isUnlisted ? `No
 
 function nodeTable(entries) {
   const headings = [{ text: "Node" }, { text: "VMs", number: true }, { text: "Reserved", number: true }, { text: "Free", number: true },
-    { text: "Watermark", number: true }, { text: "Stands out" }];
+    { text: "Watermark", number: true }, { text: "Problems" }];
   return table("Nodes", headings, entries.map(({ node, vms, worst }) => [h("a", { href: nodeHref(node.key) }, nodeTitle(node.key)), String(vms.length),
     size(node.reserved), size(node.free), size(node.watermark), isUnderPressure(node) ? titled(node.state) : worst === "calm" ? "–" : STATES[worst].title]));
 }

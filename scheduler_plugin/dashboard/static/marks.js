@@ -17,7 +17,7 @@ export function marks(decisions, chosen, colour) {
     for (const each of decisions()) {
       const x = chart.valToPos(each.at, "x", true);
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
-      ctx.fillStyle = ctx.strokeStyle = colour(each.denied ? "--denied" : each.isMove ? "--moving" : "--text");
+      ctx.fillStyle = ctx.strokeStyle = colour(each.denied ? "--denied" : each.isMove ? "--migrating" : "--text");
       ctx.beginPath();
       ctx.moveTo(x - HALF * ratio, bbox.top);
       ctx.lineTo(x + HALF * ratio, bbox.top);
@@ -56,7 +56,7 @@ function tell(found, chart) {
 // The same as a list, which has every sentence for those who see no chart. `choose` hears what is pointed at.
 export function decisionList(decisions, most, choose) {
   const shown = decisions.slice(0, most);
-  const item = (each) => h("li", { class: each.denied ? "denied" : each.isMove ? "moving" : "", onmouseenter: () => choose(each), onmouseleave: () => choose(null) },
+  const item = (each) => h("li", { class: each.denied ? "denied" : each.isMove ? "migrating" : "", onmouseenter: () => choose(each), onmouseleave: () => choose(null) },
     h("time", { datetime: timeOf(each).toISOString() }, timeOf(each).toLocaleString([], H23)), `${each.by}: ${each.said.join(" ")}`,
     each.denied ? h("strong", {}, " Denied in part.") : null);
   return [h("ul", { class: "decisions" }, shown.map(item)),

@@ -50,15 +50,15 @@ def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resour
     claim.offered = ZERO if needs is None or claim.is_migrating else permit.minus_or_zero(needs)
     wanted = _wanted(node, now)
     lack = wanted.minus_or_zero(node.asks_from + node.migrating)
-    if not lack.any or _has_kept(claim, permit):
+    if not lack.any or _has_kept(claim, permit, lack):
         claim.asked_since = None
     # What the node would lack if its VMs suddenly needed more.
     lack_soon = wanted.minus_or_zero(node.asks_soon_from + node.migrating)
     if not claim.offered.any or not lack_soon.any:
         return NOT_ASKED
-    part = _part_of(node, claim, permit, lack, now)
+    part = _parts(node, lack, now).get(claim.pod.uid, ZERO)
     # Whoever gives now would also give for a larger lack.
-    is_next = part.any or _part_of(node, claim, permit, lack_soon, now).any
+    is_next = part.any or claim.pod.uid in _next_givers(node, lack_soon, now)
     again = SOON if is_next and not _is_in_vain(claim, now) else None
     if not part.any:
         return AskedBack(None, again)
@@ -67,38 +67,63 @@ def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resour
     return AskedBack(permit - part, again)
 
 
-def _has_kept(claim: Claim, permit: Resources) -> bool:
-    """Return True if the VM has given of each resource that it offers still, since it was asked first.
+def _has_kept(claim: Claim, permit: Resources, lack: Resources) -> bool:
+    """Return True if the VM has given of each lacking resource that it offers still, since it was asked first.
 
     A need that rises and falls again is no gift: an offer that came and went would be promised for ever.
     """
     gave, offered = claim.asked_at.minus_or_zero(permit), claim.offered
-    return (gave.cpu.value > 0 or not offered.cpu) and (gave.mem.value > 0 or not offered.mem) and gave.any
+    has_given_cpu = gave.cpu.value > 0 or not offered.cpu or not lack.cpu
+    return has_given_cpu and (gave.mem.value > 0 or not offered.mem or not lack.mem) and gave.any
 
 
-def _part_of(node: NodeAccount, claim: Claim, permit: Resources, lack: Resources, now: Instant) -> Resources:
-    """The part of ``lack`` that falls to ``claim``, of each resource in whole steps of the unit.
+def _parts(node: NodeAccount, lack: Resources, now: Instant) -> dict[str, Resources]:
+    """The parts of ``lack`` that fall to the node's VMs, by pod, of each resource in whole steps of the unit.
 
     VMs give down to one level by weight, so that the tallest gives first, and equals give alike.
     """
-    # What it gave just now is reserved until the smaller permit is stored: it would be asked for the same again.
-    lack = lack.minus_or_zero(claim.reserved.minus_or_zero(permit))
-    offers = givers(node, now)
-    # An agent that never gives is asked last, and spares its neighbours nothing.
-    if claim not in offers:
-        lack = lack.minus_or_zero(Resources.sum(other.offered for other in offers))
-        offers = [other for other in node.claims.values() if other.offered.any and other not in offers]
     if node.policy is None or not lack.any:
-        return ZERO
-    sizes = [permit if other is claim else other.reserved for other in offers]
-    spans = [
-        Span(size.minus_or_zero(other.offered), size, other.weight, (0.0, other.pod.uid))
-        for other, size in zip(offers, sizes, strict=True)
-    ]
-    unit = node.policy.compute_unit
-    steps = Resources(lack.cpu.up_to(unit.cpu), lack.mem.up_to(unit.mem))
-    left = fair_shares(Resources.sum(sizes).minus_or_zero(steps), spans, unit)
-    return permit.minus_or_zero(left[offers.index(claim)]).at_most(claim.offered)
+        return {}
+    offers = [claim for claim in node.claims.values() if claim.offered.any and claim.vm is not None]
+    # What they gave just now is reserved until the smaller permits are stored: it would be asked for again.
+    sizes = {claim.pod.uid: _size_of(claim) for claim in offers}
+    lack = lack.minus_or_zero(Resources.sum(claim.reserved.minus_or_zero(sizes[claim.pod.uid]) for claim in offers))
+    parts: dict[str, Resources] = {}
+    # An agent that never gives is asked last, and spares its neighbours nothing.
+    for are_in_vain in (False, True):
+        turn = [claim for claim in offers if _is_in_vain(claim, now) is are_in_vain]
+        if not turn or not lack.any:
+            continue
+        spans = [
+            Span(
+                sizes[claim.pod.uid].minus_or_zero(claim.offered),
+                sizes[claim.pod.uid],
+                claim.weight,
+                (0.0, claim.pod.uid),
+            )
+            for claim in turn
+        ]
+        unit = node.policy.compute_unit
+        steps = Resources(lack.cpu.up_to(unit.cpu), lack.mem.up_to(unit.mem))
+        left = fair_shares(Resources.sum(span.most for span in spans).minus_or_zero(steps), spans, unit)
+        for claim, span, share in zip(turn, spans, left, strict=True):
+            parts[claim.pod.uid] = span.most.minus_or_zero(share).at_most(claim.offered)
+        lack = lack.minus_or_zero(Resources.sum(claim.offered for claim in turn))
+    return parts
+
+
+def _size_of(claim: Claim) -> Resources:
+    """What the claim will reserve once its VM's last permit is stored."""
+    permit = None if claim.vm is None else claim.vm.permit
+    return claim.reserved if permit is None else claim.reserved.at_most(permit + claim.pod.around)
+
+
+def _next_givers(node: NodeAccount, lack: Resources, now: Instant) -> frozenset[str]:
+    """The pods of VMs that would be asked for ``lack``; remembered for a moment, because all of them ask often."""
+    if node.next_givers is None or now - node.next_givers[0] >= SOON:
+        parts = _parts(node, lack, now)
+        node.next_givers = (now, frozenset(uid for uid, part in parts.items() if part.any))
+    return node.next_givers[1]
 
 
 def lacking(node: NodeAccount, now: Instant) -> Resources:
@@ -107,22 +132,26 @@ def lacking(node: NodeAccount, now: Instant) -> Resources:
 
 
 def _wanted(node: NodeAccount, now: Instant) -> Resources:
-    """The room that is reserved on the node or was denied there, as far as neighbours stay lean for it."""
+    """The room that is reserved on the node or was denied there, as far as neighbours stay lean for it.
+
+    They stay lean for a VM that has been denied for long only up to its fair share.
+    """
     wanted = node.reserved + node.unmet
-    return wanted - _beyond_fair_shares(node, now) if node.unmet.any else wanted
-
-
-def _beyond_fair_shares(node: NodeAccount, now: Instant) -> Resources:
-    """The sizes wanted by VMs that have been denied for long, beyond their fair shares: nobody stays lean for these."""
+    if not node.unmet.any or node.policy is None:
+        return wanted
     claims = [claim for claim in node.claims.values() if claim.vm is not None and not claim.is_migrating]
-    denied = [claim for claim in claims if claim.denied_since is not None and now - claim.denied_since >= PATIENCE]
-    if not denied or node.policy is None:
-        return ZERO
+    greedy = [claim for claim in claims if claim.denied_since is not None and now - claim.denied_since >= PATIENCE]
+    if not greedy:
+        return wanted
     spans = [Span(ZERO, claim.reserved + claim.unmet, claim.weight, (0.0, claim.pod.uid)) for claim in claims]
     others = node.reserved.minus_or_zero(Resources.sum(claim.reserved for claim in claims))
     shares = fair_shares(node.asks_from.minus_or_zero(others), spans, node.policy.compute_unit)
-    beyond = zip(claims, shares, strict=True)
-    return Resources.sum(claim.reserved + claim.unmet - share for claim, share in beyond if claim in denied)
+    of_each = list(zip(claims, shares, strict=True))
+    beyond = Resources.sum(claim.reserved + claim.unmet - share for claim, share in of_each if claim in greedy)
+    # What a greedy VM has already must not hide what its neighbours lack of their own shares.
+    due = Resources.sum(share.minus_or_zero(claim.reserved).at_most(claim.unmet) for claim, share in of_each)
+    due = due.minus_or_zero(node.room.free)
+    return (wanted - beyond).at_least(node.asks_from + node.migrating + due) if due.any else wanted - beyond
 
 
 def promised(node: NodeAccount, now: Instant) -> Resources:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from protocol.units import ZERO, Resources
+from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.constraints.cluster_view import NodePods, PlacedPod
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
 from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
@@ -80,7 +80,7 @@ class NodeAccount:
     outside (a foreign pod, a node that shrank, a VM that has more than was granted) have pushed the node over its
     total: no grant ever may. ``unmeasured`` counts claims that may need anything: nothing is free beside one.
     Above ``asks_from`` VMs are asked to give back what they do not need, above ``asks_soon_from`` they may be within
-    seconds.
+    seconds: ``next_givers`` are the pods of those, and when that was found out.
     """
 
     name: str
@@ -96,6 +96,7 @@ class NodeAccount:
     room: Room = field(init=False)
     asks_from: Resources = field(init=False)
     asks_soon_from: Resources = field(init=False)
+    next_givers: tuple[Instant, frozenset[str]] | None = None
     _placed: NodePods | None = None
 
     def __post_init__(self) -> None:

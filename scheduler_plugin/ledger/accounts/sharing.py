@@ -41,8 +41,11 @@ def _span(claim: Claim, wish: Resources, now: Instant) -> Span:
 
 
 def _has_turn(claim: Claim, now: Instant) -> bool:
-    """Return True if the claim's VM is denied, may grow here, and asked a short time ago."""
+    """Return True if the claim's VM is denied, could take room here, and asked a short time ago."""
     if claim.vm is None or not claim.unmet.any or now - claim.vm.heard_at > TURN:
+        return False
+    # Room would lie idle beside a VM whose pod's requests or whose permit the API refuses.
+    if claim.unsecured.any or claim.vm.refusal:
         return False
     # One that leaves gets its room elsewhere; one with two pods may be held up by the node of the other.
     return not claim.is_migrating and claim.vm.hosts == [claim]
