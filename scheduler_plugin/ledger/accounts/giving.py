@@ -113,7 +113,7 @@ def _parts(node: NodeAccount, lack: Resources, now: Instant) -> dict[str, Resour
 
 
 def _size_of(claim: Claim) -> Resources:
-    """What the claim will reserve once its VM's last permit is stored."""
+    """The claim's reservation once its VM's last permit is stored."""
     permit = None if claim.vm is None else claim.vm.permit
     return claim.reserved if permit is None else claim.reserved.at_most(permit + claim.pod.around)
 

@@ -40,7 +40,7 @@ from scripts.autoscale.check.gathering.forwarding import Kubectl
 from scripts.autoscale.check.gathering.looking import objects, why_not
 from scripts.autoscale.check.installed_programs import SCHEDULER, agent_container, installed, leading_pod
 from scripts.autoscale.check.judges.access import command_rights, exercised, install_rights, needed_rights
-from scripts.autoscale.check.judges.certificate_ages import has_certificates
+from scripts.autoscale.check.judges.stored_certificates import has_certificates
 
 _DEPLOY: Final = Path(__file__).parents[4] / "deploy"
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

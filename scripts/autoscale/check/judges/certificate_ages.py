@@ -2,104 +2,35 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from protocol.kubernetes.objects import Json, child, items, name_of, text, texts
+from protocol.kubernetes.objects import Json, child, items, name_of, text
 from scripts.autoscale.check.facts import CheckFacts, SiteObservations, Unseen, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check
 from scripts.autoscale.check.installed_programs import INJECTOR
-
-SECRETS: Final = "autoscaling-certificates"
-"""Prefix of our Secrets with certificates; the one of exactly this name has only the authorities."""
-
-EXPANDER_AUTHORITY: Final = "autoscaling-expander-ca"
-OF_THE_EXPANDER: Final = (EXPANDER_AUTHORITY, "autoscaling-expander-tls")
-"""Secrets that cert-manager fills for the expander if nothing else issues its certificate; they have their own CA."""
-
-RUNNERS: Final = "neonvm-runners"
-"""Prefix of those for runner pods, which the controller's own authority signs."""
+from scripts.autoscale.check.judges.stored_certificates import (
+    OF_THE_EXPANDER,
+    RUNNERS,
+    SECRETS,
+    StoredCertificates,
+    certificate_secrets,
+    certificates,
+    decoded,
+    kept_certificates,
+)
 
 WEBHOOKS: Final = "autoscaling-"
 LATE: Final = 0.9
 """Share of its life after which an old certificate is reported; replacement is due after two thirds."""
 
 _DAY: Final = 86_400.0
-_SUFFIXES: Final = (".crt", ".pem")
 _OF_RUNNERS: Final = "kubectl -n {namespace} logs deployment/neonvm-controller --tail=50"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCertificates:
-    """Certificates under a key of a Secret: a chain, its leaf first, or authorities in any order."""
-
-    secret: str
-    key: str
-    chain: tuple[x509.Certificate, ...]
-
-    @property
-    def is_authority(self) -> bool:
-        """True if these sign, and are not shown."""
-        return self.secret in (SECRETS, EXPANDER_AUTHORITY, RUNNERS) or self.key.startswith("ca")
-
-    @property
-    def is_of_runners(self) -> bool:
-        """True if the authority of runner pods signs these: it vouches for nothing else."""
-        return self.secret.startswith(RUNNERS)
-
-    @property
-    def decisive(self) -> x509.Certificate:
-        """The one whose age counts: the leaf, or the newest authority."""
-        # The newest authority signs; older ones stay until no leaf of theirs is left.
-        return (
-            max(self.chain, key=lambda certificate: certificate.not_valid_after_utc)
-            if self.is_authority
-            else self.chain[0]
-        )
-
-    def __str__(self) -> str:
-        return f"{self.key} of the Secret {self.secret}"
-
-
-def kept_certificates(facts: CheckFacts) -> list[StoredCertificates]:
-    """All that our Secrets hold; what cannot be read holds none. Raises ``UnseenError``."""
-    return [
-        StoredCertificates(name_of(secret).name, key, tuple(certificates(_decoded(value))))
-        for secret in _secrets(facts)
-        for key, value in texts(secret, "data").items()
-        if key.endswith(_SUFFIXES)
-    ]
-
-
-def _secrets(facts: CheckFacts) -> list[Json]:
-    return [secret for secret in facts.secrets.value if has_certificates(name_of(secret).name)]
-
-
-def has_certificates(secret: str) -> bool:
-    """Return True if a Secret of that name is one of ours with certificates."""
-    return secret.startswith((SECRETS, RUNNERS)) or secret in OF_THE_EXPANDER
-
-
-def _decoded(value: str) -> bytes:
-    try:
-        return base64.b64decode(value)
-    except (binascii.Error, ValueError):
-        return b""
-
-
-def certificates(pem: bytes) -> list[x509.Certificate]:
-    """Those in a PEM text; none if it holds none."""
-    try:
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        return []
 
 
 def _named(certificate: x509.Certificate) -> str:
@@ -149,10 +80,10 @@ def are_current(facts: CheckFacts) -> CheckResult:
     the former (operations-certificates.md); the leader of `neonvm-controller` renews the latter.
     """
     now, stored_certificates = _moment(facts), kept_certificates(facts)
-    if not _secrets(facts):
+    if not certificate_secrets(facts):
         raise UnseenError(f"there is no Secret {SECRETS}")
     filled = {stored.secret for stored in stored_certificates}
-    empty = sorted(name_of(secret).name for secret in _secrets(facts) if name_of(secret).name not in filled)
+    empty = sorted(name_of(secret).name for secret in certificate_secrets(facts) if name_of(secret).name not in filled)
     problems = [CheckProblem(name, f"the Secret {name} has no certificate yet") for name in empty]
     problems += [
         CheckProblem(stored.secret, f"{stored} holds no certificate")
@@ -304,7 +235,7 @@ def bundles_are_current(facts: CheckFacts) -> CheckResult:
 
 
 def _bundle(told: str, webhook: Json, authorities: set[x509.Certificate], facts: CheckFacts) -> Iterator[str]:
-    bundle = set(certificates(_decoded(text(child(webhook, "clientConfig"), "caBundle"))))
+    bundle = set(certificates(decoded(text(child(webhook, "clientConfig"), "caBundle"))))
     if not bundle:
         yield f"{told} is empty: the API server trusts nothing that the webhook shows"
         return

@@ -1,0 +1,93 @@
+"""Certificates in our Secrets, decoded (pure)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+
+from protocol.kubernetes.objects import Json, name_of, texts
+from scripts.autoscale.check.facts import CheckFacts
+
+SECRETS: Final = "autoscaling-certificates"
+"""Prefix of our Secrets with certificates; the one of exactly this name has only the authorities."""
+
+EXPANDER_AUTHORITY: Final = "autoscaling-expander-ca"
+OF_THE_EXPANDER: Final = (EXPANDER_AUTHORITY, "autoscaling-expander-tls")
+"""Secrets that cert-manager fills for the expander if nothing else issues its certificate; they have their own CA."""
+
+RUNNERS: Final = "neonvm-runners"
+"""Prefix of those for runner pods, which the controller's own authority signs."""
+
+_SUFFIXES: Final = (".crt", ".pem")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCertificates:
+    """Certificates under a key of a Secret: a chain, its leaf first, or authorities in any order."""
+
+    secret: str
+    key: str
+    chain: tuple[x509.Certificate, ...]
+
+    @property
+    def is_authority(self) -> bool:
+        """True if these sign, and are not shown."""
+        return self.secret in (SECRETS, EXPANDER_AUTHORITY, RUNNERS) or self.key.startswith("ca")
+
+    @property
+    def is_of_runners(self) -> bool:
+        """True if the authority of runner pods signs these: it vouches for nothing else."""
+        return self.secret.startswith(RUNNERS)
+
+    @property
+    def decisive(self) -> x509.Certificate:
+        """The one whose age counts: the leaf, or the newest authority."""
+        # The newest authority signs; older ones stay until no leaf of theirs is left.
+        return (
+            max(self.chain, key=lambda certificate: certificate.not_valid_after_utc)
+            if self.is_authority
+            else self.chain[0]
+        )
+
+    def __str__(self) -> str:
+        return f"{self.key} of the Secret {self.secret}"
+
+
+def kept_certificates(facts: CheckFacts) -> list[StoredCertificates]:
+    """All that our Secrets hold; what cannot be read holds none. Raises ``UnseenError``."""
+    return [
+        StoredCertificates(name_of(secret).name, key, tuple(certificates(decoded(value))))
+        for secret in certificate_secrets(facts)
+        for key, value in texts(secret, "data").items()
+        if key.endswith(_SUFFIXES)
+    ]
+
+
+def certificate_secrets(facts: CheckFacts) -> list[Json]:
+    """Our Secrets with certificates. Raises ``UnseenError``."""
+    return [secret for secret in facts.secrets.value if has_certificates(name_of(secret).name)]
+
+
+def has_certificates(secret: str) -> bool:
+    """Return True if a Secret of that name is one of ours with certificates."""
+    return secret.startswith((SECRETS, RUNNERS)) or secret in OF_THE_EXPANDER
+
+
+def decoded(value: str) -> bytes:
+    """The content of a Secret's key; empty if it is not base64."""
+    try:
+        return base64.b64decode(value)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def certificates(pem: bytes) -> list[x509.Certificate]:
+    """Those in a PEM text; none if it holds none."""
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        return []
