@@ -23,8 +23,10 @@ from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizedCont
 from scheduler_plugin.groups.core.writes import Write
 from scheduler_plugin.groups.objects.pod_resizes import (
     LONGEST,
+    REFUSED,
     ResizeObjection,
     objection_of,
+    reached,
     refused_by_api,
     resize_pod,
     without,
@@ -91,6 +93,7 @@ class PodResizer:
         self.disputes.look(PODS, pod, now)
         objection = objection_of(pod)
         if objection is None:
+            self._drop_reached(pod, sizes)
             requested = self._possible(pod, sizes, now)
         else:
             # Withdrawn at once: it blocks the pod's next resize, and a deferred one those of other pods, too.
@@ -98,17 +101,24 @@ class PodResizer:
         write = resize_pod(pod, requested)
         if write is None or self._is_left_alone(pod, write, now):
             return
+        earlier = self._of(pod)
+        # Before the write, because its outcome may stay unknown.
         if objection is not None:
             self._hold(pod, objection.resources, objection, now)
         try:
             after = await self.writer.do(write)
         except ApiRefusedError as error:
+            if error.kind in PASSING:
+                # The objection may be out of date as well.
+                self._restore(pod, earlier)
             if error.kind in _OVERLOADED or error.kind in PASSING:
                 raise
             # Any other refusal is about this pod alone and must not hold up the others.
             refused = refused_by_api(pod, requested, error.refusal)
             self._hold(pod, refused.resources if objection is None else (None,), refused, now)
             return
+        if objection is None:
+            self._drop_refused(pod, sizes, now)
         self.cache.learn(PODS, after)
         self.disputes.wrote(write, after, now)
 
@@ -127,8 +137,36 @@ class PodResizer:
         return hold.objection is None or key[1] is None or hold.objection.is_about(key[1], sizes)
 
     def _active(self, pod: JsonObject, sizes: Sequence[SizedContainer], now: Instant) -> Iterator[_Hold]:
+        return (hold for key, hold in self._of(pod).items() if self._is_active(key, sizes, now))
+
+    def _of(self, pod: JsonObject) -> dict[_Key, _Hold]:
+        """The holds of the pod, that of all its sizes first."""
         keys: list[_Key] = [(uid_of(pod), resource) for resource in (None, *RESOURCES)]
-        return (self._holds[key] for key in keys if self._is_active(key, sizes, now))
+        return {key: self._holds[key] for key in keys if key in self._holds}
+
+    def _restore(self, pod: JsonObject, earlier: dict[_Key, _Hold]) -> None:
+        for key in self._of(pod):
+            del self._holds[key]
+        self._holds |= earlier
+
+    def _drop_reached(self, pod: JsonObject, sizes: Sequence[SizedContainer]) -> None:
+        """Drop the holds on sizes that the pod has: its kubelet carried out after all what was objected to."""
+        resources = reached(pod, sizes)
+        for key, hold in self._of(pod).items():
+            _, resource = key
+            if hold.objection is None:
+                continue
+            # A size that the pod has says nothing about an objection to a larger one.
+            is_met = resource in resources and hold.objection.is_about(resource, sizes)
+            if is_met or (resource is None and resources == RESOURCES):
+                del self._holds[key]
+
+    def _drop_refused(self, pod: JsonObject, sizes: Sequence[SizedContainer], now: Instant) -> None:
+        """Drop the API server's refusals after a write that it accepted."""
+        for key, hold in self._of(pod).items():
+            # The write left out what is still held.
+            if hold.objection is not None and hold.objection.pause == REFUSED and not self._is_active(key, sizes, now):
+                del self._holds[key]
 
     def _is_left_alone(self, pod: JsonObject, write: Write, now: Instant) -> bool:
         """Return True if all sizes of the pod are left alone: another writer keeps overwriting them, or they cannot
@@ -148,6 +186,8 @@ class PodResizer:
             # A withdrawal that was not answered is sent again: still the same objection.
             if previous is not None and previous.objection == objection and now < previous.until:
                 continue
-            failures = 1 if previous is None else previous.failures + 1
+            failures = 1
+            if previous is not None and previous.objection is not None and previous.objection.pause == objection.pause:
+                failures = previous.failures + 1
             until = Instant(now + objection.pause.delay(failures, self.writer.clock.jitter()))
             self._holds[key] = _Hold(until, objection.why, objection, failures)

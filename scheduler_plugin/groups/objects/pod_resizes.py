@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from protocol.backoff import Backoff
@@ -25,7 +25,8 @@ PATIENCE: Final = Seconds(300.0)
 # Room may come at any time; what was called impossible, or failed, needs somebody to change something.
 _DEFERRED: Final = Backoff(PATIENCE, PATIENCE, spread=0.0)
 _FAILED: Final = Backoff(PATIENCE, Seconds(3600.0), spread=0.0)
-_REFUSED: Final = Backoff(Seconds(15.0), PATIENCE)
+REFUSED: Final = Backoff(Seconds(15.0), PATIENCE)
+"""The pause after a refusal by the API server."""
 LONGEST: Final = _FAILED.cap
 """An objection is forgotten this long after its pause."""
 
@@ -47,7 +48,8 @@ class ResizeObjection:
     It is about ``resources``, and the pod still has ``actual``. ``pause`` says when to ask again for as much.
     """
 
-    why: str
+    # A quota's message says how much is used at present, so one objection has many messages.
+    why: str = field(compare=False)
     resources: tuple[Resource, ...]
     requested: tuple[SizedContainer, ...]
     actual: tuple[SizedContainer, ...]
@@ -94,11 +96,21 @@ def refused_by_api(pod: JsonObject, sizes: Sequence[SizedContainer], refusal: Re
     requested = tuple(container.over(by_name(has, container.name)) for container in sizes)
     advice = f"; {_advice(refusal)}" if refusal.kind is RefusalKind.FORBIDDEN else ""
     resources = _about(refusal.message, has, requested)
-    return ResizeObjection(f"{refusal}{advice}", resources, requested, has, _REFUSED)
+    return ResizeObjection(f"{refusal}{advice}", resources, requested, has, REFUSED)
 
 
 def _advice(refusal: Refusal) -> str:
     return next(advice for part, advice in _ADVICE.items() if part in refusal.message)
+
+
+def reached(pod: JsonObject, sizes: Sequence[SizedContainer]) -> tuple[Resource, ...]:
+    """The resources of which the pod's containers run with ``sizes``, whatever was requested since."""
+    actual = _actual(pod)
+    # A container without a status does not run yet.
+    if any(by_name(actual, container.name) is None for container in sizes):
+        return ()
+    changed = _changed(actual, [container.over(by_name(actual, container.name)) for container in sizes])
+    return tuple(resource for resource in RESOURCES if resource not in changed)
 
 
 def _about(message: str, before: Sequence[SizedContainer], after: Sequence[SizedContainer]) -> tuple[Resource, ...]:

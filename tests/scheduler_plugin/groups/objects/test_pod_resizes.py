@@ -8,7 +8,7 @@ from protocol.kubernetes.objects import Json, JsonObject
 from protocol.kubernetes.refusals import Refusal, RefusalKind
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.workload import Resource, SizedContainer
-from scheduler_plugin.groups.objects.pod_resizes import objection_of, refused_by_api, resize_pod, without
+from scheduler_plugin.groups.objects.pod_resizes import objection_of, reached, refused_by_api, resize_pod, without
 from scheduler_plugin.groups.objects.pods import kept_pod
 from scheduler_plugin.groups.objects.targets import read_container
 
@@ -172,6 +172,31 @@ def test_objection_holds_for_as_much(
     assert objection is not None
     assert objection.is_about("memory", sizes(*wanted)) is is_about
     assert not objection.is_about("memory", without(sizes(*wanted), "memory"))
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "resources"),
+    [
+        (pod(LARGE, SMALL), sizes(*LARGE), ()),
+        (pod(SMALL, LARGE), sizes(*LARGE), ("cpu", "memory")),
+        (pod(LARGE, ("4", "1Gi")), sizes(*LARGE), ("cpu",)),
+        (pod(LARGE, SMALL), without(sizes(*LARGE), "memory"), ("memory",)),
+        ({**pod(LARGE), "status": {}}, sizes(*LARGE), ()),
+    ],
+    ids=["only-requested", "in-force", "partly", "nothing-wanted", "not-running-yet"],
+)
+def test_sizes_in_force_are_reached(
+    found: JsonObject, wanted: tuple[SizedContainer, ...], resources: tuple[Resource, ...]
+) -> None:
+    """A request alone is nothing that the pod has."""
+    assert reached(found, wanted) == resources
+
+
+def test_messages_do_not_tell_objections_apart() -> None:
+    """A quota's message has the amount that is used just now."""
+    refusals = [Refusal(RefusalKind.FORBIDDEN, 403, f"{FORBIDDEN}exceeded quota: q, used: cpu={used}") for used in "12"]
+    first, second = (refused_by_api(pod(SMALL), sizes(*LARGE), refusal) for refusal in refusals)
+    assert (first == second, first.why == second.why) == (True, False)
 
 
 FORBIDDEN = 'pods "p" is forbidden: '

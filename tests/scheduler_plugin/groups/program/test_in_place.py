@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from protocol.kubernetes.conditions import condition
 from protocol.kubernetes.objects import Json, annotations_of, child, items
 from protocol.kubernetes.resources import DEPLOYMENTS, HVPAS, PODS, SERVICE_ACCOUNTS, VIRTUAL_MACHINES
@@ -101,6 +103,11 @@ async def kubelet_says(run: World, has: Json, *conditions: Json) -> None:
     await run.passes(15)
 
 
+async def resizable(run: World) -> tuple[str, str, str]:
+    """Status, reason and message of the group's condition; empty without it."""
+    return condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable")
+
+
 async def test_failed_memory_shrink_leaves_cpu_free() -> None:
     """A shrink that ends in Error is withdrawn, and CPU grows meanwhile; memory is tried again after the pause."""
     async with world() as run:
@@ -134,6 +141,89 @@ async def test_refused_withdrawal_backs_off() -> None:
         assert 3 <= len([call for call in way.asked[asked:] if call.path.endswith("pods/one/resize")]) <= 7
         said = condition_of(await run.cluster.get(HVPAS, "sizes"), "PodsResizable")
         assert said == ("False", "Refused", "one cannot be resized: 422: no")
+
+
+async def test_resize_carried_out_after_all_ends_hold() -> None:
+    """The kubelet carries out what it called infeasible, because the withdrawal was refused."""
+    async with world() as run:
+        await begun(run)
+        await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        run.cluster.connections[0].refuse = {"pods/one/resize": 422}
+        had: Json = {"cpu": "500m", "memory": "500Mi"}
+        await kubelet_says(run, had, condition({}, "PodResizePending", "True", "Infeasible", "the node is too small"))
+        await kubelet_says(run, had)
+        assert await resizable(run) == ("False", "Refused", "one cannot be resized: 422: no")
+        await kubelet_says(run, {"cpu": "1500m", "memory": "1500Mi"})
+        assert await resizable(run) == ("", "", "")
+        run.cluster.connections[0].refuse.clear()
+        await run.recommend("sizes", cpu="3", memory="3000Mi")
+        assert await requests(run, "one") == {"cpu": "3", "memory": "3000Mi"}
+
+
+async def test_accepted_resize_ends_count_of_refusals() -> None:
+    async with world() as run:
+        await begun(run)
+        way = run.cluster.connections[0]
+        way.refuse = {"pods/one/resize": 403}
+        await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        for _ in range(80):
+            await run.passes(15)
+        way.refuse.clear()
+        for _ in range(30):
+            await run.passes(15)
+        assert await requests(run, "one") == {"cpu": "1500m", "memory": "1500Mi"}
+        for _ in range(100):
+            await run.passes(15)
+        way.refuse = {"pods/one/resize": 403}
+        await run.recommend("sizes", cpu="3", memory="3000Mi")
+        assert (await resizable(run))[0] == "False"
+        way.refuse.clear()
+        await run.passes(15)
+        await run.passes(15)
+        assert await requests(run, "one") == {"cpu": "3", "memory": "3000Mi"}
+
+
+async def test_repeated_infeasible_resize_waits_longer() -> None:
+    """A retry that the kubelet has not judged yet is no success, and neither is a smaller size in between."""
+    async with world() as run:
+        await begun(run)
+        large, had = {"cpu": "1500m", "memory": "1500Mi"}, {"cpu": "500m", "memory": "500Mi"}
+        await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        infeasible = condition({}, "PodResizePending", "True", "Infeasible", "the node is too small")
+        await kubelet_says(run, dict(had), infeasible)
+        await kubelet_says(run, dict(had))
+        await run.recommend("sizes", cpu="500m", memory="500Mi")
+        await run.passes(15)
+        await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        assert await requests(run, "one") == had
+        await run.passes(300)
+        assert await requests(run, "one") == large
+        await run.passes(15)
+        await kubelet_says(run, dict(had), infeasible)
+        await kubelet_says(run, dict(had))
+        await run.passes(500)
+        assert await requests(run, "one") == had
+        await run.passes(100)
+        assert await requests(run, "one") == large
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [(409, ("", "", "")), (503, ("False", "Refused", "one cannot be resized: Infeasible: the node is too small"))],
+    ids=["conflict", "unknown-outcome"],
+)
+async def test_conflict_of_withdrawal_records_no_hold(status: int, outcome: tuple[str, str, str]) -> None:
+    """After a conflict the objection may be out of date; after an unknown outcome the withdrawal may be written."""
+    async with world() as run:
+        await begun(run)
+        await run.recommend("sizes", cpu="1500m", memory="1500Mi")
+        run.cluster.connections[0].refuse = {"pods/one/resize": status}
+        had: Json = {"cpu": "500m", "memory": "500Mi"}
+        await kubelet_says(run, had, condition({}, "PodResizePending", "True", "Infeasible", "the node is too small"))
+        await kubelet_says(run, had)
+        run.cluster.connections[0].refuse.clear()
+        await run.passes(15)
+        assert await resizable(run) == outcome
 
 
 async def test_refused_pod_backs_off_alone() -> None:
