@@ -7,7 +7,7 @@ withdrawn to the sizes that the pod really has. Of CPU and memory only the one t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -46,6 +46,7 @@ class ResizeObjection:
     """A reason for which a pod does not get the sizes that were ``requested``.
 
     It is about ``resources``, and the pod still has ``actual``. ``pause`` says when to ask again for as much.
+    ``is_about_shrinks`` is False if a growth in the same request explains it.
     """
 
     # A quota's message says how much is used at present, so one objection has many messages.
@@ -54,22 +55,27 @@ class ResizeObjection:
     requested: tuple[SizedContainer, ...]
     actual: tuple[SizedContainer, ...]
     pause: Backoff
+    is_about_shrinks: bool = True
 
     def is_about(self, resource: Resource, wanted: Sequence[SizedContainer]) -> bool:
         """Return True if ``wanted`` goes as far with ``resource`` as the request did, or further."""
         return any(
-            _reaches(has.requests[resource], requested.requests[resource], new.requests[resource])
-            or _reaches(has.limits[resource], requested.limits[resource], new.limits[resource])
+            self._reaches(has.requests[resource], requested.requests[resource], new.requests[resource])
+            or self._reaches(has.limits[resource], requested.limits[resource], new.limits[resource])
             for new in wanted
             if (has := by_name(self.actual, new.name)) and (requested := by_name(self.requested, new.name))
         )
 
+    def _reaches(self, has: Amount | None, requested: Amount | None, new: Amount | None) -> bool:
+        if requested is None or new is None:
+            return False
+        if _is_growth(has, requested):
+            return requested.value <= new.value
+        return self.is_about_shrinks and _is_growth(requested, has) and new.value <= requested.value
 
-def _reaches(has: Amount | None, requested: Amount | None, new: Amount | None) -> bool:
-    if requested is None or new is None:
-        return False
-    before = 0 if has is None else has.value
-    return before < requested.value <= new.value or new.value <= requested.value < before
+
+def _is_growth(before: Amount | None, after: Amount | None) -> bool:
+    return after is not None and (0 if before is None else before.value) < after.value
 
 
 def objection_of(pod: JsonObject) -> ResizeObjection | None:
@@ -86,7 +92,10 @@ def objection_of(pod: JsonObject) -> ResizeObjection | None:
         message = text(condition, "message")
         requested, actual = _spec_sizes(pod), _actual(pod)
         pause = _DEFERRED if reason == "Deferred" else _FAILED
-        return ResizeObjection(f"{reason}: {message}", _about(message, actual, requested), requested, actual, pause)
+        resources = _about(message, actual, requested)
+        # A shrink of another container waits only because a kubelet takes a request as a whole.
+        is_about_shrinks = kind != "PodResizePending" or not _grew(actual, requested, resources)
+        return ResizeObjection(f"{reason}: {message}", resources, requested, actual, pause, is_about_shrinks)
     return None
 
 
@@ -122,15 +131,23 @@ def _about(message: str, before: Sequence[SizedContainer], after: Sequence[Sized
 
 def _changed(before: Sequence[SizedContainer], after: Sequence[SizedContainer]) -> tuple[Resource, ...]:
     """The resources of which a container has other requests or limits ``after``, CPU first."""
-    pairs = [(was, container) for container in after if (was := by_name(before, container.name)) is not None]
     return tuple(
-        resource
-        for resource in RESOURCES
-        if any(
-            (was.requests[resource], was.limits[resource]) != (now.requests[resource], now.limits[resource])
-            for was, now in pairs
-        )
+        resource for resource in RESOURCES if any(was != now for was, now in _amounts(before, after, resource))
     )
+
+
+def _grew(before: Sequence[SizedContainer], after: Sequence[SizedContainer], resources: Iterable[Resource]) -> bool:
+    return any(_is_growth(was, now) for resource in resources for was, now in _amounts(before, after, resource))
+
+
+def _amounts(
+    before: Sequence[SizedContainer], after: Sequence[SizedContainer], resource: Resource
+) -> Iterator[tuple[Amount | None, Amount | None]]:
+    """The requests and limits of each container that is in both, before and after."""
+    pairs = ((was, container) for container in after if (was := by_name(before, container.name)) is not None)
+    for was, now in pairs:
+        yield was.requests[resource], now.requests[resource]
+        yield was.limits[resource], now.limits[resource]
 
 
 def _spec_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.kubernetes.objects import Json, JsonObject
+from protocol.kubernetes.objects import Json, JsonObject, child, items
 from protocol.kubernetes.refusals import Refusal, RefusalKind
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.workload import Resource, SizedContainer
@@ -197,6 +197,31 @@ def test_messages_do_not_tell_objections_apart() -> None:
     refusals = [Refusal(RefusalKind.FORBIDDEN, 403, f"{FORBIDDEN}exceeded quota: q, used: cpu={used}") for used in "12"]
     first, second = (refused_by_api(pod(SMALL), sizes(*LARGE), refusal) for refusal in refusals)
     assert (first == second, first.why == second.why) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("condition", "message", "sidecar", "is_held"),
+    [
+        ((PENDING, "Deferred"), "not enough cpu", ("1", "4"), False),
+        ((PENDING, "Infeasible"), "", ("1", "4"), False),
+        ((PENDING, "Infeasible"), "static CPU manager", ("1", "1"), True),
+        ((IN_PROGRESS, "Error"), "cpu", ("1", "4"), True),
+    ],
+    ids=["deferred", "names-nothing", "only-shrinks", "failed"],
+)
+def test_pending_growth_holds_no_shrink(
+    condition: tuple[str, str], message: str, sidecar: tuple[str, str], is_held: bool
+) -> None:
+    """The app shrinks from 4 vCPU to 1, and a sidecar is requested to go from 1 to more."""
+    found = pod(("1", "1Gi"), ("4", "1Gi"), type=condition[0], reason=condition[1], message=message)
+    has, asked = ({"name": "side", "resources": {"requests": {"cpu": cpu}}} for cpu in sidecar)
+    containers, statuses = items(found, "spec", "containers"), items(found, "status", "containerStatuses")
+    status: Json = {**child(found, "status"), "containerStatuses": [*statuses, has]}
+    objection = objection_of({**found, "spec": {"containers": [*containers, asked]}, "status": status})
+    assert objection is not None
+    assert objection.is_about("cpu", sizes("1", "1Gi")) is is_held
+    grown = read_container({"name": "side", "resources": {"requests": {"cpu": "4"}}}, "spec")
+    assert objection.is_about("cpu", [grown]) is (sidecar[1] == "4")
 
 
 FORBIDDEN = 'pods "p" is forbidden: '
