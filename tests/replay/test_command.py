@@ -146,6 +146,23 @@ def test_what_cannot_be_played_is_said_with_status_2(arguments: list[str], probl
 
 
 @pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (PermissionError(13, "Permission denied", "x.png"), (2, "", "autoscale replay: x.png: Permission denied\n")),
+        (ValueError("a bug"), (1, "", "")),
+    ],
+)
+def test_bug_of_picture_is_not_bad_input(
+    error: Exception, outcome: tuple[int, str, str], trace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("scripts.autoscale.replay.plot.draw", fail)
+    assert run("--trace", trace, "--policy", "default", "--plot", "x.png") == outcome
+
+
+@pytest.mark.parametrize(
     ("picture", "problem"),
     [("/does/not/exist.png", "there is no folder '/does/not'"), ("picture.xyz", "does not end in .png, .svg, .pdf")],
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import Annotated
@@ -89,18 +90,22 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
     with bad_input_said("autoscale replay", ValueError):
         # Options that mean nothing together are refused before anything is read or generated.
         lags = lag_options.lags(is_group=group)
+        show: Callable[[OutputFiles], None]
         if working_set:
-            _print_working_sets(played_scenarios(working_set), form)
-            return
-        groups = choose_group_players(policy or []) if group else {}
-        players = {} if group else choose_players(policy or [])
-        recordings = read_recordings(trace or []) or [generate(shape, seed) for shape in SHAPES]
-        if save is not None:
-            _save(recordings, save)
-        if group:
-            _show(replay_groups(recordings, groups, speed, lags), _OF_GROUPS, speed, plot, form)
+            show = partial(_print_working_sets, played_scenarios(working_set))
         else:
-            _show(play(recordings, players, speed), _COLUMNS, speed, plot, form)
+            groups = choose_group_players(policy or []) if group else {}
+            players = {} if group else choose_players(policy or [])
+            recordings = read_recordings(trace or []) or [generate(shape, seed) for shape in SHAPES]
+            if save is not None:
+                _save(recordings, save)
+            if group:
+                show = partial(_show, replay_groups(recordings, groups, speed, lags), _OF_GROUPS, speed, plot)
+            else:
+                show = partial(_show, play(recordings, players, speed), _COLUMNS, speed, plot)
+    # A ValueError of a table or picture is a bug, not bad input.
+    with bad_input_said("autoscale replay"):
+        show(form)
 
 
 def _print_working_sets(outcomes: Sequence[ScenarioOutcome], form: OutputFiles) -> None:
