@@ -202,7 +202,7 @@ def _group_scenario(scenario: Scenario, forwards: PortForwards) -> GroupScenario
 
 
 def _draw(outcome: Report, path: Path, console: Console) -> None:
-    from scripts.autoscale.demonstration.pictures import (  # noqa: PLC0415 - as below  # noqa: PLC0415 - matplotlib takes a second to import
+    from scripts.autoscale.demonstration.pictures import (  # noqa: PLC0415 - matplotlib takes a second to import
         NothingToDrawError,
         draw,
         draw_group,
