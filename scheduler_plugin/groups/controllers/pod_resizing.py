@@ -150,9 +150,11 @@ class PodResizer:
         self._holds |= earlier
 
     def _drop_reached(self, pod: JsonObject, sizes: Sequence[SizedContainer]) -> None:
-        """Drop the holds on sizes that the pod has: its kubelet carried out after all what was objected to."""
-        resources = reached(pod, sizes)
-        for key, hold in self._of(pod).items():
+        """Drop the holds on sizes that the pod has: the resize was carried out after all."""
+        holds = self._of(pod)
+        # Most pods have no hold, and quantities take long to parse.
+        resources = reached(pod, sizes) if holds else ()
+        for key, hold in holds.items():
             _, resource = key
             if hold.objection is None:
                 continue
