@@ -45,7 +45,7 @@ class MigrationPolicy:
     settle_denied: Seconds = Seconds(3.0)
     rest: Rest = field(default_factory=Rest)
     # Room for a denied VM comes twice as fast; no node sends more than it may receive.
-    out_per_node: int = 2
+    out_per_node: int = 1
     in_per_node: int = 2
     per_cluster: int | Fraction = Fraction(1, 5)
     timeout: Seconds = Seconds(300.0)

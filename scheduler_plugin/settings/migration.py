@@ -18,7 +18,7 @@ Count = Annotated[int, Field(ge=1, le=1000)]
 
 
 class _PerNode(Section):
-    out: Count = 2
+    out: Count = 1
     # ``in`` is a keyword of Python.
     into: Count = Field(default=2, alias="in")
 

@@ -15,8 +15,8 @@ from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
 MINUTE = 60.0
-HELD_DENIALS = (213, 134, 79, 2370.0, 1020.0)
-HELD_MOVES = (13, 80.47929101809859, 0.7653935185185184, 1.9382799838990683)
+HELD_DENIALS = (183, 149, 34, 1020.0, 480.0)
+HELD_MOVES = (10, 37.08245074003935, 0.7746913580246912, 0.08033355111120553)
 SMALL = SimulationSettings(nodes=4, vms=40, hours=0.5, step=Seconds(30.0), fill=0.85)
 
 
