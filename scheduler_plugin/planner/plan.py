@@ -40,11 +40,9 @@ class MigrationPolicy:
     """
 
     enabled: bool = True
-    # Most peaks above a watermark pass within a minute, and deny nobody anything meanwhile.
-    settle: Seconds = Seconds(60.0)
+    settle: Seconds = Seconds(10.0)
     settle_denied: Seconds = Seconds(3.0)
     rest: Rest = field(default_factory=Rest)
-    # Room for a denied VM comes twice as fast; no node sends more than it may receive.
     out_per_node: int = 1
     in_per_node: int = 2
     per_cluster: int | Fraction = Fraction(1, 5)

@@ -28,7 +28,7 @@ class MigrationSection(Section):
 
     enabled: bool = True
     auto_migration: Literal["optOut", "optIn"] = "optOut"
-    settle_seconds: Span = 60
+    settle_seconds: Span = 10
     settle_denied_seconds: Span = 3
     cooldown_seconds: Span = 3600
     backoff_seconds: SpanAboveZero = 60

@@ -32,9 +32,9 @@ def crowd(nodes: int, policy: MigrationPolicy) -> PlannerFixture:
     ("policy", "leave", "enter"),
     [
         (MigrationPolicy(), 1, 1),
-        (MigrationPolicy(per_cluster=Fraction(3, 5)), 2, 2),
-        (MigrationPolicy(per_cluster=10), 2, 2),
-        (MigrationPolicy(per_cluster=9, out_per_node=1, in_per_node=9), 1, 3),
+        (MigrationPolicy(per_cluster=Fraction(3, 5)), 1, 2),
+        (MigrationPolicy(per_cluster=10), 1, 2),
+        (MigrationPolicy(per_cluster=9, out_per_node=2, in_per_node=9), 2, 6),
         (MigrationPolicy(out_per_node=9, in_per_node=9, per_cluster=4), 3, 4),
         (MigrationPolicy(per_cluster=9, out_per_node=9, in_per_node=2), 3, 2),
         (MigrationPolicy(out_per_node=0), 0, 0),

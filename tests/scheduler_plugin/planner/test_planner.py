@@ -77,8 +77,9 @@ def test_drained_node_waits_only_after_failures(earlier: tuple[MigrationFacts, .
 
 
 @pytest.mark.parametrize(("drains", "seconds"), [(False, 60), (True, 10)], ids=["over its watermark", "cordoned"])
-def test_peak_has_a_minute_to_pass(drains: bool, seconds: float) -> None:
-    assert moves_first_after(pressed(drains=drains, policy=MigrationPolicy())) == seconds
+def test_cordoned_node_does_not_wait_as_a_peak_does(drains: bool, seconds: float) -> None:
+    patient = MigrationPolicy(settle=Seconds(60.0))
+    assert moves_first_after(pressed(drains=drains, policy=patient)) == seconds
 
 
 def test_vm_with_deleted_migration_rests() -> None:

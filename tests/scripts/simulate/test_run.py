@@ -15,8 +15,8 @@ from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
 MINUTE = 60.0
-HELD_DENIALS = (183, 149, 34, 1020.0, 480.0)
-HELD_MOVES = (10, 37.08245074003935, 0.7746913580246912, 0.08033355111120553)
+HELD_DENIALS = (196, 134, 62, 1860.0, 1020.0)
+HELD_MOVES = (13, 49.12007385212928, 0.7633487654320986, 1.4777819615555867)
 SMALL = SimulationSettings(nodes=4, vms=40, hours=0.5, step=Seconds(30.0), fill=0.85)
 
 
