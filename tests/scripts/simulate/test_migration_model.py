@@ -13,7 +13,7 @@ from tests.scripts.simulate.simulation_fixture import GIB, SimulationFixture
 
 
 def on_the_way(order: str = "least-loaded", bandwidth: str = "256Mi") -> SimulationFixture:
-    """A node with 40 of 64 units has 8 too many: its idle VM number 1, of 10 units, sets out after a minute."""
+    """A node with 40 of 64 units has 8 too many: its idle VM number 1, of 10 units, sets out soon."""
     fixture = SimulationFixture([30, 10], [4], order=order, bandwidth=bandwidth)
     fixture.cores = [5.0, 0.5, 0.5]
     fixture.step()

@@ -117,9 +117,6 @@ def test_of_a_denial_that_began_before_anything_was_counted_the_rest_is() -> Non
 def test_migrations_are_counted_from_when_they_begin() -> None:
     fixture = SimulationFixture([30, 10], [4], order="least-loaded")
     fixture.cores = [5.0, 0.5, 0.5]
-    # Its pressure has lasted for a minute in the first step that counts.
-    fixture.step()
-    fixture.step(30.0)
     record = RunStatistics(fixture.fleet, fixture.cluster, fixture.moves, fixture.vms, 1)
     found = noted(fixture, record, 5)
     assert (found.migrations, found.failed, found.copied_gib) == (1, 0, 1.0)
