@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx2 as httpx
 
@@ -32,6 +33,7 @@ class Guest:
     least: Resources
     port: int = 0
     beyond: list[str] = field(default_factory=list)
+    connections: dict[asyncio.StreamWriter, asyncio.Task[Any] | None] = field(default_factory=dict)
 
     @property
     def metrics_url(self) -> str:
@@ -81,6 +83,7 @@ class Guest:
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection to its node_exporter."""
+        self.connections[writer] = asyncio.current_task()
         try:
             await reader.readuntil(b"\r\n\r\n")
             self._advance()
@@ -92,6 +95,18 @@ class Guest:
             pass  # hung up
         finally:
             writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+            del self.connections[writer]
+
+    async def hang_up(self) -> None:
+        """Ends the connections of scrapes, or the event loop might end before they do."""
+        # One that was accepted just now is answered in one of the loop's next turns.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for writer in self.connections:
+            writer.transport.abort()
+        await asyncio.gather(*(task for task in self.connections.values() if task is not None), return_exceptions=True)
 
 
 @asynccontextmanager
@@ -107,4 +122,5 @@ async def guest(fleet: Fleet, vm: Vm, size: Resources) -> AsyncIterator[Guest]:
     finally:
         obeying.cancel()
         server.close()
+        await made.hang_up()
         await asyncio.gather(obeying, return_exceptions=True)
