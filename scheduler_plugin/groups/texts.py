@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from scheduler_plugin.texts.listing import named
+
 # Why a group scales nothing
 
 SCALES: Final = "scales {target}"
@@ -158,18 +160,6 @@ LEASE_LOST: Final = "does not hold the Lease"
 NOT_PUT_BACK: Final = "an HPA or a VPA that the group had changed could not be restored"
 NOT_RECOMMENDED: Final = "a recommendation was not written"
 RECOMMENDING_FAILED: Final = "recommending for a group failed"
-
-_MOST_NAMED: Final = 3
-
-
-def named(names: Sequence[str]) -> str:
-    """The first names, and how many more there are.
-
-    >>> named(["a", "b"]), named(["a", "b", "c", "d"])
-    ('a, b', 'a, b, c and 1 more')
-    """
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def not_resized(pods: Sequence[str], why: str) -> str:

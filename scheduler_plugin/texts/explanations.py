@@ -10,6 +10,7 @@ from protocol.messages import ObjectName
 from protocol.units import Bytes, Resources
 from scheduler_plugin.texts.amounts import memory, some
 from scheduler_plugin.texts.events import UNKNOWN_TARGET, because
+from scheduler_plugin.texts.listing import named
 
 # Amounts of which a reservation is the largest
 
@@ -126,7 +127,6 @@ ENDED: Final = "it is over"
 
 GIVES_BACK: Final = "VM {vm} is asked to give back {room} that it does not need"
 
-_MOST_NAMED: Final = 3
 _IDLE: Final = 0.05
 """A load below this would print as 0.0."""
 
@@ -145,9 +145,8 @@ def costs(freed: Resources, copied: Bytes, load: float, moved: int) -> str:
 
 def all_moves_taken(most: int, of_others: Sequence[ObjectName]) -> str:
     """No move may begin beside those of others, which may never end."""
-    named = ", ".join(str(name) for name in sorted(of_others)[:_MOST_NAMED])
-    more = f" and {len(of_others) - _MOST_NAMED} more" if len(of_others) > _MOST_NAMED else ""
-    return f"concurrent migrations are at their limit of {most}; others ordered {named}{more}"
+    names = named([str(name) for name in sorted(of_others)])
+    return f"concurrent migrations are at their limit of {most}; others ordered {names}"
 
 
 def unrelieved(movable: int, others: Mapping[str, int], hindrances: Mapping[str, int], full_from: str | None) -> str:

@@ -1,12 +1,6 @@
 from __future__ import annotations
 
-import doctest
-
 from scheduler_plugin.groups import texts
-
-
-def test_examples_hold() -> None:
-    assert doctest.testmod(texts) == doctest.TestResults(failed=0, attempted=1)
 
 
 def test_pods_that_differ_are_named() -> None:
