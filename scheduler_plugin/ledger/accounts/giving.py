@@ -48,6 +48,9 @@ def asked_back(node: NodeAccount, claim: Claim, permit: Resources, needs: Resour
     note_gift(node, claim, permit, now)
     # By the permit: what is reserved for the VM falls only once a smaller one is stored.
     claim.offered = ZERO if needs is None or claim.is_migrating else permit.minus_or_zero(needs)
+    # The usual case, in the path of each request: the VM offers nothing, and was asked for nothing.
+    if not claim.offered.any and claim.asked_since is None:
+        return NOT_ASKED
     wanted = _wanted(node, now)
     lack = wanted.minus_or_zero(node.asks_from + node.migrating)
     if not lack.any or _has_kept(claim, permit, lack):
@@ -85,37 +88,32 @@ def _parts(node: NodeAccount, lack: Resources, now: Instant) -> dict[str, Resour
     if node.policy is None or not lack.any:
         return {}
     offers = [claim for claim in node.claims.values() if claim.offered.any and claim.vm is not None]
+    spans = {claim.pod.uid: _span(claim) for claim in offers}
     # What they gave just now is reserved until the smaller permits are stored: it would be asked for again.
-    sizes = {claim.pod.uid: _size_of(claim) for claim in offers}
-    lack = lack.minus_or_zero(Resources.sum(claim.reserved.minus_or_zero(sizes[claim.pod.uid]) for claim in offers))
+    lack = lack.minus_or_zero(
+        Resources.sum(claim.reserved.minus_or_zero(spans[claim.pod.uid].most) for claim in offers)
+    )
     parts: dict[str, Resources] = {}
     # An agent that never gives is asked last, and spares its neighbours nothing.
     for are_in_vain in (False, True):
         turn = [claim for claim in offers if _is_in_vain(claim, now) is are_in_vain]
         if not turn or not lack.any:
             continue
-        spans = [
-            Span(
-                sizes[claim.pod.uid].minus_or_zero(claim.offered),
-                sizes[claim.pod.uid],
-                claim.weight,
-                (0.0, claim.pod.uid),
-            )
-            for claim in turn
-        ]
         unit = node.policy.compute_unit
         steps = Resources(lack.cpu.up_to(unit.cpu), lack.mem.up_to(unit.mem))
-        left = fair_shares(Resources.sum(span.most for span in spans).minus_or_zero(steps), spans, unit)
-        for claim, span, share in zip(turn, spans, left, strict=True):
+        of_turn = [spans[claim.pod.uid] for claim in turn]
+        left = fair_shares(Resources.sum(span.most for span in of_turn).minus_or_zero(steps), of_turn, unit)
+        for claim, span, share in zip(turn, of_turn, left, strict=True):
             parts[claim.pod.uid] = span.most.minus_or_zero(share).at_most(claim.offered)
         lack = lack.minus_or_zero(Resources.sum(claim.offered for claim in turn))
     return parts
 
 
-def _size_of(claim: Claim) -> Resources:
-    """The claim's reservation once its VM's last permit is stored."""
+def _span(claim: Claim) -> Span:
+    """The claim's size once its VM's last permit is stored, and without all that it offers."""
     permit = None if claim.vm is None else claim.vm.permit
-    return claim.reserved if permit is None else claim.reserved.at_most(permit + claim.pod.around)
+    size = claim.reserved if permit is None else claim.reserved.at_most(permit + claim.pod.around)
+    return Span(size.minus_or_zero(claim.offered), size, claim.weight, (0.0, claim.pod.uid))
 
 
 def _next_givers(node: NodeAccount, lack: Resources, now: Instant) -> frozenset[str]:
