@@ -14,7 +14,7 @@ from protocol.messages import AgentRequest
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.accounts.sharing import TURN
-from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen
+from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, PermitWritten, WriteEnd
 from scheduler_plugin.ledger.outcomes import PermitDecision
 from tests.scheduler_plugin.ledger.fleet import LATER, UNIT, Fleet, amount, migration, name, node, vm, vm_pod
 
@@ -87,6 +87,18 @@ def test_silent_agent_loses_its_turn() -> None:
     starving.asks("a", 10, SOON)
     assert starving.asks("c", 9, Instant(LATER + TURN)).permit == amount(5)
     assert starving.asks("c", 9, Instant(LATER + TURN + 0.1)).permit == amount(8)
+
+
+def test_refused_permit_keeps_no_room_idle() -> None:
+    """The API refuses what ``b`` is permitted, so that its share would lie idle for ever."""
+    starving = Starving({"a": 16, "b": 2, "c": 2})
+    starving.permits([("b", 9), ("c", 9)])
+    starving.asks("a", 10)
+    request = AgentRequest(name("b-pod"), amount(9), amount(2), sequence=50)
+    order = starving.fleet.ledger.apply(AgentAsked("uid-b", request), SOON).persist
+    assert order is not None
+    starving.fleet.apply(PermitWritten(name("b"), order.revision, WriteEnd.REFUSED, None, "a webhook refuses"), SOON)
+    assert starving.asks("c", 9, SOON).permit == amount(8)
 
 
 def test_explanation_says_that_room_is_shared() -> None:
