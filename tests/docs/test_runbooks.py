@@ -18,6 +18,7 @@ RUNBOOKS: Final = sorted((ROOT / "docs" / "runbooks").glob("*.md"))
 SHIPPED: Final = documents(*FILES, *WITH_CERTIFICATES)
 KINDS: Final = {"cm": "ConfigMap", "daemonset": "DaemonSet", "deploy": "Deployment", "lease": "Lease"}
 """What commands call a kind, of which they name objects."""
+PROGRAMS: Final = ("agent", "deploy/neonvm", "protocol", "scheduler_plugin")
 _COMMAND: Final = re.compile(r"kubectl -n kube-system (?:get|describe|logs|delete|edit) ([^|`#\n]+)")
 _PLACEHOLDER: Final = re.compile(r"[A-Z]+")
 
@@ -79,10 +80,16 @@ def test_a_command_that_names_no_object_is_about_none(command: str) -> None:
     assert list(named(words)) == []
 
 
+def test_code_has_log_lines_that_commands_grep_for() -> None:
+    phrases = {phrase for page in RUNBOOKS for phrase in re.findall(r"\bgrep '([a-z ]+)'", page.read_text())}
+    code = "".join(path.read_text() for part in PROGRAMS for path in (ROOT / part).rglob("*.py"))
+    assert {phrase for phrase in phrases if phrase not in code} == set()
+
+
 def test_the_page_of_an_agents_trouble_says_all_that_it_can_be_about() -> None:
     families = registries()["autoscaler-agent"].collect()
     samples = (sample for family in families if family.name == "autoscale_agent_trouble" for sample in family.samples)
     kinds = {sample.labels["about"] for sample in samples}
     text = (ROOT / "docs" / "runbooks" / "AutoscaleAgentTrouble.md").read_text()
-    said = text.partition("`about` says with what:")[2].partition("\n")[0]
+    said = text.partition("`about` names the part:")[2].partition("\n")[0]
     assert set(re.findall(r"`(\w+)`", said)) == kinds

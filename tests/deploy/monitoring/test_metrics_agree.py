@@ -126,7 +126,7 @@ def test_alert_has_severity_and_action(alert: dict[str, Any]) -> None:
     assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
     page = (ROOT / alert["annotations"]["runbook_url"]).read_text()
     headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
-    assert headings == [alert["alert"], "First look", "Resolve", "Escalate"]
+    assert headings == [alert["alert"], "Meaning", "Impact", "Diagnosis", "Resolve", "Escalate"]
     row = f"| [{alert['alert']}]({alert['alert']}.md) | {alert['labels']['severity']} |"
     assert row in (RUNBOOKS / "README.md").read_text()
 
