@@ -9,7 +9,7 @@ from tests.docs.prose import long_subjects, read_prose
 # Today's counts. Lower a bound in the commit that lowers its count; none is ever raised.
 AT_MOST = {
     "phrases in code": 17,
-    "phrases in documents": 4,
+    "phrases in documents": 0,
     "question docstrings, percent": 0.0,
     "empty names": 50,
     "class names used twice": 23,

@@ -16,36 +16,36 @@ _PATH: Final = Path(__file__).parents[3] / PAGE
 _COMMANDS: Final = ("kubectl ", "autoscale ", "timedatectl ")
 
 _HEAD: Final = """\
-# What `autoscale check` says, line by line
+# `autoscale check`, line by line
 
-This page is made of the command's own table: `python -m scripts.autoscale.check.page` writes it.
+`python -m scripts.autoscale.check.page` generates this page from the command's own table.
 
 ```sh
 autoscale check --pre --context NAME      # before installing
-autoscale check --context NAME            # after; kubectl autoscaling check does the same
-autoscale check -o short --wait 5m        # what is wrong alone; looks again for so long while a check fails
+autoscale check --context NAME            # afterwards; same as kubectl autoscaling check
+autoscale check -o short --wait 5m        # problems only; repeats for up to five minutes while a check fails
 autoscale check -o json                   # everything, for programs
 ```
 
-| Mark | Level | Means |
+| Mark | Level | Meaning |
 |---|---|---|
 | ✓ | `ok` | in order |
-| - | `skipped` | not installed, not seen, or you may not look: the line says which right is missing |
-| ! | `warning` | works, and should be looked at |
+| - | `skipped` | not installed, not reachable, or forbidden: the line names the missing permission |
+| ! | `warning` | works, but needs attention |
 | × | `failure` | does not work, or will not after the next restart |
 
-Exit code 0: nothing to do; 1: warnings; 2: failures, or nothing could be looked at.
-Below each ! and × stand what was found, after → what to do, and
-the line's place on this page. Where several are wrong, the last line says with which to begin: failures come before
-warnings, and causes before what may follow from them. `-o short` has that order.
+Exit code 0: nothing to do; 1: warnings; 2: failures, or all queries failed.
+Below each ! and × the command prints what it found, a remedy after →, and
+the line's section on this page. With several problems, the last line says where to begin: failures come before
+warnings, and causes before their effects. `-o short` uses that order.
 
-It reads, and changes nothing: rights are asked by access reviews, pods and reviews are tried as dry runs, metrics
-come through the API server's proxy, or by port-forward if it reaches no pod (as on EKS; its sentence goes to standard
-error); explanations and TLS ports come by port-forward. What you may not look at is skipped;
-a look that fails for another reason is a warning ([api-looks](#api-looks)). The installation is found by itself where
-there is one in the cluster; `--namespace` names it, and before installing it is `autoscale-system`. `--context` and
-`--kubeconfig` are kubectl's; without either, a local cluster that runs is meant (`autoscale local up --kubernetes`),
-else kubectl's ([command-line.md](command-line.md#choosing-the-cluster)).
+The command changes nothing. It tests permissions with access reviews, and pods and webhooks with dry runs. It reads
+metrics through the API server's proxy, or by port-forward if the proxy reaches no pod (as on EKS; the proxy's error
+goes to standard error), and explanations and TLS ports by port-forward. It skips what you may not read; a query that
+fails for another reason is a warning ([api-looks](#api-looks)). It finds the installation in the cluster by itself;
+`--namespace` overrides that, and before installation it is `autoscale-system`. `--context` and `--kubeconfig` are
+kubectl's. Without either, the command uses a running local cluster (`autoscale local up --kubernetes`), otherwise
+kubectl's current context ([command-line.md](command-line.md#choosing-the-cluster)).
 """
 
 
