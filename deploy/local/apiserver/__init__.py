@@ -8,5 +8,5 @@ Packages, each importing only those above it in this list:
 - ``schema``: structural schemas and CEL rules; ``resources``: the kinds of objects; ``storage``: objects and history
 - ``authn``: tokens and identities; ``registry``: the verbs and the rules of each kind; ``patch``: the kinds of patches
 - ``controllers``: garbage collection; ``discovery``: groups and OpenAPI
-- ``routes``: HTTP to verbs and back; ``app``, ``server``, ``serving``, ``__main__``: the process
+- ``routes``: HTTP to verbs and back; ``server``, ``__main__``: the process
 """

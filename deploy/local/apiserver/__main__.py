@@ -14,10 +14,10 @@ from pathlib import Path
 
 from deploy.local.apiserver.apimachinery.environment import system_environment
 from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
-from deploy.local.apiserver.server import ApiServer, admin_tokens, build, write_kubeconfig
-from deploy.local.apiserver.serving import LocalApiServer, listen
+from deploy.local.apiserver.server import ApiServer, LocalApiServer, admin_tokens, build, listen
 from deploy.local.certificates import authority, server_context
-from deploy.local.private_file import secret_file
+from deploy.local.kubeconfigs import ADMIN, kubeconfig, tokened
+from deploy.local.private_file import secret_file, write_private
 from protocol.runtime.garbage import collect_seldom
 from protocol.runtime.json_log import log_as_json
 from protocol.runtime.open_files import allow_open_files
@@ -58,7 +58,7 @@ async def _serve(arguments: argparse.Namespace, plain: list[socket.socket], secu
     api_server = build(arguments.data_dir, admin_tokens(token), environment, ApiServerSettings())
     try:
         servers = [(_server(api_server, None), plain)] if plain else []
-        trusted = None
+        trusted = b""
         if secure:
             signer = authority(arguments.data_dir, environment.now())
             addresses = {listening.getsockname()[0] for listening in secure}
@@ -66,7 +66,7 @@ async def _serve(arguments: argparse.Namespace, plain: list[socket.socket], secu
             trusted = signer.certificate_pem
         url = _url("https", secure[0]) if secure else _url("http", plain[0])
         # The sockets listen already, so whoever waits for this file can connect.
-        write_kubeconfig(arguments.kubeconfig_out, url, token, trusted)
+        write_private(arguments.kubeconfig_out, kubeconfig(url, trusted, ADMIN, tokened(token)))
         _announce(url, arguments, api_server)
         await _run(servers, api_server)
     finally:

@@ -16,8 +16,8 @@ from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.settings import guarded_settings, scheduler_settings
+from deploy.local.kubeconfigs import kubeconfig, tokened
 from deploy.local.kubelet.agents import AGENT_PORT, AGENTS_PORT, API_PORT
-from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.local.private_file import secret_file, write_private
 from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 import yaml
 
+from deploy.local.kubeconfigs import kubeconfig, tokened
 from deploy.local.kubernetes.machine.credentials import INSIDE
-from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.neonvm.objects.pod_form import FLAT_RESOURCE
 from protocol.names import RUNNER_COMMAND, TOKEN_AUDIENCE
 from protocol.units import MilliCpu, Resources

@@ -6,7 +6,7 @@ Authentication only: every authenticated user may do everything (there is no RBA
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from deploy.local.apiserver.apimachinery.environment import Environment
@@ -60,17 +60,16 @@ class Authenticator:
         if scheme.lower() != "bearer" or not token:
             return None
         try:
-            identity = self.identify(token.strip(), (ISSUER,))
+            return self.identify(token.strip(), (ISSUER,))
         except InvalidTokenError:
             return None
-        return identity
 
     def identify(self, token: str, audiences: Sequence[str]) -> Identity:
         """Holder of ``token``, if it is valid for one of ``audiences``. Raises ``InvalidTokenError``."""
         identity = self._static.get(token)
         if identity is not None:
             # A static token is not bound to an audience, so it is good for all audiences that are requested.
-            return Identity(identity.username, identity.uid, identity.groups, identity.extra, tuple(audiences))
+            return replace(identity, audiences=tuple(audiences))
         claims = verify(token, self.signing_key, self._environment.now().timestamp())
         shared = tuple(audience for audience in audiences if audience in claims.audiences)
         if not shared:

@@ -14,12 +14,12 @@ from deploy.local.apiserver.apimachinery.errors import (
     too_many_requests,
 )
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field, text_at, with_field
-from deploy.local.apiserver.apimachinery.selectors import Matcher, object_selector
 from deploy.local.apiserver.authn.tokens import ISSUER, Reference, TokenClaims, sign
 from deploy.local.apiserver.registry.api import Api, DeleteOptions, RequestTarget, WriteOptions, WriteOutcome
 from deploy.local.apiserver.registry.metadata import is_ending, timestamp
 from deploy.local.apiserver.resources.resource import ScalePaths, ServedResource
 from deploy.local.apiserver.storage.history import Key, StoredObject
+from protocol.kubernetes.objects import labels_of, selects
 
 # Seconds; the limits and the default of kube-apiserver.
 _LEAST_SECONDS: Final = 600
@@ -87,8 +87,9 @@ def evict(api: Api, target: RequestTarget, options: DeleteOptions) -> JsonObject
 
 
 def _guards(budget: StoredObject, pod: StoredObject) -> bool:
-    selects: Matcher = object_selector(field(budget.body, ("spec", "selector")))
-    return selects(pod.body)
+    selector = field(budget.body, ("spec", "selector"))
+    # An empty selector selects everything, an absent one nothing.
+    return selector == {} or selects(selector or {}, labels_of(pod.body))
 
 
 def scale_of(resource: ServedResource, stored: StoredObject) -> JsonObject:

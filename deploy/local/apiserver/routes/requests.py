@@ -5,12 +5,21 @@ Everything that cannot be read is refused here (400, 404, 406, 415), with a mess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from deploy.local.apiserver.apimachinery.errors import bad_request, no_such_path, not_acceptable, unsupported_media_type
+from deploy.local.apiserver.apimachinery.errors import (
+    FORBIDDEN,
+    Cause,
+    Subject,
+    bad_request,
+    invalid,
+    no_such_path,
+    not_acceptable,
+    unsupported_media_type,
+)
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode, encode, field
 from deploy.local.apiserver.apimachinery.media_types import APPLY_PATCH, JSON, PROTOBUF, YAML
 from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
@@ -18,7 +27,6 @@ from deploy.local.apiserver.registry.api import DeleteOptions, RequestTarget, Wr
 from deploy.local.apiserver.registry.listing import ListOptions
 from deploy.local.apiserver.registry.watching import WatchOptions
 from deploy.local.apiserver.resources.catalog import Catalog
-from deploy.local.apiserver.routes.list_rules import check_together
 from deploy.local.apiserver.schema.shapes import check_shape
 from protocol.durations import DurationError, parse_duration
 from protocol.yaml_text import read_yaml
@@ -28,6 +36,11 @@ _TRUE: Final = frozenset({"true", "1", "True", "TRUE", "t", "T"})
 _VALIDATIONS: Final = frozenset({"Ignore", "Warn", "Strict"})
 
 Query = Mapping[str, str]
+
+_MATCH: Final = "resourceVersionMatch"
+_INITIAL: Final = "sendInitialEvents"
+_EXACT: Final = "Exact"
+_NOT_OLDER: Final = "NotOlderThan"
 
 
 class Form(Enum):
@@ -155,9 +168,42 @@ def delete_options(query: Query, body: JsonObject) -> DeleteOptions:
     )
 
 
+def _check_together(query: Query, is_watch: bool) -> None:
+    """Raises a 422 that names each option of a list, or of a watch, that the others forbid."""
+    causes = [
+        Cause(name, f"Forbidden: {why}", FORBIDDEN)
+        for name, why in (_watch_faults if is_watch else _list_faults)(query)
+    ]
+    match = query.get(_MATCH, "")
+    if match not in {"", _EXACT, _NOT_OLDER}:
+        words = f'Unsupported value: "{match}": supported values: "{_EXACT}", "{_NOT_OLDER}", ""'
+        causes.append(Cause(_MATCH, words, "FieldValueNotSupported"))
+    if causes:
+        raise invalid(Subject("", "meta.k8s.io", "", "ListOptions"), causes)
+
+
+def _list_faults(query: Query) -> Iterator[tuple[str, str]]:
+    # The messages are kube-apiserver's, down to the lower-case "exact".
+    match, version = query.get(_MATCH, ""), query.get("resourceVersion", "")
+    if _INITIAL in query:
+        yield _INITIAL, "sendInitialEvents is forbidden for list"
+    if match and not version:
+        yield _MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided"
+    if match == _EXACT and version == "0":
+        yield _MATCH, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+
+
+def _watch_faults(query: Query) -> Iterator[tuple[str, str]]:
+    match = query.get(_MATCH, "")
+    if _INITIAL in query and match != _NOT_OLDER:
+        yield _MATCH, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+    if match and _INITIAL not in query:
+        yield _MATCH, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+
+
 def list_options(query: Query) -> ListOptions:
     """Options of a list. Raises a 400 or 422."""
-    check_together(query, is_watch=False)
+    _check_together(query, is_watch=False)
     return ListOptions(
         labels=query.get("labelSelector", ""),
         fields=query.get("fieldSelector", ""),
@@ -171,7 +217,7 @@ def list_options(query: Query) -> ListOptions:
 
 def watch_options(query: Query, bookmark_every: float, longest: float) -> WatchOptions:
     """Options of a watch; ``longest`` is the time-out of a watch that names none. Raises 400 or 422."""
-    check_together(query, is_watch=True)
+    _check_together(query, is_watch=True)
     timeout = _number(query, "timeoutSeconds")
     return WatchOptions(
         labels=query.get("labelSelector", ""),
@@ -194,10 +240,6 @@ def _yaml(raw: bytes) -> Any:
         return decode(encode(read_yaml(raw.decode())))
     except (UnicodeDecodeError, TypeError, ValueError, OverflowError) as error:
         raise NotJsonError(str(error)) from None
-
-
-def _json(raw: bytes) -> Any:
-    return decode(raw)
 
 
 _READERS: Final[dict[str, Callable[[bytes], Any]]] = {
@@ -226,7 +268,7 @@ class Body:
         if kind not in accepted:
             raise unsupported_media_type(self.media_type, accepted)
         try:
-            return _READERS.get(kind, _json)(self.raw)
+            return _READERS.get(kind, decode)(self.raw)
         except NotJsonError as error:
             raise bad_request(f"the body of the request is not readable as {kind}: {error}") from None
 

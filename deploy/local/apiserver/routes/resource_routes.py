@@ -168,7 +168,7 @@ class ResourceRoutes:
         review = REVIEWS.get(resource.key)
         body = call.body.object(REVIEW if review is not None else None)
         if review is not None:
-            status = review(self._authenticator, call.caller, resource, body)
+            status = review(self._authenticator, call.caller, body)
             head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}}
             return json_response({**head, "spec": body.get("spec", {}), "status": status}, 201)
         return self._outcome(call, self._api.create(call.target, body, write_options(call.query)))

@@ -24,7 +24,7 @@ _MEDIA_TYPE: Final = "application/json"
 
 def json_response(value: object, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON response."""
-    return Response(encode(value), code, headers, _MEDIA_TYPE)
+    return raw_response(encode(value), code, headers)
 
 
 def raw_response(raw: bytes, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:

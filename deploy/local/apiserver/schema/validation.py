@@ -82,26 +82,21 @@ def _pattern(pattern: Any, value: Any, _: JsonObject) -> str | None:
         return f"cannot match '{pattern}'"
 
 
-def _min_length(limit: Any, value: Any, _: JsonObject) -> str | None:
-    return f"should be at least {limit} chars long" if len(value) < limit else None
+_Check = Callable[[Any, Any, JsonObject], str | None]
 
 
-def _min_items(limit: Any, value: Any, _: JsonObject) -> str | None:
-    return f"should have at least {limit} items" if len(value) < limit else None
+def _at_least(words: str) -> _Check:
+    return lambda limit, value, _: words.format(limit) if len(value) < limit else None
 
 
-def _min_properties(limit: Any, value: Any, _: JsonObject) -> str | None:
-    return f"should have at least {limit} properties" if len(value) < limit else None
-
-
-_BODY_CHECKS: Final[tuple[tuple[str, tuple[type, ...], Callable[[Any, Any, JsonObject], str | None]], ...]] = (
+_BODY_CHECKS: Final[tuple[tuple[str, tuple[type, ...], _Check], ...]] = (
     ("minimum", (int, float), _minimum),
     ("maximum", (int, float), _maximum),
     ("multipleOf", (int, float), _multiple),
     ("pattern", (str,), _pattern),
-    ("minLength", (str,), _min_length),
-    ("minItems", (list,), _min_items),
-    ("minProperties", (dict,), _min_properties),
+    ("minLength", (str,), _at_least("should be at least {} chars long")),
+    ("minItems", (list,), _at_least("should have at least {} items")),
+    ("minProperties", (dict,), _at_least("should have at least {} properties")),
     ("format", (str, int, float), _format),
 )
 """Keyword, the types of value that it applies to, and the check. Their messages read "<path> in body <message>"."""

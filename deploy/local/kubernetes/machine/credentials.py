@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.local.certificates import CertificateSubject, authority, issue, server_identity, signing_key
-from deploy.local.kubernetes.plan.cluster_plan import API_PORT, API_SERVICE, CONTROL_HOST, NodePlan
-from deploy.local.kubernetes.plan.kubeconfigs import (
+from deploy.local.kubeconfigs import (
     ADMIN,
     NODES,
     certified,
@@ -22,6 +21,7 @@ from deploy.local.kubernetes.plan.kubeconfigs import (
     token_list,
     tokened,
 )
+from deploy.local.kubernetes.plan.cluster_plan import API_PORT, API_SERVICE, CONTROL_HOST, NodePlan
 from deploy.local.private_file import secret_file, write_private
 from protocol.runtime.certificates.forms import CertifiedKey
 
@@ -81,12 +81,16 @@ class Pki:
         write_private(folder / "ca.pem", self.signer.certificate_pem.decode())
         # The API server checks this certificate when it fetches logs or runs commands.
         serving = issue(
-            self.signer, CertificateSubject(node_user(node), names=(node.name,), addresses=(node.address,)), self.now
+            self.signer,
+            CertificateSubject(node_user(node.name), names=(node.name,), addresses=(node.address,)),
+            self.now,
         )
         write_private(folder / "kubelet.crt", serving.certificate_pem.decode())
         write_private(folder / "kubelet.key", serving.key_pem.decode())
         # The Node authorizer needs both the user's name and the group.
-        write_private(folder / "kubelet.kubeconfig", self.kubeconfig_of(CertificateSubject(node_user(node), (NODES,))))
+        write_private(
+            folder / "kubelet.kubeconfig", self.kubeconfig_of(CertificateSubject(node_user(node.name), (NODES,)))
+        )
         write_private(folder / "kube-proxy.kubeconfig", self.kubeconfig_of(CertificateSubject("system:kube-proxy")))
 
     def _write(self, name: str, signer: CertifiedKey, identity: CertificateSubject) -> None:
