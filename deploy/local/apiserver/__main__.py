@@ -63,7 +63,7 @@ async def _serve(arguments: argparse.Namespace, plain: list[socket.socket], secu
             signer = authority(arguments.data_dir, environment.now())
             addresses = {listening.getsockname()[0] for listening in secure}
             servers.append((_server(api_server, server_context(signer, addresses, environment.now())), secure))
-            trusted = signer.certificate_pem
+            trusted = signer.pair.certificate
         url = _url("https", secure[0]) if secure else _url("http", plain[0])
         # The sockets listen already, so whoever waits for this file can connect.
         write_private(arguments.kubeconfig_out, kubeconfig(url, trusted, ADMIN, tokened(token)))

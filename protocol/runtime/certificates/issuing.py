@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from protocol.rotation import SKEW, Life
 from protocol.runtime.certificates.forms import (
@@ -36,11 +36,19 @@ class UnusablePairError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """Subject of a certificate: a server's DNS names and IP addresses, or a client by its name alone."""
+    """Subject of a certificate: a server's DNS names and IP addresses, or a client by its name and groups."""
 
     name: str
     dns: Sequence[str] = ()
     addresses: Sequence[str] = ()
+    groups: Sequence[str] = ()
+
+    @property
+    def subject(self) -> x509.Name:
+        """The name as a certificate has it."""
+        # Kubernetes reads a client's groups from the organizations of its certificate.
+        groups = (x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in self.groups)
+        return x509.Name([*groups, *common_name(self.name)])
 
     @property
     def is_client(self) -> bool:
@@ -87,7 +95,7 @@ class Issued:
     def serves(self, purpose: Purpose) -> bool:
         """Return True if it was made for that purpose."""
         # Compared in the form that certificates have: a name may be shortened there, an address written otherwise.
-        is_subject = self.certificate.subject == common_name(purpose.name)
+        is_subject = self.certificate.subject == purpose.subject
         return is_subject and _names_of(self.certificate) == set(general_names(purpose.dns, purpose.addresses))
 
 
@@ -120,7 +128,7 @@ def issue(authority: Issued, purpose: Purpose, life: Seconds, wall: float) -> Is
     extensions += alternative_names(purpose.dns, purpose.addresses)
     # Nobody trusts it once its authority has ended.
     begin, end = _validity(wall, min(wall + life, authority.life.end))
-    return _issued(CertificateForm(common_name(purpose.name), begin, end, extensions).certified(signer))
+    return _issued(CertificateForm(purpose.subject, begin, end, extensions).certified(signer))
 
 
 def _validity(made: float, end: float) -> tuple[datetime, datetime]:

@@ -192,4 +192,4 @@ async def _service_kubeconfig(client: ApiClient, pki: Pki) -> str:
     account = ObjectName("kube-system", "autoscaling-scheduler")
     made = await client.post_subresource(ACCOUNTS, account, "token", {"spec": {"expirationSeconds": 7200}})
     token = text(child(made, "status"), "token")
-    return kubeconfig(INSIDE, pki.signer.certificate_pem, account.name, tokened(token))
+    return kubeconfig(INSIDE, pki.signer.pair.certificate, account.name, tokened(token))

@@ -151,7 +151,7 @@ class BareControlPlane:
 
     def client_tls(self) -> ssl.SSLContext:
         """What trusts the API server."""
-        return ssl.create_default_context(cadata=self.pki.signer.certificate_pem.decode())
+        return ssl.create_default_context(cadata=self.pki.signer.pair.certificate.decode())
 
     def server_tls(self) -> ssl.SSLContext:
         """What the cluster's clients take for the API server at loopback."""

@@ -41,7 +41,7 @@ async def running_api_server(tmp_path: Path) -> AsyncIterator[ApiServerHandle]:
     plain, secure = listen("127.0.0.1:0"), listen("127.0.0.1:0")
     kubeconfig_path = data_dir / "kubeconfig"
     url = f"https://127.0.0.1:{secure.getsockname()[1]}"
-    write_private(kubeconfig_path, kubeconfig(url, signer.certificate_pem, ADMIN, tokened(TOKEN)))
+    write_private(kubeconfig_path, kubeconfig(url, signer.pair.certificate, ADMIN, tokened(TOKEN)))
     servers = (
         (LocalApiServer(api_server.app, api_server.stop_watches, None), plain),
         (
