@@ -18,7 +18,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from protocol.kubernetes.exec_credentials import ExecCredential, ExecCredentialError, ExecPlugin, read_exec_credential
 from protocol.kubernetes.impersonation import Impersonation
@@ -272,16 +272,8 @@ class _NamedServer(ssl.SSLContext):
 
     server_name: str
 
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
-        del server_hostname
-        return super().wrap_bio(incoming, outgoing, server_side, self.server_name, session)
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *_: Any, **__: Any) -> ssl.SSLObject:
+        return super().wrap_bio(incoming, outgoing, server_hostname=self.server_name)
 
 
 def _context(authority: str, server_name: str) -> ssl.SSLContext:

@@ -136,17 +136,10 @@ class FollowingContext(ssl.SSLContext):
 
     followed: FollowedTls[ssl.SSLContext]
 
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
         """See ``ssl.SSLContext``. Raises ``TlsFilesError``."""
         # asyncio calls this for each new connection.
-        return self.followed.value().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        return self.followed.value().wrap_bio(*arguments, **options)
 
     def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
         """See ``ssl.SSLContext``; for clients without an event loop. Raises ``TlsFilesError``."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from deploy.kube.client import ApiClient
@@ -49,41 +48,16 @@ _log = logging.getLogger(__name__)
 EXTENDER_WEIGHT: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Randomness:
-    """The time and randomness of the loop: a clock, a jitter in 0..1, and a pick among nodes with equal scores."""
-
-    clock: Clock
-    jitter: Callable[[], float]
-    pick: Callable[[Sequence[str]], str]
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerInformers:
-    """Informers of the scheduling loop."""
-
-    pods: Informer
-    nodes: Informer
-
-
 class SchedulingLoop:
     """Gives nodes to the pods that name our scheduler."""
 
-    def __init__(
-        self,
-        client: ApiClient,
-        watched: SchedulerInformers,
-        extender: Extender,
-        events: EventRecorder,
-        randomness: Randomness,
-    ) -> None:
+    def __init__(self, client: ApiClient, pods: Informer, nodes: Informer, extender: Extender, clock: Clock) -> None:
         self._client = client
-        self._pods = watched.pods
-        self._nodes = watched.nodes
+        self._pods = pods
+        self._nodes = nodes
         self._extender = extender
-        self._events = events
-        self._clock = randomness.clock
-        self._chance = randomness
+        self._events = EventRecorder(client, SCHEDULER_NAME, clock)
+        self._clock = clock
         self._queue = SchedulingQueue()
         self._placed: dict[ObjectName, PlacedPod] = {}
         self._assumed: dict[ObjectName, PlacedPod] = {}  # a bind is in flight, or the cache does not show it yet
@@ -151,7 +125,11 @@ class SchedulingLoop:
         # kube-scheduler skips scoring too if only one node is left.
         scores = await self._extender.prioritize(pod, feasible) if len(feasible) > 1 else {}
         preferences = {node_name: rules.preference(node_name) for node_name in feasible}
-        return winner(feasible, scores, EXTENDER_WEIGHT, preferences, self._chance.pick)
+        return winner(feasible, scores, EXTENDER_WEIGHT, preferences, self._pick)
+
+    def _pick(self, best: Sequence[str]) -> str:
+        """One of several nodes with equal scores."""
+        return best[int(self._clock.jitter() * len(best))]
 
     async def _bind(self, name: ObjectName, pod: Json, node: str) -> None:
         try:
@@ -173,7 +151,7 @@ class SchedulingLoop:
 
     async def _failed(self, name: ObjectName, pod: Json, failure: AttemptFailure, message: str) -> None:
         # Queued before anything is written, so that a slow API server does not delay the retry.
-        self._queue.failed(name, failure, self._clock.now(), self._chance.jitter())
+        self._queue.failed(name, failure, self._clock.now(), self._clock.jitter())
         self._stir.set()
         await self._events.record(pod, "FailedScheduling", message, WARNING)
         if failure is AttemptFailure.NO_NODE:
