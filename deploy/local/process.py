@@ -79,11 +79,9 @@ async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE
         if process.returncode is None:
             process.terminate()
     try:
-        async with asyncio.timeout(patience):
-            await process.wait()
-    except TimeoutError:
-        with suppress(ProcessLookupError):
-            process.kill()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await process.wait()
     finally:
         # Also runs if this task is cancelled while it waits: the child must not stay behind.
         if process.returncode is None:

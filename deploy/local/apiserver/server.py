@@ -129,9 +129,7 @@ def build(
 
 
 def _create_namespaces(api: Api) -> None:
-    resource = api.catalog.by_key("namespaces")
-    if resource is None:
-        raise LookupError("the catalog has no namespaces")
+    resource = api.catalog.builtin("namespaces")
     for name in FIRST_NAMESPACES:
         try:
             api.create(RequestTarget(resource), {"metadata": {"name": name}}, WriteOptions())

@@ -19,7 +19,7 @@ except ImportError:  # PyYAML built without libyaml: slower, but the same otherw
 
 from deploy.kube.client import ApiClient
 from deploy.local.kubelet.node_object import NodeSpec, node_labels, node_object
-from protocol.kubernetes.objects import Json, name_of, node_of, text
+from protocol.kubernetes.objects import Json, name_of, node_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import timestamp
@@ -63,13 +63,9 @@ async def apply_crds(client: ApiClient, clock: Clock) -> int:
         await ensure(client, CUSTOM_RESOURCE_DEFINITIONS, "", definition)
     # All are created before any is waited for, so that the server establishes them in parallel.
     for definition in crds:
-        while not await _is_established(client, text(definition, "metadata", "name")):
+        while not holds(await client.get(CUSTOM_RESOURCE_DEFINITIONS, name_of(definition)), "Established"):
             await clock.sleep(_PAUSE)
     return len(crds)
-
-
-async def _is_established(client: ApiClient, name: str) -> bool:
-    return holds(await client.get(CUSTOM_RESOURCE_DEFINITIONS, ObjectName("", name)), "Established")
 
 
 async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None:

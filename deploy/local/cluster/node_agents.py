@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from deploy.local.cluster.content import ensure
@@ -65,7 +66,7 @@ class NodeAgents:
         # The turn ends when the agent listens; the task group stays with the agent until the end.
         async with asyncio.TaskGroup() as tasks, self._turns:
             run = await self._prepared(node)
-            tasks.create_task(attend_agent(run, self._deps, lambda supervisor: self._started(node, supervisor)))
+            tasks.create_task(attend_agent(run, self._deps, partial(self.supervisors.__setitem__, node)))
             await self._listens(run)
 
     async def _prepared(self, node: str) -> AgentRun:
@@ -87,9 +88,6 @@ class NodeAgents:
         await keep_writing_status(deps.client, pod, status, deps.clock)
         folder = pod_folder(deps.state, name, node)
         return per_node(pod, node, place, AgentFiles(folder, deps.policy, deps.state / EXPLAIN_TOKEN))
-
-    def _started(self, node: str, supervisor: ProcessSupervisor) -> None:
-        self.supervisors[node] = supervisor
 
     async def _listens(self, run: AgentRun) -> None:
         """Returns when the agent answers, or after a time-out."""

@@ -159,7 +159,8 @@ class GarbageCollector:
             for dependent in dependents:
                 # Their owner no longer counts as solid, so `_orphaned` deletes them.
                 self._look_at(dependent.key)
-            if not any(_blocks(dependent.body, uid) for dependent in dependents):
+            owners = (owner for dependent in dependents for owner in owner_references(dependent.body))
+            if not any(owner.get("uid") == uid and owner.get("blockOwnerDeletion") for owner in owners):
                 self._change(stored, lambda body: _without_finalizer(body, FOREGROUND))
 
     def _namespace(self, stored: StoredObject) -> None:
@@ -202,10 +203,6 @@ class GarbageCollector:
 
 def _waits_for_dependents(body: JsonObject) -> bool:
     return metadata.is_ending(body) and FOREGROUND in metadata.finalizers(body)
-
-
-def _blocks(body: JsonObject, uid: str) -> bool:
-    return any(owner.get("uid") == uid and owner.get("blockOwnerDeletion") for owner in owner_references(body))
 
 
 def _with_owners(body: JsonObject, owners: list[JsonObject]) -> JsonObject:

@@ -60,7 +60,8 @@ def apply(live: JsonObject, stated: JsonObject, application: Application) -> Jso
     body: JsonObject = _merged(live, _without_entries(stated), application.keys, ())
     # A field that this manager no longer states is removed, unless another manager states it too.
     dropped = (_fields_of(mine) if mine else set()) - now_owned - set().union(*others.values())
-    for path in sorted(dropped, key=_items_first):
+    # Whole items go before their fields: without its keys an item could no longer be found.
+    for path in sorted(dropped, key=lambda path: (path[-1] != ITSELF, path)):
         _remove(body, path)
     # Other managers lose the fields that were forced.
     remaining = [
@@ -148,11 +149,6 @@ def _merged_list(live: list[Any], stated: list[Any], keys: ListKeys, path: Path,
         else:
             merged[place] = _merged(merged[place], item, keys, (*path, step))
     return merged
-
-
-def _items_first(path: Path) -> tuple[bool, Path]:
-    """Sort key that removes a whole item before its fields: without its keys it could no longer be found."""
-    return (path[-1] != ITSELF, path)
 
 
 def _remove(body: JsonObject, path: Path) -> None:

@@ -161,7 +161,7 @@ class Api:
             return
         namespace = self.store.get(Key("namespaces", "", target.namespace))
         if namespace is None:
-            raise not_found(RequestTarget(_namespaces(self.catalog)).resource.subject(target.namespace))
+            raise not_found(self.catalog.builtin("namespaces").subject(target.namespace))
         if metadata.is_ending(namespace.body):
             why = f"unable to create new content in namespace {target.namespace} because it is being terminated"
             raise forbidden(target.resource.subject(name), why)
@@ -327,13 +327,6 @@ def _check_shape(resource: ServedResource, body: JsonObject, before: JsonObject 
     check_metadata(body.get("metadata"), old.get("metadata"))
     if not resource.custom:
         check_shape(body, builtin_shape(resource.key), before)
-
-
-def _namespaces(catalog: Catalog) -> ServedResource:
-    resource = catalog.by_key("namespaces")
-    if resource is None:
-        raise LookupError("the catalog has no namespaces")
-    return resource
 
 
 def _only_its_part(target: RequestTarget, before: JsonObject, body: JsonObject) -> JsonObject:

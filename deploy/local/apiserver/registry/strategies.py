@@ -31,10 +31,6 @@ _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _IMMORTAL_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-public"})
 
 
-def _nothing_to_check(_: JsonObject | None, __: JsonObject) -> Iterator[Cause]:
-    return iter(())
-
-
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """The behavior that is special to one resource.
@@ -49,7 +45,7 @@ class Strategy:
     """
 
     complete: Callable[[JsonObject, datetime], JsonObject] = lambda body, _: body
-    check: Callable[[JsonObject | None, JsonObject], Iterator[Cause]] = _nothing_to_check
+    check: Callable[[JsonObject | None, JsonObject], Iterator[Cause]] = lambda *_: iter(())
     grace: Callable[[JsonObject], int] = lambda _: 0
     first_status: Callable[[JsonObject], JsonObject | None] = lambda _: None
     keeps_first_status: bool = False
@@ -79,10 +75,6 @@ def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
     return {**body, "spec": {**defaults, **present, **accounts}}
 
 
-def _first_pod_status(body: JsonObject) -> JsonObject:
-    return {"phase": "Pending", "qosClass": pod_resources.service_class(field(body, ("spec", "containers")) or [])}
-
-
 def _pod_grace(body: JsonObject) -> int:
     """The grace period of a pod: none if it has no node or has finished, otherwise that of its spec."""
     if not field(body, ("spec", "nodeName")) or field(body, ("status", "phase")) in _FINISHED:
@@ -98,10 +90,6 @@ def _complete_namespace(body: JsonObject, _: datetime) -> JsonObject:
     # An empty list is what the collector leaves when the namespace may end; it must not be filled again.
     spec = {**(body.get("spec") or {}), "finalizers": [NAMESPACE_FINALIZER] if finalizers is None else finalizers}
     return {**body, "metadata": {**meta, "labels": labels}, "spec": spec}
-
-
-def _is_held_namespace(body: JsonObject) -> bool:
-    return bool(field(body, ("spec", "finalizers")))
 
 
 def _complete_secret(body: JsonObject, _: datetime) -> JsonObject:
@@ -182,7 +170,7 @@ STRATEGIES: Final[dict[str, Strategy]] = {
         _complete_pod,
         pod_checks.check,
         _pod_grace,
-        _first_pod_status,
+        lambda body: {"phase": "Pending", "qosClass": pod_resources.class_of(body)},
         check_path=pod_checks.check_path,
         status_with_metadata=True,
     ),
@@ -191,7 +179,7 @@ STRATEGIES: Final[dict[str, Strategy]] = {
     "namespaces": Strategy(
         _complete_namespace,
         first_status=lambda _: {"phase": "Active"},
-        is_held=_is_held_namespace,
+        is_held=lambda body: bool(field(body, ("spec", "finalizers"))),
         immortal=_IMMORTAL_NAMESPACES,
     ),
     "secrets": Strategy(_complete_secret, _check_immutable),

@@ -189,9 +189,7 @@ def _bound_objects(api: Api, target: RequestTarget, reference: Any) -> tuple[Ref
         return None, None
     if reference.get("kind") != "Pod":
         raise bad_request(f"cannot bind token to object of kind {reference.get('kind')!r}: only Pod is supported")
-    pods = api.catalog.find("", "v1", "pods")
-    if pods is None:
-        raise LookupError("the catalog has no pods")
+    pods = api.catalog.builtin("pods")
     pod = api.get(RequestTarget(pods, target.namespace, reference.get("name", "")))
     uid = pod.body["metadata"]["uid"]
     if reference.get("uid") not in (None, "", uid):

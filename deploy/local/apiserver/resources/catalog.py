@@ -64,6 +64,10 @@ class Catalog:
         """The preferred version of the resource that is stored under ``key``."""
         return self._by_key.get(key)
 
+    def builtin(self, key: str) -> ServedResource:
+        """The built-in resource that is stored under ``key``, such as ``pods``."""
+        return self._by_key[key]
+
     def by_kind(self, api_version: str, kind: str) -> ServedResource | None:
         """The resource of the objects that carry this apiVersion and kind."""
         group, _, version = api_version.rpartition("/")

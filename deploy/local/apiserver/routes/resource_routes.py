@@ -143,7 +143,8 @@ class ResourceRoutes:
         response = raw_response(self._view(call).object(stored), code)
         for warning in warnings:
             # 299 is HTTP's code for miscellaneous warnings.
-            response.headers.append("Warning", f'299 - "{_quoted(warning)}"')
+            quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
+            response.headers.append("Warning", f'299 - "{quoted}"')
         return response
 
     def _outcome(self, call: Call, outcome: WriteOutcome) -> Response:
@@ -242,7 +243,3 @@ class ResourceRoutes:
     def _finalize(self, call: Call) -> Response:
         namespace, options = call.body.object(builtin_shape("namespaces")), write_options(call.query)
         return self._outcome(call, subresources.finalize_namespace(self._api, call.target, namespace, options))
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
