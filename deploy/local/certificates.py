@@ -16,8 +16,16 @@ from typing import Final
 from cryptography.hazmat.primitives import serialization
 
 from protocol.runtime.certificates import issuing
-from protocol.runtime.certificates.forms import new_key, private_pem, show
-from protocol.runtime.certificates.issuing import Issued, Pair, Purpose, new_authority, read_pair
+from protocol.runtime.certificates.issuing import (
+    Issued,
+    Pair,
+    Purpose,
+    new_authority,
+    new_key,
+    private_pem,
+    read_pair,
+    show,
+)
 from protocol.units import Seconds
 
 _LIFE: Final = Seconds(3650 * 86400.0)

@@ -57,7 +57,6 @@ def components(files: Mapping[str, bytes]) -> list[Component]:
 
 
 def _texts(path: str, content: bytes) -> list[str]:
-    """The file's text for each package."""
     text = content.decode(errors="replace")
     if path != WHOLE_STATUS:
         return [text]

@@ -1,7 +1,5 @@
 """Field numbers of Kubernetes' protobuf messages, and message classes made of such tables at run time.
 
-Rules that hold here:
-
 - A table names only fields that a program reads; protobuf skips the rest. Fewer declared fields decode faster.
 - Each call of ``message_classes`` has a descriptor pool of its own: nothing collides with generated code.
 - The agent does not import this module: it is the only one here that needs the package ``protobuf``.

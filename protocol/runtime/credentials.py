@@ -1,7 +1,5 @@
 """Address of the Kubernetes API, and our credentials: from kubeconfigs, or from the pod that we run in.
 
-Rules that hold here:
-
 - Authorities and certificates in files are checked for changes at each new connection.
 - Credential plug-ins, proxies and impersonation are for commands that a person starts (``for_person``). A service
   refuses them by name: its client is light, and starts no programs.
@@ -58,11 +56,6 @@ class Credentials:
     token: Callable[[], str | None]
     headers: Sequence[tuple[str, str]] = ()
     proxy: str = ""
-
-
-def encoded_headers(credentials: Credentials) -> list[tuple[bytes, bytes]]:
-    """The headers as bytes: names of users need not be ASCII."""
-    return [(name.encode(), value.encode()) for name, value in credentials.headers]
 
 
 def from_pod(environment: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCOUNT) -> Credentials:

@@ -35,8 +35,8 @@ from protocol.kubernetes.pages import UnreadableAnswerError, read_event, read_ob
 from protocol.kubernetes.refusals import read_refusal
 from protocol.permits import decode_permit
 from protocol.ranking.config import RankingConfigError, parse_ranking
-from protocol.runtime.certificate_times import UnreadableCertificateError, validities
 from protocol.runtime.followed_file import SettingsError
+from protocol.runtime.tls_files import UnreadableCertificateError, validities
 from protocol.units import Bytes, MilliCpu, QuantityError, parse_quantity
 from protocol.versions import ProtocolVersion
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine

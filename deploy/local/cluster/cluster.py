@@ -16,6 +16,7 @@ import httpx2 as httpx
 import msgspec
 
 from deploy.kube.client import ApiClient
+from deploy.local.cluster import control_plane
 from deploy.local.cluster.content import apply_crds, create_vms, forget_nodes, register_node
 from deploy.local.cluster.control import (
     START_KUBELET,
@@ -25,16 +26,6 @@ from deploy.local.cluster.control import (
     ServiceForwards,
     Ways,
     control_endpoint,
-)
-from deploy.local.cluster.control_plane import (
-    EXTENDER_PORT,
-    PROBES_PORT,
-    StartupProbes,
-    api_server,
-    api_server_place,
-    background,
-    groups,
-    scheduler,
 )
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.guests import make_guests
@@ -65,7 +56,7 @@ class Cluster:
         self._spec = spec
         self._progress = progress
         self._clock = SystemClock()
-        self._probes = StartupProbes(self._clock, folder)
+        self._probes = control_plane.StartupProbes(self._clock, folder)
         self._supervisors: dict[str, ProcessSupervisor] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -74,14 +65,8 @@ class Cluster:
         Raises ``StepFailedError``.
         """
         try:
-            # Every step is undone by the context that made it, so an end at any moment undoes exactly what had been
-            # done. Guests and agents go first, then the control plane, then the network.
-            async with AsyncExitStack() as stack:
-                try:
-                    await self._bring_up(stack)
-                    await stop.wait()
-                finally:
-                    stop.set()  # a signal must not interrupt the clean-up that follows
+            # Guests and agents go first, then the control plane, then the network.
+            await control_plane.live(self._bring_up, stop)
         except (NetworkError, GuestError, SpecError) as error:
             raise StepFailedError(str(error), str(self._folder.log("cluster"))) from error
 
@@ -94,7 +79,7 @@ class Cluster:
         self._progress.begin("scheduler")
         await self._scheduler(stack, network, host)
         if self._spec.groups:
-            await self._keep(stack, "groups", groups(self._folder, network, host))
+            await self._keep(stack, "groups", control_plane.groups(self._folder, network, host))
         self._progress.done()
         self._progress.begin("nodes")
         # An earlier run may have had more nodes, and the store still has them.
@@ -107,7 +92,7 @@ class Cluster:
         connect = partial(network.connect, None)
         agents = NodeAgents(deps, connect)
         await stack.enter_async_context(
-            background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
+            control_plane.background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
         )
         await runtime.synced()
         self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
@@ -127,9 +112,8 @@ class Cluster:
         self._progress.ready()
 
     async def _extender(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> httpx.AsyncClient:
-        """Connections to the scheduler's extender."""
         # This process is outside the network of the control plane, hence the loopback port.
-        url = f"http://127.0.0.1:{await network.expose(host, EXTENDER_PORT)}"
+        url = f"http://127.0.0.1:{await network.expose(host, control_plane.EXTENDER_PORT)}"
         headers = {"Authorization": f"Bearer {secret_file(self._folder.extender_token)}"}
         return await stack.enter_async_context(
             # A proxy from the user's environment cannot reach the extender.
@@ -190,25 +174,25 @@ class Cluster:
 
     async def _api_server(self, stack: AsyncExitStack, network: LocalNetwork) -> tuple[ApiClient, str]:
         self._progress.begin("API server")
-        place = await api_server_place(network)
+        place = await control_plane.api_server_place(network)
         # Kept open here, so that a restarted API server inherits it again.
         stack.callback(place.inside.close)
         # `for_api_server` waits for the file; one of an earlier run would end the wait too early.
         self._folder.kubeconfig.unlink(missing_ok=True)
-        supervisor = await self._keep(stack, "api-server", api_server(self._folder, place))
+        supervisor = await self._keep(stack, "api-server", control_plane.api_server(self._folder, place))
         client = await stack.enter_async_context(await self._probes.for_api_server(supervisor))
         count = await apply_crds(client, self._clock)
         self._progress.done(f"https://127.0.0.1:{place.tls_port}, {count} custom kinds")
         return client, place.host
 
     async def _scheduler(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> None:
-        supervisor = await self._keep(stack, "scheduler", scheduler(self._folder, network, host))
-        probes = f"http://127.0.0.1:{await network.expose(host, PROBES_PORT)}"
+        supervisor = await self._keep(stack, "scheduler", control_plane.scheduler(self._folder, network, host))
+        probes = f"http://127.0.0.1:{await network.expose(host, control_plane.PROBES_PORT)}"
         await self._probes.for_scheduler(supervisor, probes)
 
     async def _keep(self, stack: AsyncExitStack, name: str, program: LocalProgram) -> ProcessSupervisor:
         # A failed step points to this log, which therefore must not contain earlier runs.
         program.log.unlink(missing_ok=True)
-        supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock, lambda _: None)
-        await stack.enter_async_context(background(supervisor.run()))
+        supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock)
+        await stack.enter_async_context(control_plane.background(supervisor.run()))
         return supervisor

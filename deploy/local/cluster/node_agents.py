@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from deploy.local.cluster.content import ensure
 from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
 from deploy.local.kubelet.agents import AGENT_PORT, EXPLAIN_TOKEN, AgentFiles, AgentRun, ensure_account, per_node
 from deploy.local.kubelet.pod_status import running_status
@@ -70,7 +69,6 @@ class NodeAgents:
             await self._listens(run)
 
     async def _prepared(self, node: str) -> AgentRun:
-        """The agent's pod and place."""
         while True:
             # A busy machine may keep the API server from answering in time.
             with suppress(ApiUnknownError):
@@ -80,7 +78,7 @@ class NodeAgents:
     async def _placed(self, node: str) -> AgentRun:
         deps = self._deps
         await ensure_account(deps.client, ObjectName(NODE_AGENT_NAMESPACE, NODE_AGENT_ACCOUNT))
-        await ensure(deps.client, PODS, NODE_AGENT_NAMESPACE, agent_pod(node))
+        await deps.client.ensure(PODS, NODE_AGENT_NAMESPACE, agent_pod(node))
         name = ObjectName(NODE_AGENT_NAMESPACE, f"{NODE_AGENT_ACCOUNT}-{node}")
         pod = await deps.client.get(PODS, name)
         place = await deps.network.add_pod(node, name)

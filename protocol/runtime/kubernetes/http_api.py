@@ -13,7 +13,7 @@ import msgspec
 from protocol.kubernetes.api import ApiCall, ApiError, complaint, unknown
 from protocol.kubernetes.objects import JsonObject
 from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object
-from protocol.runtime.credentials import Credentials, CredentialsError, encoded_headers
+from protocol.runtime.credentials import Credentials, CredentialsError
 from protocol.runtime.keep_alive import probed_transport
 from protocol.runtime.kubernetes.large_pages import decoded, joined, lines
 
@@ -25,7 +25,8 @@ _FAILURES: Final = (httpx.HTTPError, CredentialsError, TimeoutError, UnreadableA
 
 def http_client(found: Credentials, limits: httpx.Limits, name: str) -> httpx.AsyncClient:
     """Connections to the Kubernetes API, whose logs and ``managedFields`` will show the program's ``name``."""
-    headers = [(b"User-Agent", name.encode()), *encoded_headers(found)]
+    # As bytes: names of users need not be ASCII.
+    headers = [(key.encode(), value.encode()) for key, value in (("User-Agent", name), *found.headers)]
     transport = probed_transport(found.tls, limits, found.proxy)
     # trust_env would send API traffic through any HTTP_PROXY of the pod; the kubeconfig's own proxy is in the
     # transport.

@@ -17,8 +17,7 @@ from deploy.local.apiserver.apimachinery.names import complaint, completed
 from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
 from deploy.local.apiserver.apimachinery.selectors import label_matcher
 from deploy.local.apiserver.authn.tokens import InvalidTokenError, Reference, TokenClaims, sign, verify
-from deploy.local.apiserver.patch.apply import Application, apply
-from deploy.local.apiserver.patch.fieldsets import dotted, from_fields, leaves, to_fields
+from deploy.local.apiserver.patch.apply import Application, apply, dotted, from_fields, leaves, to_fields
 from deploy.local.apiserver.patch.listkeys import builtin_list_keys
 from deploy.local.apiserver.patch.merge import merge_patch
 from deploy.local.apiserver.patch.strategic import strategic_patch

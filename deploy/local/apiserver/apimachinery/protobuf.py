@@ -59,7 +59,6 @@ def _parsed(kind: str, raw: bytes) -> Message:
 
 
 def _read(message: Message, *, plain_bytes: bool = False) -> JsonObject:
-    """A message as JSON."""
     body: JsonObject = {}
     for field, value in message.ListFields():
         decoded = _field(field, value, plain_bytes=plain_bytes)

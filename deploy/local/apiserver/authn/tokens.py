@@ -1,10 +1,6 @@
 """Service-account tokens: JSON Web Tokens signed with the secret of one data directory (HMAC-SHA256). Pure.
 
-Rules that hold here:
-
-- A token names its service account, and the pod and node to which it is bound, by name and uid; ``Authenticator``
-  checks that the account and the pod still exist.
-- Times are whole seconds since 1970. A token is good from a second before its issue until before its expiry.
+Times are whole seconds since 1970. A token is good from a second before its issue until before its expiry.
 """
 
 from __future__ import annotations

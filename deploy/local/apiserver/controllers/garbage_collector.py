@@ -1,7 +1,5 @@
 """Tidies up behind deletions: dependents, namespaces, custom resources; and gives namespaces their account.
 
-Rules that hold here:
-
 - It is level-triggered: a change only says which object to look at; what to do follows from the state found then. A
   restart looks at every object once.
 - It acts through the verbs of ``api``, as a client would, one object at a time. ``step`` is synchronous and total:

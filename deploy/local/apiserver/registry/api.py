@@ -1,7 +1,5 @@
 """The verbs: create, get, list, update, patch, delete, with every rule applied in its order.
 
-Rules that hold here:
-
 - Every verb is one synchronous step over the store, so nothing changes between a check and its write.
 - Objects are stored in the storage version; ``RequestTarget.resource`` says in which version the client speaks.
 - Order of a write: identity, metadata, pruning, defaults, validation, then the store.

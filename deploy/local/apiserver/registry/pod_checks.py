@@ -1,7 +1,5 @@
 """Requirements on a new pod, and on the changes of an update. Pure.
 
-Rules that hold here:
-
 - Of a pod's containers only names, images, and requests against limits are checked: where manifests and programs err
   most. Kubernetes checks every field.
 - Ordinary updates may change only images and the fields in ``_CHANGEABLE``; ``pods/resize`` changes resources.
@@ -93,7 +91,6 @@ def _changed_containers(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
 
 
 def _beside_images(spec: JsonObject, kind: str) -> list[JsonObject]:
-    """The containers without their images."""
     return [
         # Some clients write empty fields that others leave out.
         {key: value for key, value in container.items() if key != "image" and value not in (None, [], {})}

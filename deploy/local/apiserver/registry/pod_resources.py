@@ -1,7 +1,5 @@
 """The resources of a pod's containers: changed in place through ``pods/resize``, and through nothing else. Pure.
 
-Rules that hold here:
-
 - A resize changes CPU and memory of containers, adds none and removes none; the pod keeps its QoS class. All
   other fields of the request are ignored.
 - No container requests more than its limit, and no pod that has a node more than that node can give to pods.

@@ -1,10 +1,6 @@
 """Special rules of some built-in resources: defaults of new objects, checks, and how long they take to end.
 
-Rules that hold here:
-
-- ``STRATEGIES`` has them by resource key; a resource without an entry has no special rules.
-- Everything is pure. Only what clients of the local cluster rely on is here: this is no copy of Kubernetes' validation.
-  The checks of pods are in ``pod_checks``.
+Everything is pure. Only what clients of the local cluster rely on is here: this is no copy of Kubernetes' validation.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 from deploy.local.apiserver.registry import pod_checks, pod_resources
 from deploy.local.apiserver.registry.metadata import is_ending, timestamp
 from deploy.local.apiserver.resources import definitions
-from deploy.local.apiserver.schema.rules import unreadable
+from deploy.local.apiserver.schema.structural import unreadable
 
 NAMESPACE_FINALIZER: Final = "kubernetes"
 _DEFAULT_GRACE: Final = 30  # seconds, as in Kubernetes
@@ -120,7 +116,6 @@ def _check_lease(_: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
 
 
 def _check_immutable(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
-    """Errors of an update that changes a ConfigMap or Secret with ``immutable: true``."""
     if before is None or not before.get("immutable"):
         return
     for name in ("data", "binaryData", "immutable", "type"):

@@ -94,12 +94,10 @@ def _kind(group: str, plural: str, kind: str, short_names: str = "", **propertie
 
 
 def _cluster_kind(group: str, plural: str, kind: str, short_names: str = "", **properties: Any) -> ServedResource:
-    """A resource of the whole cluster."""
     return _kind(group, plural, kind, short_names, namespaced=False, **properties)
 
 
 def _workload(plural: str, kind: str, short_name: str, group: str = "apps", **properties: Any) -> ServedResource:
-    """A workload."""
     return _kind(group, plural, kind, short_name, categories=_ALL, generation=True, **properties)
 
 
@@ -113,7 +111,6 @@ def _scaled(
 
 
 def _review(group: str, plural: str, kind: str, *, namespaced: bool = False) -> ServedResource:
-    """A review: it is answered and not stored."""
     return _kind(group, plural, kind, namespaced=namespaced, verbs=CREATE_ONLY)
 
 

@@ -71,10 +71,8 @@ class Catalog:
     def by_kind(self, api_version: str, kind: str) -> ServedResource | None:
         """The resource of the objects that carry this apiVersion and kind."""
         group, _, version = api_version.rpartition("/")
-        for resource in self._by_path.values():
-            if resource.kind == kind and resource.group == group and resource.version == version:
-                return resource
-        return None
+        served = self._by_path.values()
+        return next((one for one in served if (one.group, one.version, one.kind) == (group, version, kind)), None)
 
     def groups(self) -> Mapping[str, Mapping[str, list[ServedResource]]]:
         """Group -> version (preferred first) -> resources. The core group is ``""``."""

@@ -231,7 +231,6 @@ def watch_options(query: Query, bookmark_every: float, longest: float) -> WatchO
 
 
 def _yaml(raw: bytes) -> Any:
-    """The value of YAML text; kubectl sends JSON."""
     # JSON is YAML too, but its own decoder is faster.
     if raw.lstrip()[:1] == b"{":
         return decode(raw)

@@ -8,22 +8,40 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from deploy.local.apiserver.apimachinery.errors import method_not_allowed, no_such_path, unauthorized
+from deploy.local.apiserver.apimachinery.errors import (
+    Cause,
+    Subject,
+    bad_request,
+    invalid,
+    method_not_allowed,
+    no_such_path,
+    unauthorized,
+    unsupported_media_type,
+)
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.apimachinery.media_types import APPLY_PATCH
-from deploy.local.apiserver.authn.identity import Authenticator, Identity
-from deploy.local.apiserver.authn.reviews import REVIEWS
+from deploy.local.apiserver.apimachinery.media_types import (
+    APPLY_PATCH,
+    JSON_PATCH,
+    MERGE_PATCH,
+    PATCHES,
+    STRATEGIC_PATCH,
+)
+from deploy.local.apiserver.authn.identity import REVIEWS, Authenticator, Identity
+from deploy.local.apiserver.patch.apply import Application, apply
+from deploy.local.apiserver.patch.listkeys import builtin_list_keys, schema_list_keys
+from deploy.local.apiserver.patch.merge import json_patch, merge_patch
+from deploy.local.apiserver.patch.strategic import strategic_patch
 from deploy.local.apiserver.registry import subresources
-from deploy.local.apiserver.registry.api import Api, RequestTarget, WriteOutcome
+from deploy.local.apiserver.registry.api import Api, RequestTarget, WriteOptions, WriteOutcome
 from deploy.local.apiserver.registry.listing import list_page
 from deploy.local.apiserver.registry.metadata import timestamp
 from deploy.local.apiserver.registry.watching import Watch
-from deploy.local.apiserver.routes.patches import applied, change_of
 from deploy.local.apiserver.routes.requests import (
     Body,
     Form,
@@ -45,9 +63,57 @@ from deploy.local.apiserver.schema.shapes import (
     SCALE,
     TOKEN_REQUEST,
     builtin_shape,
+    check_metadata,
     check_shape,
 )
 from deploy.local.apiserver.storage.history import StoredObject
+
+Change = Callable[[JsonObject], JsonObject]
+"""Turns the current state of an object into the desired one."""
+
+# Merge keys are known only for built-in kinds.
+_CUSTOM_PATCHES: Final = tuple(kind for kind in PATCHES if kind != STRATEGIC_PATCH)
+
+
+def _object(patch: Any) -> JsonObject:
+    if not isinstance(patch, dict):
+        raise bad_request(f"a patch of this kind is an object, got {type(patch).__name__}")
+    return patch
+
+
+def applied(target: RequestTarget, body: Body, options: WriteOptions, now: str) -> Change:
+    """The change of a server-side apply; from ``{}`` if there is no object yet. Raises 400 or 422."""
+    if not options.field_manager:
+        cause = Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
+        raise invalid(Subject("patchoptions", "meta.k8s.io", "", "PatchOptions"), [cause])
+    resource = target.resource
+    stated = _object(body.value(PATCHES))
+    check_metadata(stated.get("metadata"))
+    if not stated.get("apiVersion") or not stated.get("kind"):
+        raise bad_request(f"invalid object type: {stated.get('apiVersion', '')}, Kind={stated.get('kind', '')}")
+    # Only the server decides who owns which field.
+    if (stated.get("metadata") or {}).get("managedFields"):
+        raise bad_request("metadata.managedFields must be nil")
+    keys = partial(schema_list_keys, resource.schema.document) if resource.schema else builtin_list_keys
+    application = Application(options.field_manager, options.force, resource.api_version, now, keys, target.subresource)
+    return lambda live: apply(live, stated, application)
+
+
+# A server-side apply is not among these: it may create its object, and needs the options of the request.
+_MAKERS: Final[dict[str, Callable[[Any], Change]]] = {
+    JSON_PATCH: lambda patch: lambda body: json_patch(body, patch),
+    MERGE_PATCH: lambda patch: lambda body: _object(merge_patch(body, _object(patch))),
+    STRATEGIC_PATCH: lambda patch: lambda body: strategic_patch(body, _object(patch)),
+}
+
+
+def change_of(target: RequestTarget, body: Body) -> Change:
+    """The change that a patch body describes. Raises a 400, or a 415 for an unsupported media type."""
+    accepted = _CUSTOM_PATCHES if target.resource.custom else PATCHES
+    if body.media_type not in accepted or body.media_type == APPLY_PATCH:
+        raise unsupported_media_type(body.media_type, accepted)
+    return _MAKERS[body.media_type](body.value(accepted))
+
 
 _OF_ONE_NAMESPACE: Final = frozenset({"create", "deletecollection"})
 """Verbs on a collection that do not go across namespaces, as lists and watches do."""

@@ -92,7 +92,6 @@ class ClientView:
 
 
 def _table_shape(tables: Tables) -> Shape:
-    """Tables of one row each."""
     # Yields once: the first Table of a watch describes the columns, the others do not.
     headers = iter((True,))
 

@@ -1,7 +1,5 @@
 """The recent past of one resource: what watches read, and what lists of an earlier revision are rebuilt from.
 
-Rules that hold here:
-
 - Changes are in the order of their revisions and never altered. The text of an event is made once for all watchers.
 - A watcher is a place in the history, not a queue: a slow one costs nothing and, when its place has been dropped,
   learns that it is too late (410).
@@ -158,7 +156,6 @@ class ChangeHistory:
 
 
 def _values(change: StoredChange, path: str) -> set[str]:
-    """The field's values before and after the change."""
     # Both states count: a watcher of the earlier value must learn that the object no longer has it.
     states = (change.now,) if change.before is None else (change.now, change.before)
     return {text_at(state.body, path) for state in states} if path else {""}

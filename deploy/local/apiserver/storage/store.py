@@ -1,11 +1,8 @@
 """All objects of the cluster, with one revision counter over them.
 
-Rules that hold here:
-
 - Every change is one synchronous step: nothing can come between reading an object and replacing it, so a
   caller that does not await in between needs no lock. Give ``replace`` and ``delete`` the state that was read, and they
   check it.
-- Memory holds everything and answers all reads.
 - Revisions only grow, over restarts too. A deletion uses one.
 """
 

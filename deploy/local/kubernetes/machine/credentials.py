@@ -11,16 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from deploy.local import kubeconfigs
 from deploy.local.certificates import authority, issue, server_identity, signing_key
-from deploy.local.kubeconfigs import (
-    ADMIN,
-    NODES,
-    certified,
-    kubeconfig,
-    node_user,
-    token_list,
-    tokened,
-)
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, API_SERVICE, CONTROL_HOST, NodePlan
 from deploy.local.private_file import secret_file, write_private
 from protocol.runtime.certificates.issuing import Issued, Purpose
@@ -56,7 +48,7 @@ class Pki:
         private, public = signing_key()
         write_private(folder / "service-accounts.key", private.decode())
         write_private(folder / "service-accounts.pub", public.decode())
-        write_private(folder / "tokens.csv", token_list(pki.admin_token))
+        write_private(folder / "tokens.csv", kubeconfigs.token_list(pki.admin_token))
         for name, user in _CONTROL_PLANE.items():
             write_private(folder / f"{name}.kubeconfig", pki.kubeconfig_of(Purpose(user)))
         return pki
@@ -69,22 +61,27 @@ class Pki:
     def kubeconfig_of(self, identity: Purpose) -> str:
         """A kubeconfig for a program in the cluster's network."""
         pair = issue(self.signer, identity, self.now)
-        login = certified(pair.certificate, pair.key)
-        return kubeconfig(INSIDE, self.signer.pair.certificate, identity.name, login)
+        login = kubeconfigs.certified(pair.certificate, pair.key)
+        return kubeconfigs.kubeconfig(INSIDE, self.signer.pair.certificate, identity.name, login)
 
     def admin_kubeconfig(self, server: str) -> str:
         """A kubeconfig for people who reach the API server at ``server``."""
-        return kubeconfig(server, self.signer.pair.certificate, ADMIN, tokened(self.admin_token))
+        return kubeconfigs.kubeconfig(
+            server, self.signer.pair.certificate, kubeconfigs.ADMIN, kubeconfigs.tokened(self.admin_token)
+        )
 
     def write_node(self, node: NodePlan, folder: Path) -> None:
         """Write the credentials of ``node``, and the authority that it trusts, into its folder of settings."""
         write_private(folder / "ca.pem", self.signer.pair.certificate.decode())
         # The API server checks this certificate when it fetches logs or runs commands.
-        serving = issue(self.signer, Purpose(node_user(node.name), (node.name,), (node.address,)), self.now)
+        serving = issue(self.signer, Purpose(kubeconfigs.node_user(node.name), (node.name,), (node.address,)), self.now)
         write_private(folder / "kubelet.crt", serving.certificate.decode())
         write_private(folder / "kubelet.key", serving.key.decode())
         # The Node authorizer needs both the user's name and the group.
-        write_private(folder / "kubelet.kubeconfig", self.kubeconfig_of(Purpose(node_user(node.name), groups=(NODES,))))
+        write_private(
+            folder / "kubelet.kubeconfig",
+            self.kubeconfig_of(Purpose(kubeconfigs.node_user(node.name), groups=(kubeconfigs.NODES,))),
+        )
         write_private(folder / "kube-proxy.kubeconfig", self.kubeconfig_of(Purpose("system:kube-proxy")))
 
     def _write(self, name: str, signer: Issued, identity: Purpose) -> None:
