@@ -16,16 +16,6 @@ from typing import Final
 from cryptography.hazmat.primitives import serialization
 
 from protocol.runtime.certificates import issuing
-from protocol.runtime.certificates.issuing import (
-    Issued,
-    Pair,
-    Purpose,
-    new_authority,
-    new_key,
-    private_pem,
-    read_pair,
-    show,
-)
 from protocol.units import Seconds
 
 _LIFE: Final = Seconds(3650 * 86400.0)
@@ -39,14 +29,14 @@ _NAMES: Final = (
 )
 
 
-def authority(directory: Path, now: datetime) -> Issued:
+def authority(directory: Path, now: datetime) -> issuing.Issued:
     """The authority kept in ``directory`` (``ca.pem``, ``ca.key``), made there if it is missing."""
     key_path, certificate_path = directory / "ca.key", directory / "ca.pem"
     if certificate_path.exists():
-        return read_pair(Pair(certificate_path.read_bytes(), key_path.read_bytes()))
+        return issuing.read_pair(issuing.Pair(certificate_path.read_bytes(), key_path.read_bytes()))
     # Only the authority is stored, because clients trust it across restarts. What it signs is issued again on every
     # start, with the addresses of that start.
-    made = new_authority(_LIFE, now.timestamp())
+    made = issuing.new_authority(_LIFE, now.timestamp())
     directory.mkdir(parents=True, exist_ok=True)
     # The mode is set when the file is created; a later chmod would leave the key readable in between.
     descriptor = os.open(key_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -56,26 +46,26 @@ def authority(directory: Path, now: datetime) -> Issued:
     return made
 
 
-def issue(signer: Issued, purpose: Purpose, now: datetime) -> Pair:
+def issue(signer: issuing.Issued, purpose: issuing.Purpose, now: datetime) -> issuing.Pair:
     """A certificate of a new key."""
     return issuing.issue(signer, purpose, _LIFE, now.timestamp()).pair
 
 
-def server_identity(user: str, addresses: Iterable[str]) -> Purpose:
+def server_identity(user: str, addresses: Iterable[str]) -> issuing.Purpose:
     """An API server at the IP ``addresses``, on loopback, and under the names that it has in every cluster."""
-    return Purpose(user, _NAMES, sorted({"127.0.0.1", "::1", *addresses}))
+    return issuing.Purpose(user, _NAMES, sorted({"127.0.0.1", "::1", *addresses}))
 
 
-def server_context(signer: Issued, addresses: Iterable[str], now: datetime) -> ssl.SSLContext:
+def server_context(signer: issuing.Issued, addresses: Iterable[str], now: datetime) -> ssl.SSLContext:
     """TLS context of a server at the IP ``addresses`` (and on loopback) for clients that trust ``signer``."""
     pair = issue(signer, server_identity("apiserver", addresses), now)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    show(context, pair.certificate, pair.key)
+    issuing.show(context, pair.certificate, pair.key)
     return context
 
 
 def signing_key() -> tuple[bytes, bytes]:
     """A new key that signs tokens: the private one and the public one, PEM."""
-    key = new_key()
+    key = issuing.new_key()
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return private_pem(key), public
+    return issuing.private_pem(key), public

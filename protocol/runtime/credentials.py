@@ -211,7 +211,7 @@ def _credentials(login: Login, folder: Path, clock: Clock) -> Credentials:
         token = PluginToken(lambda: run_plugin(plugin, authority), credential, clock)
         # A plug-in may print a certificate instead of, or beside, a token.
         if credential.certificate:
-            login = replace(login, certificate=Pem(credential.certificate), key=Pem(credential.key))
+            login = replace(login, certificate=Pem(credential.certificate), key=Pem(credential.key or ""))
     # As in kubectl, the token in a file goes before the one in the kubeconfig.
     elif login.token_path:
         file = FileToken(folder / login.token_path, clock)

@@ -174,7 +174,8 @@ class FollowedTls(Generic[T]):
             try:
                 made = self._make(self.parts)
             except (OSError, ssl.SSLError) as error:
-                problem = _said(error, self.parts)
+                reason = getattr(error, "reason", None) or error.strerror or str(error)
+                problem = f"{', '.join(map(str, self.parts.paths))}: {reason}"
                 # Files that changed meanwhile may only be half replaced, so they are read again.
                 if self._stamped() == self._stamp:
                     self._refuse(problem)
@@ -285,8 +286,3 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
         return None
     # A replaced file has another inode even within the resolution of the clock, and with equal size.
     return status.st_mtime_ns, status.st_ino, status.st_size
-
-
-def _said(error: OSError, parts: TlsParts) -> str:
-    reason = getattr(error, "reason", None) or error.strerror or str(error)
-    return f"{', '.join(map(str, parts.paths))}: {reason}"

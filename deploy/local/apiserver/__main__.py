@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.local.apiserver.apimachinery.environment import system_environment
-from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, LocalApiServer, admin_tokens, build, listen
 from deploy.local.certificates import authority, server_context
 from deploy.local.kubeconfigs import ADMIN, kubeconfig, tokened
@@ -55,7 +54,7 @@ def _url(scheme: str, listening: socket.socket) -> str:
 async def _serve(arguments: argparse.Namespace, plain: list[socket.socket], secure: list[socket.socket]) -> None:
     token = secret_file(arguments.admin_token_file)
     environment = system_environment()
-    api_server = build(arguments.data_dir, admin_tokens(token), environment, ApiServerSettings())
+    api_server = build(arguments.data_dir, admin_tokens(token), environment)
     try:
         servers = [(_server(api_server, None), plain)] if plain else []
         trusted = b""

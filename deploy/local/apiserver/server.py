@@ -28,7 +28,7 @@ from deploy.local.apiserver.registry.api import Api, RequestTarget, WriteOptions
 from deploy.local.apiserver.resources.builtins import BUILTINS
 from deploy.local.apiserver.resources.catalog import Catalog
 from deploy.local.apiserver.routes.discovery_routes import discovery_routes
-from deploy.local.apiserver.routes.resource_routes import ApiServerSettings, ResourceRoutes
+from deploy.local.apiserver.routes.resource_routes import ResourceRoutes
 from deploy.local.apiserver.routes.responses import json_response, refusal
 from deploy.local.apiserver.storage.database import ObjectDatabase
 from deploy.local.apiserver.storage.store import ObjectStore
@@ -64,12 +64,10 @@ async def _broken(request: Request, error: Exception) -> Response:
     return refusal(StatusError(500, "InternalError", f"Internal error occurred: {error!r}"))
 
 
-def create_app(
-    api: Api, authenticator: Authenticator, settings: ApiServerSettings, closing: asyncio.Event
-) -> Starlette:
+def create_app(api: Api, authenticator: Authenticator, closing: asyncio.Event) -> Starlette:
     """The application over one ``api``. ``closing``, once set, ends every watch."""
     # Starlette passes a request to a function or method; it would take an instance for an ASGI application.
-    resources: Callable[[Request], Awaitable[Response]] = ResourceRoutes(api, authenticator, settings, closing).__call__
+    resources: Callable[[Request], Awaitable[Response]] = ResourceRoutes(api, authenticator, closing).__call__
     return Starlette(
         routes=[
             *(Route(path, _healthy) for path in ("/healthz", "/readyz", "/livez")),
@@ -111,9 +109,7 @@ class ApiServer:
         self.api.store.close()
 
 
-def build(
-    data_dir: Path | None, tokens: Mapping[str, Identity], environment: Environment, settings: ApiServerSettings
-) -> ApiServer:
+def build(data_dir: Path | None, tokens: Mapping[str, Identity], environment: Environment) -> ApiServer:
     """An API server over ``data_dir`` (None: in memory) that accepts ``tokens``."""
     if data_dir is not None:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -124,7 +120,7 @@ def build(
     key = secret_file(data_dir / "signing.key") if data_dir else secrets.token_urlsafe(32)
     authenticator = Authenticator(store, environment, key.encode(), tokens)
     closing = asyncio.Event()
-    app = create_app(api, authenticator, settings, closing)
+    app = create_app(api, authenticator, closing)
     return ApiServer(app, api, authenticator, GarbageCollector(api), closing)
 
 

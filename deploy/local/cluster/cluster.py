@@ -16,17 +16,8 @@ import httpx2 as httpx
 import msgspec
 
 from deploy.kube.client import ApiClient
-from deploy.local.cluster import control_plane
+from deploy.local.cluster import control, control_plane
 from deploy.local.cluster.content import apply_crds, create_vms, forget_nodes, register_node
-from deploy.local.cluster.control import (
-    START_KUBELET,
-    STOP_KUBELET,
-    ControlResponse,
-    ProcessStatus,
-    ServiceForwards,
-    Ways,
-    control_endpoint,
-)
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.guests import make_guests
 from deploy.local.cluster.node_agents import NodeAgents
@@ -38,7 +29,7 @@ from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.local.private_file import secret_file
 from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
-from deploy.neonvm.ports import GuestError, Guests, NetworkError
+from deploy.neonvm.ports import GuestError, NetworkError
 from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from deploy.neonvm.runner.resizer import HERE
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
@@ -87,7 +78,9 @@ class Cluster:
         for node in nodes:
             await network.add_node(node.name)
             await register_node(client, node, self._clock)
-        deps, extender = self._node_dependencies(client, network, guests), await self._extender(stack, network, host)
+        pace = replace(HERE, running=looks_at_guests(self._spec.simulated))
+        deps = NodeDependencies(client, network, guests, self._clock, self._folder.root, self._policy(), pace)
+        extender = await self._extender(stack, network, host)
         runtime = Runtime(deps, extender, frozenset(node.name for node in nodes), sidecars=form == "sidecar")
         connect = partial(network.connect, None)
         agents = NodeAgents(deps, connect)
@@ -98,12 +91,16 @@ class Cluster:
         self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
         await self._vms(client)
         agents_run = f"agents run as {form}: {why}"
-        response = ControlResponse(network=network.description, guests=guests.description, agents=agents_run, host=host)
-        actions = {STOP_KUBELET: runtime.stop_kubelet, START_KUBELET: runtime.start_kubelet}
-        services = ServiceForwards(client, connect)
+        response = control.ControlResponse(
+            network=network.description, guests=guests.description, agents=agents_run, host=host
+        )
+        actions = {control.STOP_KUBELET: runtime.stop_kubelet, control.START_KUBELET: runtime.start_kubelet}
+        services = control.ServiceForwards(client, connect)
         stack.push_async_callback(services.close)
         status = partial(self._status, response, agents, runtime)
-        await stack.enter_async_context(control_endpoint(self._folder, Ways(network.expose, services), status, actions))
+        await stack.enter_async_context(
+            control.control_endpoint(self._folder, control.Ways(network.expose, services), status, actions)
+        )
         # There is nothing to wait for: this step only shows the form of the agents.
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
@@ -119,10 +116,6 @@ class Cluster:
             # A proxy from the user's environment cannot reach the extender.
             httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=5.0)
         )
-
-    def _node_dependencies(self, client: ApiClient, network: LocalNetwork, guests: Guests) -> NodeDependencies:
-        pace = replace(HERE, running=looks_at_guests(self._spec.simulated))
-        return NodeDependencies(client, network, guests, self._clock, self._folder.root, self._policy(), pace)
 
     def _policy(self) -> Path | None:
         """The file with the agents' policy; None if the defaults apply."""
@@ -140,11 +133,11 @@ class Cluster:
             await create_vms(client, count, self._clock, self._progress.note)
             self._progress.done(f"{count}; they start one after the other")
 
-    def _status(self, said: ControlResponse, agents: NodeAgents, runtime: Runtime) -> ControlResponse:
+    def _status(self, said: control.ControlResponse, agents: NodeAgents, runtime: Runtime) -> control.ControlResponse:
         """``said``, which has the fields that never change, with the processes as they are now."""
         by_node = {f"agent {name}": supervisor for name, supervisor in agents.supervisors.items()}
         processes = [
-            ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
+            control.ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
             for name, supervisor in {**self._supervisors, **by_node}.items()
         ]
         return msgspec.structs.replace(said, parts=[*processes, *runtime.parts()], unreadable=runtime.unreadable())

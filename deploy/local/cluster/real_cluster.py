@@ -14,23 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from deploy.kube.client import ApiClient, client_from_kubeconfig
+from deploy.local.cluster import control
 from deploy.local.cluster.content import CRD_FOLDERS
-from deploy.local.cluster.control import (
-    START_KUBELET,
-    STOP_KUBELET,
-    ControlResponse,
-    ExposedCluster,
-    ProcessStatus,
-    ServiceForwards,
-    Ways,
-    control_endpoint,
-)
 from deploy.local.cluster.control_plane import background, live
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import Progress, StepFailedError, innermost
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine.control_groups import make_group, remove_group
-from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, ControlPlane
+from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, control_programs
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
 from deploy.local.kubernetes.machine.node import KUBELET, Node, NodeError, NodePlace
 from deploy.local.kubernetes.machine.survey import can_show_cpus, machine_size
@@ -159,15 +150,15 @@ class RealCluster:
     async def _control_plane(self, stack: AsyncExitStack, programs: Programs, pki: Pki) -> ApiClient:
         self._progress.begin("control plane")
         data, enter = self._folder.real / "etcd", self._network.control_enter()
-        plane = ControlPlane(pki.folder, data, self._folder.logs, enter, programs)
-        await self._keep(stack, {STORE: plane.store(), API_SERVER: plane.api_server()})
+        plane = control_programs(pki.folder, data, self._folder.logs, enter, programs)
+        await self._keep(stack, {name: plane.pop(name) for name in (STORE, API_SERVER)})
         # People reach the API server at a loopback port that this process forwards.
         port = await self._network.expose(cluster_plan.CONTROL_HOST, cluster_plan.API_PORT)
         write_private(self._folder.kubeconfig, pki.admin_kubeconfig(f"https://127.0.0.1:{port}"))
         write_private(self._folder.control_kubeconfig, pki.admin_kubeconfig(INSIDE))
         client = await stack.enter_async_context(client_from_kubeconfig(self._folder.kubeconfig))
         await self._until(f"the {API_SERVER} is not ready", API_SERVER, lambda: _answers(client))
-        await self._keep(stack, plane.followers())
+        await self._keep(stack, plane)
         # Created before the kubelets register, so that labels, taints and pod subnets are the plan's.
         for node in self._plan.nodes:
             await client.ensure(NODES, "", cluster_plan.node_object(node))
@@ -221,7 +212,7 @@ class RealCluster:
 
     async def _answer_questions(self, stack: AsyncExitStack, client: ApiClient, nodes: list[Node]) -> None:
         by_name = {node.plan.name: node for node in nodes}
-        services = ServiceForwards(client, lambda host, port: self._network.connect(None, host, port))
+        services = control.ServiceForwards(client, lambda host, port: self._network.connect(None, host, port))
         stack.push_async_callback(services.close)
 
         def named(name: str) -> Node:
@@ -230,26 +221,31 @@ class RealCluster:
             return by_name[name]
 
         actions = {
-            STOP_KUBELET: lambda node: named(node).stop(KUBELET),
-            START_KUBELET: lambda node: named(node).start(KUBELET),
+            control.STOP_KUBELET: lambda node: named(node).stop(KUBELET),
+            control.START_KUBELET: lambda node: named(node).start(KUBELET),
         }
         visited = self._plan.nodes[0].name
         # The claim keeps a VM from getting the address by which this machine visits their network.
         await client.ensure(IP_ADDRESSES, "", client_claim(cluster_plan.VM_VISITOR, visited))
-        exposed = ExposedCluster(self._network, visited)
+        exposed = control.ExposedCluster(self._network, visited)
         stack.push_async_callback(exposed.close)
-        ways = Ways(exposed.expose, services)
-        await stack.enter_async_context(control_endpoint(self._folder, ways, lambda: self._status(nodes), actions))
+        ways = control.Ways(exposed.expose, services)
+        await stack.enter_async_context(
+            control.control_endpoint(self._folder, ways, lambda: self._status(nodes), actions)
+        )
 
-    def _status(self, nodes: list[Node]) -> ControlResponse:
+    def _status(self, nodes: list[Node]) -> control.ControlResponse:
         running = dict(self._supervisors)
         for node in nodes:
             running |= node.supervisors()
-        parts = [ProcessStatus(name, supervisor.pid or 0, supervisor.restarts) for name, supervisor in running.items()]
+        parts = [
+            control.ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
+            for name, supervisor in running.items()
+        ]
         # The first boot does not count as a restart.
-        parts += [ProcessStatus(node.plan.name, node.pid, max(0, node.boots - 1)) for node in nodes]
+        parts += [control.ProcessStatus(node.plan.name, node.pid, max(0, node.boots - 1)) for node in nodes]
         description = f"a real Kubernetes {self._plan.version}"
-        return ControlResponse(
+        return control.ControlResponse(
             network=self._network.description, guests=description, host=cluster_plan.CONTROL_HOST, parts=parts
         )
 

@@ -123,10 +123,8 @@ class AgentRun:
             "KUBERNETES_TOKEN_FILE": str(for_api.file),
             "AGENT_LISTEN": f"{self.network.address}:{self.network.port_for(AGENT_PORT)}",
         }
-        if self.files.explain_token is not None:
-            environment["EXPLAIN_TOKEN_FILE"] = str(self.files.explain_token)
-        if self.files.policy is not None:
-            environment["AGENT_CONFIG"] = str(self.files.policy)
+        optional = {"EXPLAIN_TOKEN_FILE": self.files.explain_token, "AGENT_CONFIG": self.files.policy}
+        environment |= {name: str(path) for name, path in optional.items() if path is not None}
         return LocalProgram(
             # -P keeps the working directory out of sys.path, so that the agent's modules are the installed ones.
             [sys.executable, "-P", "-m", "agent"],

@@ -14,15 +14,7 @@ from protocol.kubernetes.objects import Json, JsonObject, texts, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MERGE_PATCH, SECRETS
 from protocol.rotation import is_due, needs_authority, signer
-from protocol.runtime.certificates.issuing import (
-    Issued,
-    Pair,
-    Purpose,
-    UnusablePairError,
-    issue,
-    new_authority,
-    read_pair,
-)
+from protocol.runtime.certificates import issuing
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
@@ -44,18 +36,18 @@ def encoded(data: dict[str, bytes]) -> Json:
     return {key: base64.b64encode(value).decode() for key, value in data.items()}
 
 
-def authorities_in(data: dict[str, bytes]) -> list[Issued]:
+def authorities_in(data: dict[str, bytes]) -> list[issuing.Issued]:
     """The usable authorities in a Secret, the newest first."""
     usable_pairs = [
         issued
         for key, certificate in data.items()
-        if key.endswith(".crt") and (issued := usable(Pair(certificate, data.get(f"{key[:-4]}.key", b""))))
+        if key.endswith(".crt") and (issued := usable(issuing.Pair(certificate, data.get(f"{key[:-4]}.key", b""))))
     ]
     # The serial number breaks ties, so that the order never changes between two turns.
     return sorted(usable_pairs, key=lambda authority: (authority.life.made, authority.serial), reverse=True)
 
 
-def authorities_as(authorities: Iterable[Issued]) -> dict[str, bytes]:
+def authorities_as(authorities: Iterable[issuing.Issued]) -> dict[str, bytes]:
     """Authorities as the content of a Secret."""
     data: dict[str, bytes] = {}
     for authority in authorities:
@@ -64,16 +56,16 @@ def authorities_as(authorities: Iterable[Issued]) -> dict[str, bytes]:
     return data
 
 
-def certificate_in(data: dict[str, bytes]) -> Issued | None:
+def certificate_in(data: dict[str, bytes]) -> issuing.Issued | None:
     """The certificate of a Secret; None if it holds none that can be used."""
-    return usable(Pair(data.get(CERTIFICATE, b""), data.get(KEY, b"")))
+    return usable(issuing.Pair(data.get(CERTIFICATE, b""), data.get(KEY, b"")))
 
 
-def usable(pair: Pair) -> Issued | None:
+def usable(pair: issuing.Pair) -> issuing.Issued | None:
     """The pair, decoded; None if it cannot be used."""
     try:
-        return read_pair(pair)
-    except UnusablePairError:
+        return issuing.read_pair(pair)
+    except issuing.UnusablePairError:
         return None
 
 
@@ -114,7 +106,7 @@ class WantedCertificate:
     """One certificate, and the Secret that has it."""
 
     secret: str
-    purpose: Purpose
+    purpose: issuing.Purpose
 
 
 class MissingSecretError(Exception):
@@ -153,7 +145,7 @@ class CertificateKeeper:
                 trouble = f"{certificate.secret}: {error}"
         return bundle, trouble
 
-    async def _trusted(self) -> list[Issued]:
+    async def _trusted(self) -> list[issuing.Issued]:
         secret = await read_secret(self.api, self.namespace, self.authorities)
         if secret is None:
             raise MissingSecretError(f"Secret {self.namespace}/{self.authorities} is missing: apply the manifests")
@@ -161,7 +153,7 @@ class CertificateKeeper:
         # Expired authorities are dropped from the Secret, and so from every bundle.
         valid = [authority for authority in authorities_in(stored) if authority.life.is_valid(now)]
         if needs_authority([authority.life for authority in valid], now):
-            added = new_authority(self.lives.authority, now)
+            added = issuing.new_authority(self.lives.authority, now)
             LOG.info("a new authority is announced", extra={"serial": added.serial})
             valid.insert(0, added)
         data = authorities_as(valid)
@@ -171,7 +163,7 @@ class CertificateKeeper:
             await self._write(self.authorities, secret, {**dropped, **encoded(data)})
         return valid
 
-    async def _keep(self, wanted: WantedCertificate, authorities: Sequence[Issued], bundle: bytes) -> None:
+    async def _keep(self, wanted: WantedCertificate, authorities: Sequence[issuing.Issued], bundle: bytes) -> None:
         secret = await read_secret(self.api, self.namespace, wanted.secret)
         # A program's installation creates the Secret empty; without a Secret nobody needs the certificate.
         if secret is None:
@@ -189,14 +181,16 @@ class CertificateKeeper:
         self.report("done")
         LOG.info("certificate renewed" if KEY in changes else "authorities renewed", extra={"secret": wanted.secret})
 
-    def _is_good(self, certificate: Issued, purpose: Purpose, authorities: Sequence[Issued]) -> bool:
+    def _is_good(
+        self, certificate: issuing.Issued, purpose: issuing.Purpose, authorities: Sequence[issuing.Issued]
+    ) -> bool:
         is_trusted = any(certificate.is_signed_by(authority) for authority in authorities)
         return is_trusted and certificate.serves(purpose) and not is_due(certificate.life, self.clock.wall())
 
-    def _issued(self, wanted: WantedCertificate, authorities: Sequence[Issued]) -> dict[str, bytes]:
+    def _issued(self, wanted: WantedCertificate, authorities: Sequence[issuing.Issued]) -> dict[str, bytes]:
         now = self.clock.wall()
         issuer = authorities[signer([authority.life for authority in authorities], now)]
-        pair = issue(issuer, wanted.purpose, self.lives.certificate, now).pair
+        pair = issuing.issue(issuer, wanted.purpose, self.lives.certificate, now).pair
         return {CERTIFICATE: pair.certificate, KEY: pair.key}
 
     async def _write(self, name: str, read: JsonObject, data: Json) -> None:

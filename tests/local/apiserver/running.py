@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.apiserver.apimachinery.environment import system_environment
-from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, LocalApiServer, admin_tokens, build, listen
 from deploy.local.certificates import authority, server_context
 from deploy.local.kubeconfigs import ADMIN, kubeconfig, tokened
@@ -36,7 +35,7 @@ async def running_api_server(tmp_path: Path) -> AsyncIterator[ApiServerHandle]:
     """Serves ``tmp_path/apiserver`` until the block ends; serving the same path again finds the same objects."""
     data_dir = tmp_path / "apiserver"
     environment = system_environment()
-    api_server = build(data_dir, admin_tokens(TOKEN), environment, ApiServerSettings())
+    api_server = build(data_dir, admin_tokens(TOKEN), environment)
     signer = authority(data_dir, environment.now())
     plain, secure = listen("127.0.0.1:0"), listen("127.0.0.1:0")
     kubeconfig_path = data_dir / "kubeconfig"

@@ -13,8 +13,8 @@ from deploy.local.apiserver.apimachinery.environment import Environment
 from deploy.local.apiserver.apimachinery.errors import bad_request
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.authn.tokens import ISSUER, InvalidTokenError, Reference, TokenClaims, verify
-from deploy.local.apiserver.storage.history import Key, StoredObject
-from deploy.local.apiserver.storage.store import ObjectStore
+from deploy.local.apiserver.storage.database import Key
+from deploy.local.apiserver.storage.store import ObjectStore, StoredObject
 
 AUTHENTICATED: Final = "system:authenticated"
 _EXTRA: Final = "authentication.kubernetes.io"

@@ -20,7 +20,8 @@ from deploy.local.apiserver.registry import metadata
 from deploy.local.apiserver.registry.api import FOREGROUND, ORPHAN, Api, DeleteOptions, RequestTarget, WriteOptions
 from deploy.local.apiserver.registry.strategies import NAMESPACE_FINALIZER
 from deploy.local.apiserver.resources.definitions import CLEANUP_FINALIZER, CRD_KEY
-from deploy.local.apiserver.storage.history import ChangeType, Key, StoredChange, StoredObject
+from deploy.local.apiserver.storage.database import Key
+from deploy.local.apiserver.storage.store import ChangeType, StoredChange, StoredObject
 
 _log = logging.getLogger(__name__)
 

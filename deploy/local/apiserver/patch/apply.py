@@ -159,7 +159,8 @@ def apply(live: JsonObject, stated: JsonObject, application: Application) -> Jso
     ]
     if conflicts and not application.force:
         raise _refused((entries[place]["manager"], path) for place, path in conflicts)
-    body: JsonObject = _merged(live, _without_entries(stated), application.keys, ())
+    meta = {key: value for key, value in (stated.get("metadata") or {}).items() if key != "managedFields"}
+    body: JsonObject = _merged(live, {**stated, "metadata": meta}, application.keys, ())
     # A field that this manager no longer states is removed, unless another manager states it too.
     dropped = (_fields_of(mine) if mine else set()) - now_owned - set().union(*others.values())
     # Whole items go before their fields: without its keys an item could no longer be found.
@@ -179,11 +180,6 @@ def _owned_part(stated: JsonObject) -> JsonObject:
     part = {key: value for key, value in stated.items() if key not in _NOT_OWNED and key != "metadata"}
     meta = {key: value for key, value in (stated.get("metadata") or {}).items() if key not in _SERVERS_METADATA}
     return {**part, "metadata": meta} if meta else part
-
-
-def _without_entries(stated: JsonObject) -> JsonObject:
-    meta = {key: value for key, value in (stated.get("metadata") or {}).items() if key != "managedFields"}
-    return {**stated, "metadata": meta}
 
 
 def _is_mine(entry: JsonObject, application: Application) -> bool:

@@ -12,11 +12,13 @@ from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
 from deploy.local.apiserver.apimachinery.selectors import Matcher, pinned
 from deploy.local.apiserver.registry.api import RequestTarget
 from deploy.local.apiserver.registry.listing import candidates, revision_of, selection
-from deploy.local.apiserver.storage.history import ChangeType, StoredChange, StoredObject, TooOldError
-from deploy.local.apiserver.storage.store import ObjectStore
+from deploy.local.apiserver.storage.store import ChangeType, ObjectStore, StoredChange, StoredObject, TooOldError
 
 Shape = Callable[[JsonObject], JsonObject]
 """Turns a stored object into the form that this client asked for."""
+
+LONGEST_WATCH: Final = 3600.0
+"""Seconds that a watch without a time-out lasts."""
 
 _INITIAL_END: Final = "k8s.io/initial-events-end"
 
@@ -30,7 +32,7 @@ class WatchOptions:
     resource_version: str = ""
     bookmarks: bool = False
     initial: bool | None = None
-    timeout: float = 3600.0
+    timeout: float = LONGEST_WATCH
     bookmark_every: float = 30.0
 
 

@@ -14,16 +14,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from deploy.local.apiserver.apimachinery.errors import (
-    Cause,
-    Subject,
-    bad_request,
-    invalid,
-    method_not_allowed,
-    no_such_path,
-    unauthorized,
-    unsupported_media_type,
-)
+from deploy.local.apiserver.apimachinery import errors
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.apimachinery.media_types import (
     APPLY_PATCH,
@@ -55,18 +46,8 @@ from deploy.local.apiserver.routes.requests import (
     write_options,
 )
 from deploy.local.apiserver.routes.responses import ClientView, json_response, raw_response
-from deploy.local.apiserver.schema.shapes import (
-    BINDING,
-    DELETE_OPTIONS,
-    EVICTION,
-    REVIEW,
-    SCALE,
-    TOKEN_REQUEST,
-    builtin_shape,
-    check_metadata,
-    check_shape,
-)
-from deploy.local.apiserver.storage.history import StoredObject
+from deploy.local.apiserver.schema import shapes
+from deploy.local.apiserver.storage.store import StoredObject
 
 Change = Callable[[JsonObject], JsonObject]
 """Turns the current state of an object into the desired one."""
@@ -77,23 +58,23 @@ _CUSTOM_PATCHES: Final = tuple(kind for kind in PATCHES if kind != STRATEGIC_PAT
 
 def _object(patch: Any) -> JsonObject:
     if not isinstance(patch, dict):
-        raise bad_request(f"a patch of this kind is an object, got {type(patch).__name__}")
+        raise errors.bad_request(f"a patch of this kind is an object, got {type(patch).__name__}")
     return patch
 
 
 def applied(target: RequestTarget, body: Body, options: WriteOptions, now: str) -> Change:
     """The change of a server-side apply; from ``{}`` if there is no object yet. Raises 400 or 422."""
     if not options.field_manager:
-        cause = Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
-        raise invalid(Subject("patchoptions", "meta.k8s.io", "", "PatchOptions"), [cause])
+        cause = errors.Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
+        raise errors.invalid(errors.Subject("patchoptions", "meta.k8s.io", "", "PatchOptions"), [cause])
     resource = target.resource
     stated = _object(body.value(PATCHES))
-    check_metadata(stated.get("metadata"))
+    shapes.check_metadata(stated.get("metadata"))
     if not stated.get("apiVersion") or not stated.get("kind"):
-        raise bad_request(f"invalid object type: {stated.get('apiVersion', '')}, Kind={stated.get('kind', '')}")
+        raise errors.bad_request(f"invalid object type: {stated.get('apiVersion', '')}, Kind={stated.get('kind', '')}")
     # Only the server decides who owns which field.
     if (stated.get("metadata") or {}).get("managedFields"):
-        raise bad_request("metadata.managedFields must be nil")
+        raise errors.bad_request("metadata.managedFields must be nil")
     keys = partial(schema_list_keys, resource.schema.document) if resource.schema else builtin_list_keys
     application = Application(options.field_manager, options.force, resource.api_version, now, keys, target.subresource)
     return lambda live: apply(live, stated, application)
@@ -111,20 +92,12 @@ def change_of(target: RequestTarget, body: Body) -> Change:
     """The change that a patch body describes. Raises a 400, or a 415 for an unsupported media type."""
     accepted = _CUSTOM_PATCHES if target.resource.custom else PATCHES
     if body.media_type not in accepted or body.media_type == APPLY_PATCH:
-        raise unsupported_media_type(body.media_type, accepted)
+        raise errors.unsupported_media_type(body.media_type, accepted)
     return _MAKERS[body.media_type](body.value(accepted))
 
 
 _OF_ONE_NAMESPACE: Final = frozenset({"create", "deletecollection"})
 """Verbs on a collection that do not go across namespaces, as lists and watches do."""
-
-
-@dataclass(frozen=True, slots=True)
-class ApiServerSettings:
-    """``bookmark_every`` and ``longest_watch`` in seconds."""
-
-    bookmark_every: float = 30.0
-    longest_watch: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +114,9 @@ class Call:
 class ResourceRoutes:
     """Everything below ``/api`` and ``/apis``."""
 
-    def __init__(
-        self, api: Api, authenticator: Authenticator, settings: ApiServerSettings, closing: asyncio.Event
-    ) -> None:
+    def __init__(self, api: Api, authenticator: Authenticator, closing: asyncio.Event) -> None:
         self._api = api
         self._authenticator = authenticator
-        self._settings = settings
         self._closing = closing
         self._verbs: dict[tuple[str, bool], tuple[str, Callable[[Call], Response]]] = {
             ("GET", True): ("get", self._get),
@@ -178,7 +148,7 @@ class ResourceRoutes:
         # Checked first, so that strangers learn nothing about what is served.
         caller = self._authenticator.caller(request.headers.get("authorization", ""))
         if caller is None:
-            raise unauthorized()
+            raise errors.unauthorized()
         check_timeout(request.query_params)
         target = target_of(self._api.catalog, request.url.path)
         raw = b"" if request.method == "GET" else await request.body()
@@ -190,15 +160,15 @@ class ResourceRoutes:
         if target.subresource:
             handler = self._subresources.get((method, target.subresource))
             if handler is None:
-                raise method_not_allowed()
+                raise errors.method_not_allowed()
             return handler
         # No resource has a verb without a name, so a method that is not in the table ends in a 405.
         verb, handler = self._verbs.get((method, bool(target.name)), ("", self._get))
         if verb not in target.resource.verbs:
-            raise method_not_allowed()
+            raise errors.method_not_allowed()
         if verb in _OF_ONE_NAMESPACE and target.resource.namespaced and not target.namespace:
             # kube-apiserver has no such route for custom resources, and a route without this method for built-in ones.
-            raise no_such_path() if target.resource.custom else method_not_allowed()
+            raise errors.no_such_path() if target.resource.custom else errors.method_not_allowed()
         return handler
 
     def _view(self, call: Call) -> ClientView:
@@ -226,14 +196,14 @@ class ResourceRoutes:
         return raw_response(self._view(call).list(page))
 
     def _watch(self, call: Call) -> Response:
-        options = watch_options(call.query, self._settings.bookmark_every, self._settings.longest_watch)
+        options = watch_options(call.query)
         watch = Watch(self._api.store, call.target, options, self._view(call).shape())
         return StreamingResponse(watch.lines(self._closing), media_type="application/json")
 
     def _create(self, call: Call) -> Response:
         resource = call.target.resource
         review = REVIEWS.get(resource.key)
-        body = call.body.object(REVIEW if review is not None else None)
+        body = call.body.object(shapes.REVIEW if review is not None else None)
         if review is not None:
             status = review(self._authenticator, call.caller, body)
             head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}}
@@ -258,7 +228,9 @@ class ResourceRoutes:
         return self._outcome(call, self._api.change(call.target, change, options))
 
     def _delete(self, call: Call) -> Response:
-        outcome = self._api.delete(call.target, delete_options(call.query, call.body.optional_object(DELETE_OPTIONS)))
+        outcome = self._api.delete(
+            call.target, delete_options(call.query, call.body.optional_object(shapes.DELETE_OPTIONS))
+        )
         # kube-apiserver shows a pod that is gone; for other kinds it answers with a Status.
         if not outcome.gone or call.target.resource.key == "pods":
             return self._shown(call, outcome.stored)
@@ -270,7 +242,7 @@ class ResourceRoutes:
         return json_response(done)
 
     def _delete_all(self, call: Call) -> Response:
-        options = delete_options(call.query, call.body.optional_object(DELETE_OPTIONS))
+        options = delete_options(call.query, call.body.optional_object(shapes.DELETE_OPTIONS))
         page = list_page(self._api.store, call.target, list_options(call.query))
         for item in page.items:
             self._api.delete(RequestTarget(call.target.resource, item.key.namespace, item.key.name), options)
@@ -278,28 +250,28 @@ class ResourceRoutes:
 
     def _bind(self, call: Call) -> Response:
         options = write_options(call.query)
-        return json_response(subresources.bind(self._api, call.target, call.body.object(BINDING), options), 201)
+        return json_response(subresources.bind(self._api, call.target, call.body.object(shapes.BINDING), options), 201)
 
     def _evict(self, call: Call) -> Response:
         # Clients may leave out the kind, by which `delete_options` knows where to look.
-        options = delete_options(call.query, {**call.body.object(EVICTION), "kind": "Eviction"})
+        options = delete_options(call.query, {**call.body.object(shapes.EVICTION), "kind": "Eviction"})
         return json_response(subresources.evict(self._api, call.target, options), 201)
 
     def _token(self, call: Call) -> Response:
-        request, key = call.body.object(TOKEN_REQUEST), self._authenticator.signing_key
+        request, key = call.body.object(shapes.TOKEN_REQUEST), self._authenticator.signing_key
         return json_response(subresources.issue_token(self._api, call.target, request, key), 201)
 
     def _get_scale(self, call: Call) -> Response:
         return json_response(subresources.scale_of(call.target.resource, self._api.get(call.target)))
 
     def _set_scale(self, call: Call) -> Response:
-        return self._scaled(call, call.body.object(SCALE))
+        return self._scaled(call, call.body.object(shapes.SCALE))
 
     def _patch_scale(self, call: Call) -> Response:
         # The patch applies to the Scale that the client sees, not to the object behind it.
         current = subresources.scale_of(call.target.resource, self._api.get(call.target))
         changed = change_of(call.target, call.body)(current)
-        check_shape(changed, SCALE)
+        shapes.check_shape(changed, shapes.SCALE)
         return self._scaled(call, changed)
 
     def _scaled(self, call: Call, scale: JsonObject) -> Response:
@@ -307,5 +279,5 @@ class ResourceRoutes:
         return json_response(subresources.scale_of(call.target.resource, outcome.stored))
 
     def _finalize(self, call: Call) -> Response:
-        namespace, options = call.body.object(builtin_shape("namespaces")), write_options(call.query)
+        namespace, options = call.body.object(shapes.builtin_shape("namespaces")), write_options(call.query)
         return self._outcome(call, subresources.finalize_namespace(self._api, call.target, namespace, options))

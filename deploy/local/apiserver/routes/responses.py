@@ -17,7 +17,7 @@ from deploy.local.apiserver.registry.watching import Shape
 from deploy.local.apiserver.resources.columns import Tables, partial_metadata
 from deploy.local.apiserver.resources.resource import ServedResource
 from deploy.local.apiserver.routes.requests import Form
-from deploy.local.apiserver.storage.history import StoredObject
+from deploy.local.apiserver.storage.store import StoredObject
 
 _MEDIA_TYPE: Final = "application/json"
 

@@ -34,11 +34,6 @@ def type_name(value: Any) -> str:
     return _TYPES[type(value)]
 
 
-def _is_of_type(value: Any, wanted: str) -> bool:
-    actual = type_name(value)
-    return actual == wanted or (wanted == "number" and actual == "integer")
-
-
 def _is_time(text: str) -> bool:
     try:
         # RFC 3339 requires an offset; `fromisoformat` does not.
@@ -168,7 +163,9 @@ def _wrong_type(value: Any, schema: JsonObject) -> str | None:
     if schema.get("x-kubernetes-int-or-string"):
         return None if type_name(value) in {"integer", "string"} else "integer,string"
     wanted = schema.get("type")
-    return wanted if wanted and not _is_of_type(value, wanted) else None
+    # Each integer is a number, too.
+    fits = {type_name(value), "number"} if type_name(value) == "integer" else {type_name(value)}
+    return wanted if wanted and wanted not in fits else None
 
 
 def _own_violations(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:

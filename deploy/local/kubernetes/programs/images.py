@@ -21,13 +21,7 @@ from deploy.images.formats import oci
 from deploy.images.formats.elf import read_binary
 from deploy.images.formats.tree import File, Tree, directory, symlink, tree
 from deploy.images.inputs.checkout import Checkout
-from deploy.local.kubernetes.plan.cluster_plan import (
-    BUSYBOX_IMAGE,
-    COREDNS_IMAGE,
-    METRICS_SERVER_IMAGE,
-    PAUSE_IMAGE,
-    VPA_RECOMMENDER_IMAGE,
-)
+from deploy.local.kubernetes.plan import cluster_plan
 from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE, kube_scheduler_image
 from deploy.local.kubernetes.programs import versions
 from deploy.local.kubernetes.programs.build import MODULES, Builder, printed
@@ -101,19 +95,19 @@ def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[Pr
         builder.ensure(module_set, report) for module_set in (versions.PAUSE, versions.COREDNS, versions.METRICS_SERVER)
     )
     images = [
-        ProgramImage(PAUSE_IMAGE, pause / "pause"),
-        ProgramImage(COREDNS_IMAGE, dns / "coredns"),
-        ProgramImage(METRICS_SERVER_IMAGE, metrics / "metrics-server"),
+        ProgramImage(cluster_plan.PAUSE_IMAGE, pause / "pause"),
+        ProgramImage(cluster_plan.COREDNS_IMAGE, dns / "coredns"),
+        ProgramImage(cluster_plan.METRICS_SERVER_IMAGE, metrics / "metrics-server"),
     ]
     if versions.VERTICAL_POD_AUTOSCALER.name in add_ons:
         recommender = builder.ensure(versions.VERTICAL_POD_AUTOSCALER, report) / "vpa-recommender"
-        images.append(ProgramImage(VPA_RECOMMENDER_IMAGE, recommender))
+        images.append(ProgramImage(cluster_plan.VPA_RECOMMENDER_IMAGE, recommender))
     # The machine's own busybox. Without one, `Path('')` is the current folder, which `stands_alone` rejects.
     busybox = Path(shutil.which("busybox") or "")
     if stands_alone(busybox):
-        images.append(ProgramImage(BUSYBOX_IMAGE, busybox, APPLETS))
+        images.append(ProgramImage(cluster_plan.BUSYBOX_IMAGE, busybox, APPLETS))
     else:
-        report(f"images: none of {BUSYBOX_IMAGE}, for which Debian's busybox-static is missing")
+        report(f"images: none of {cluster_plan.BUSYBOX_IMAGE}, for which Debian's busybox-static is missing")
     return images
 
 
