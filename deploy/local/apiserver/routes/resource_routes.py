@@ -14,15 +14,8 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from deploy.local.apiserver.apimachinery import errors
+from deploy.local.apiserver.apimachinery import errors, media_types
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.apimachinery.media_types import (
-    APPLY_PATCH,
-    JSON_PATCH,
-    MERGE_PATCH,
-    PATCHES,
-    STRATEGIC_PATCH,
-)
 from deploy.local.apiserver.authn.identity import REVIEWS, Authenticator, Identity
 from deploy.local.apiserver.patch.apply import Application, apply
 from deploy.local.apiserver.patch.listkeys import builtin_list_keys, schema_list_keys
@@ -33,18 +26,7 @@ from deploy.local.apiserver.registry.api import Api, RequestTarget, WriteOptions
 from deploy.local.apiserver.registry.listing import list_page
 from deploy.local.apiserver.registry.metadata import timestamp
 from deploy.local.apiserver.registry.watching import Watch
-from deploy.local.apiserver.routes.requests import (
-    Body,
-    Form,
-    check_timeout,
-    delete_options,
-    flag,
-    form_of,
-    list_options,
-    target_of,
-    watch_options,
-    write_options,
-)
+from deploy.local.apiserver.routes import requests
 from deploy.local.apiserver.routes.responses import ClientView, json_response, raw_response
 from deploy.local.apiserver.schema import shapes
 from deploy.local.apiserver.storage.store import StoredObject
@@ -53,7 +35,7 @@ Change = Callable[[JsonObject], JsonObject]
 """Turns the current state of an object into the desired one."""
 
 # Merge keys are known only for built-in kinds.
-_CUSTOM_PATCHES: Final = tuple(kind for kind in PATCHES if kind != STRATEGIC_PATCH)
+_CUSTOM_PATCHES: Final = tuple(kind for kind in media_types.PATCHES if kind != media_types.STRATEGIC_PATCH)
 
 
 def _object(patch: Any) -> JsonObject:
@@ -62,13 +44,13 @@ def _object(patch: Any) -> JsonObject:
     return patch
 
 
-def applied(target: RequestTarget, body: Body, options: WriteOptions, now: str) -> Change:
+def applied(target: RequestTarget, body: requests.Body, options: WriteOptions, now: str) -> Change:
     """The change of a server-side apply; from ``{}`` if there is no object yet. Raises 400 or 422."""
     if not options.field_manager:
         cause = errors.Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
         raise errors.invalid(errors.Subject("patchoptions", "meta.k8s.io", "", "PatchOptions"), [cause])
     resource = target.resource
-    stated = _object(body.value(PATCHES))
+    stated = _object(body.value(media_types.PATCHES))
     shapes.check_metadata(stated.get("metadata"))
     if not stated.get("apiVersion") or not stated.get("kind"):
         raise errors.bad_request(f"invalid object type: {stated.get('apiVersion', '')}, Kind={stated.get('kind', '')}")
@@ -82,16 +64,16 @@ def applied(target: RequestTarget, body: Body, options: WriteOptions, now: str) 
 
 # A server-side apply is not among these: it may create its object, and needs the options of the request.
 _MAKERS: Final[dict[str, Callable[[Any], Change]]] = {
-    JSON_PATCH: lambda patch: lambda body: json_patch(body, patch),
-    MERGE_PATCH: lambda patch: lambda body: _object(merge_patch(body, _object(patch))),
-    STRATEGIC_PATCH: lambda patch: lambda body: strategic_patch(body, _object(patch)),
+    media_types.JSON_PATCH: lambda patch: lambda body: json_patch(body, patch),
+    media_types.MERGE_PATCH: lambda patch: lambda body: _object(merge_patch(body, _object(patch))),
+    media_types.STRATEGIC_PATCH: lambda patch: lambda body: strategic_patch(body, _object(patch)),
 }
 
 
-def change_of(target: RequestTarget, body: Body) -> Change:
+def change_of(target: RequestTarget, body: requests.Body) -> Change:
     """The change that a patch body describes. Raises a 400, or a 415 for an unsupported media type."""
-    accepted = _CUSTOM_PATCHES if target.resource.custom else PATCHES
-    if body.media_type not in accepted or body.media_type == APPLY_PATCH:
+    accepted = _CUSTOM_PATCHES if target.resource.custom else media_types.PATCHES
+    if body.media_type not in accepted or body.media_type == media_types.APPLY_PATCH:
         raise errors.unsupported_media_type(body.media_type, accepted)
     return _MAKERS[body.media_type](body.value(accepted))
 
@@ -107,8 +89,8 @@ class Call:
     target: RequestTarget
     caller: Identity
     query: Mapping[str, str]
-    body: Body
-    form: Form
+    body: requests.Body
+    form: requests.Form
 
 
 class ResourceRoutes:
@@ -149,11 +131,11 @@ class ResourceRoutes:
         caller = self._authenticator.caller(request.headers.get("authorization", ""))
         if caller is None:
             raise errors.unauthorized()
-        check_timeout(request.query_params)
-        target = target_of(self._api.catalog, request.url.path)
+        requests.check_timeout(request.query_params)
+        target = requests.target_of(self._api.catalog, request.url.path)
         raw = b"" if request.method == "GET" else await request.body()
-        body = Body.of(raw, request.headers.get("content-type", ""))
-        call = Call(target, caller, request.query_params, body, form_of(request.headers.get("accept", "")))
+        body = requests.Body.of(raw, request.headers.get("content-type", ""))
+        call = Call(target, caller, request.query_params, body, requests.form_of(request.headers.get("accept", "")))
         return self._handler(request.method, target)(call)
 
     def _handler(self, method: str, target: RequestTarget) -> Callable[[Call], Response]:
@@ -190,13 +172,13 @@ class ResourceRoutes:
         return self._shown(call, self._api.get(call.target))
 
     def _list(self, call: Call) -> Response:
-        if flag(call.query, "watch"):
+        if requests.flag(call.query, "watch"):
             return self._watch(call)
-        page = list_page(self._api.store, call.target, list_options(call.query))
+        page = list_page(self._api.store, call.target, requests.list_options(call.query))
         return raw_response(self._view(call).list(page))
 
     def _watch(self, call: Call) -> Response:
-        options = watch_options(call.query)
+        options = requests.watch_options(call.query)
         watch = Watch(self._api.store, call.target, options, self._view(call).shape())
         return StreamingResponse(watch.lines(self._closing), media_type="application/json")
 
@@ -208,19 +190,21 @@ class ResourceRoutes:
             status = review(self._authenticator, call.caller, body)
             head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}}
             return json_response({**head, "spec": body.get("spec", {}), "status": status}, 201)
-        return self._outcome(call, self._api.create(call.target, body, write_options(call.query)))
+        return self._outcome(call, self._api.create(call.target, body, requests.write_options(call.query)))
 
     def _update(self, call: Call) -> Response:
-        return self._outcome(call, self._api.update(call.target, call.body.object(), write_options(call.query)))
+        return self._outcome(
+            call, self._api.update(call.target, call.body.object(), requests.write_options(call.query))
+        )
 
     def _patch(self, call: Call) -> Response:
-        if call.body.media_type == APPLY_PATCH:
+        if call.body.media_type == media_types.APPLY_PATCH:
             return self._apply(call)
         change = change_of(call.target, call.body)
-        return self._outcome(call, self._api.change(call.target, change, write_options(call.query)))
+        return self._outcome(call, self._api.change(call.target, change, requests.write_options(call.query)))
 
     def _apply(self, call: Call) -> Response:
-        options = write_options(call.query)
+        options = requests.write_options(call.query)
         change = applied(call.target, call.body, options, timestamp(self._api.environment.now()))
         # An apply may create an object, but not by way of a subresource.
         if self._api.store.get(call.target.key) is None and not call.target.subresource:
@@ -229,7 +213,7 @@ class ResourceRoutes:
 
     def _delete(self, call: Call) -> Response:
         outcome = self._api.delete(
-            call.target, delete_options(call.query, call.body.optional_object(shapes.DELETE_OPTIONS))
+            call.target, requests.delete_options(call.query, call.body.optional_object(shapes.DELETE_OPTIONS))
         )
         # kube-apiserver shows a pod that is gone; for other kinds it answers with a Status.
         if not outcome.gone or call.target.resource.key == "pods":
@@ -242,19 +226,19 @@ class ResourceRoutes:
         return json_response(done)
 
     def _delete_all(self, call: Call) -> Response:
-        options = delete_options(call.query, call.body.optional_object(shapes.DELETE_OPTIONS))
-        page = list_page(self._api.store, call.target, list_options(call.query))
+        options = requests.delete_options(call.query, call.body.optional_object(shapes.DELETE_OPTIONS))
+        page = list_page(self._api.store, call.target, requests.list_options(call.query))
         for item in page.items:
             self._api.delete(RequestTarget(call.target.resource, item.key.namespace, item.key.name), options)
         return raw_response(self._view(call).list(page))
 
     def _bind(self, call: Call) -> Response:
-        options = write_options(call.query)
+        options = requests.write_options(call.query)
         return json_response(subresources.bind(self._api, call.target, call.body.object(shapes.BINDING), options), 201)
 
     def _evict(self, call: Call) -> Response:
         # Clients may leave out the kind, by which `delete_options` knows where to look.
-        options = delete_options(call.query, {**call.body.object(shapes.EVICTION), "kind": "Eviction"})
+        options = requests.delete_options(call.query, {**call.body.object(shapes.EVICTION), "kind": "Eviction"})
         return json_response(subresources.evict(self._api, call.target, options), 201)
 
     def _token(self, call: Call) -> Response:
@@ -275,9 +259,9 @@ class ResourceRoutes:
         return self._scaled(call, changed)
 
     def _scaled(self, call: Call, scale: JsonObject) -> Response:
-        outcome = subresources.set_scale(self._api, call.target, scale, write_options(call.query))
+        outcome = subresources.set_scale(self._api, call.target, scale, requests.write_options(call.query))
         return json_response(subresources.scale_of(call.target.resource, outcome.stored))
 
     def _finalize(self, call: Call) -> Response:
-        namespace, options = call.body.object(shapes.builtin_shape("namespaces")), write_options(call.query)
+        namespace, options = call.body.object(shapes.builtin_shape("namespaces")), requests.write_options(call.query)
         return self._outcome(call, subresources.finalize_namespace(self._api, call.target, namespace, options))
