@@ -52,7 +52,11 @@ class ApiUnknownError(ApiError):
 
 @contextmanager
 def tolerating(kind: RefusalKind) -> Iterator[None]:
-    """Drops refusals of this kind: what the call was for is the case already."""
+    """Drops refusals of this kind: what the call was for is the case already.
+
+    >>> with tolerating(RefusalKind.NOT_FOUND):
+    ...     raise complaint(404, b"no such pod", "")
+    """
     try:
         yield
     except ApiRefusedError as error:
