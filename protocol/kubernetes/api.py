@@ -56,6 +56,10 @@ def tolerating(kind: RefusalKind) -> Iterator[None]:
 
     >>> with tolerating(RefusalKind.NOT_FOUND):
     ...     raise complaint(404, b"no such pod", "")
+    >>> with tolerating(RefusalKind.NOT_FOUND):
+    ...     raise complaint(409, b"taken", "")
+    Traceback (most recent call last):
+    protocol.kubernetes.api.ApiRefusedError: 409: taken
     """
     try:
         yield
