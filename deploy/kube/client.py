@@ -1,9 +1,7 @@
 """The calls on the Kubernetes API that the local runtime, the controllers of VMs and the command line need.
 
-Rules that hold here:
-
-- Every call has a deadline. Nothing is retried here: callers are level-triggered.
-- Each call raises one of the two kinds of ``ApiError``.
+Every call has a deadline and raises one of the two kinds of ``ApiError``. Nothing is retried here: callers are
+level-triggered.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ from typing import Final
 import httpx2 as httpx
 
 from deploy.kube.port_forward import PortForward
-from protocol.kubernetes.api import ApiCall, ApiRefusedError, RawApi, for_people, unknown
+from protocol.kubernetes.api import ApiCall, ApiRefusedError, RawApi, for_people, tolerating, unknown
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object, read_page
-from protocol.kubernetes.refusals import read_refusal
+from protocol.kubernetes.refusals import RefusalKind, read_refusal
 from protocol.kubernetes.resources import MERGE_PATCH, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
@@ -89,6 +87,11 @@ class ApiClient:
     async def create(self, kind: Resource, namespace: str, body: Json) -> Json:
         """Creates the object and returns it as stored."""
         return await self._call("POST", kind.path(namespace), body)
+
+    async def ensure(self, kind: Resource, namespace: str, body: Json) -> None:
+        """Creates the object if there is none of that name."""
+        with tolerating(RefusalKind.ALREADY_EXISTS):
+            await self.create(kind, namespace, body)
 
     async def try_create(self, kind: Resource, namespace: str, body: Json) -> Json:
         """Returns the object as ``create`` would store it (a dry run), webhooks included; raises what that raises."""

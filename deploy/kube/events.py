@@ -41,29 +41,19 @@ class EventRecorder:
     async def record_or_raise(self, about: Json, reason: str, message: str, kind: str = NORMAL) -> None:
         """The same. Raises ``ApiUnknownError`` if it may not have been written; what is refused is dropped."""
         uid = uid_of(about)
-        previous, written, count = self._last.get(uid, (("", ""), "", 0))
-        try:
+        # Taken out until it is written: a refused event may have expired on the server, and after an unknown outcome
+        # its count is unknown. Either way, the next repetition writes a new event.
+        previous, written, count = self._last.pop(uid, (("", ""), "", 0))
+        with suppress(ApiRefusedError):
             # Like client-go's recorder: a repetition raises the count of the event instead of writing another one.
             if previous == (reason, message):
-                await self._count(about, written, count + 1)
-                self._remember(uid, (previous, written, count + 1))
+                count += 1
+                await self._count(about, written, count)
             else:
-                written = await self._write(about, reason, message, kind)
-                self._remember(uid, ((reason, message), written, 1))
-        except ApiRefusedError:
-            # The event may have expired on the server; the next repetition writes a new one.
-            self._last.pop(uid, None)
-        except ApiUnknownError:
-            # The write may have happened or not, so the count is unknown.
-            self._last.pop(uid, None)
-            raise
-
-    def _remember(self, uid: str, last: _Last) -> None:
-        # Removed first, so that the object moves to the end of the insertion order.
-        self._last.pop(uid, None)
-        self._last[uid] = last
-        if len(self._last) > REMEMBERED:
-            del self._last[next(iter(self._last))]
+                written, count = await self._write(about, reason, message, kind), 1
+            self._last[uid] = ((reason, message), written, count)
+            if len(self._last) > REMEMBERED:
+                del self._last[next(iter(self._last))]
 
     async def _count(self, about: Json, written: str, count: int) -> None:
         name = type(name_of(about))(_namespace(about), written)

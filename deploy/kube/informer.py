@@ -40,7 +40,7 @@ class Informer:
         self, client: ApiClient, kind: Resource, clock: Clock, part_of: Callable[[JsonObject], Json] | None = None
     ) -> None:
         """``part_of`` returns the part of each object to cache, for callers that need little of many."""
-        watched: Kind[Json] = Kind(kind.plural, kind.path(), part_of or _whole)
+        watched: Kind[Json] = Kind(kind.plural, kind.path(), part_of or dict)
         self._client = client
         self._clock = clock
         self._facts: FactInformer[Json] = FactInformer(watched, self._changed, _WatchLog(), retries=Retries(_BACKOFF))
@@ -85,10 +85,6 @@ class Informer:
     def _changed(self, change: ObjectChange) -> None:
         for listener in self._listeners:
             listener(change)
-
-
-def _whole(obj: JsonObject) -> Json:
-    return dict(obj)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,6 @@ _PATIENCE: Final = Seconds(4.0)
 _BACKOFF: Final = Backoff(Seconds(1.0), Seconds(15.0))
 # A program that ran this long counts as healthy, and its next failure starts at the shortest pause again.
 _STEADY: Final = Seconds(30.0)
-_CANNOT_START: Final = 127  # the exit status of a shell that does not find a command
 _STRANGE: Final = ("CONTAINERD_", "ETCD_", "ETCDCTL_", "KUBECONFIG", "KUBERNETES_")
 
 
@@ -79,11 +78,9 @@ async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE
         if process.returncode is None:
             process.terminate()
     try:
-        async with asyncio.timeout(patience):
-            await process.wait()
-    except TimeoutError:
-        with suppress(ProcessLookupError):
-            process.kill()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await process.wait()
     finally:
         # Also runs if this task is cancelled while it waits: the child must not stay behind.
         if process.returncode is None:
@@ -95,10 +92,9 @@ async def end(process: asyncio.subprocess.Process, patience: Seconds = _PATIENCE
 class ProcessSupervisor:
     """Keeps one program running: one that ends is started again, after a pause if it ends quickly."""
 
-    def __init__(self, program: LocalProgram, clock: Clock, on_end: Callable[[int], None]) -> None:
+    def __init__(self, program: LocalProgram, clock: Clock) -> None:
         self._program = program
         self._clock = clock
-        self._on_end = on_end
         self.pid: int | None = None
         self.restarts = 0
 
@@ -107,21 +103,21 @@ class ProcessSupervisor:
         retries = Retries(_BACKOFF, _STEADY)
         while True:
             began = self._clock.now()
-            self._on_end(await self._once())
+            await self._once()
             self.restarts += 1
             ran = Seconds(self._clock.now() - began)
             await self._clock.sleep(retries.failed(self._clock.jitter(), ran))
 
-    async def _once(self) -> int:
+    async def _once(self) -> None:
         try:
             process = await start(self._program)
         except OSError as error:
             with suppress(OSError):  # the error may be that the log cannot be written
                 self._program.log.write_text(f"{self._program.argv[0]} cannot be started: {error}\n")
-            return _CANNOT_START
+            return
         self.pid = process.pid
         try:
-            return await process.wait()
+            await process.wait()
         finally:
             await end(process, self._program.patience)
             self.pid = None

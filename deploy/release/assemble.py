@@ -24,21 +24,8 @@ from typing import IO, Final
 from deploy.images.building.oci_archive import blob_path
 from deploy.images.formats import oci
 from deploy.images.inputs.checkout import Checkout
-from deploy.release import push_images
+from deploy.release import documents, push_images
 from deploy.release.chart_archive import Place, chart_archive
-from deploy.release.documents import (
-    ReleasedImage,
-    ReleaseSource,
-    bill_of_materials,
-    changes,
-    checksums,
-    components,
-    digests_by_name,
-    encoded,
-    is_listed,
-    provenance,
-    summary,
-)
 from vm_image.host import BuildError
 
 IMAGES: Final = "images"
@@ -97,7 +84,7 @@ class ArchiveError(Exception):
     """The file is no image archive of ours; the message says what it lacks."""
 
 
-def read_image(path: Path) -> ReleasedImage:
+def read_image(path: Path) -> documents.ReleasedImage:
     """The image in the archive at ``path``. Raises ``ArchiveError``."""
     with tarfile.open(path) as archive:
         (entry,) = json.loads(_content(archive, "index.json"))["manifests"]
@@ -108,11 +95,11 @@ def read_image(path: Path) -> ReleasedImage:
             files |= _listed(_content(archive, blob_path(layer["digest"])))
     name = manifest.get("annotations", {}).get("org.opencontainers.image.title", path.stem)
     try:
-        packages = tuple(components(files))
+        packages = tuple(documents.components(files))
     except ValueError as error:
         raise ArchiveError(f"{path.name}: {error}") from error
     descriptor = oci.Descriptor(entry["mediaType"], entry["digest"], entry["size"])
-    return ReleasedImage(name, entry["platform"]["architecture"], path.name, descriptor, packages)
+    return documents.ReleasedImage(name, entry["platform"]["architecture"], path.name, descriptor, packages)
 
 
 def _listed(layer: bytes) -> dict[str, bytes]:
@@ -120,7 +107,7 @@ def _listed(layer: bytes) -> dict[str, bytes]:
         return {
             info.name: content.read()
             for info in packed
-            if info.isfile() and is_listed(info.name) and (content := packed.extractfile(info)) is not None
+            if info.isfile() and documents.is_listed(info.name) and (content := packed.extractfile(info)) is not None
         }
 
 
@@ -145,7 +132,7 @@ class Release:
     """A written release: its folder, images, and the archive for air-gapped clusters."""
 
     folder: Path
-    images: tuple[ReleasedImage, ...]
+    images: tuple[documents.ReleasedImage, ...]
     airgapped: Path
 
 
@@ -154,26 +141,27 @@ def assemble(checkout: Checkout, archives: Sequence[Path], folder: Path, uri: st
 
     ``uri`` is the address of the repository for the provenance, ``registry`` the future place of the images.
     """
-    source = ReleaseSource(checkout.version, checkout.revision, checkout.created, uri, registry)
+    source = documents.ReleaseSource(checkout.version, checkout.revision, checkout.created, uri, registry)
     with replaced(folder) as new:
         images = _write_images(archives, new, source)
         _write_chart(checkout, images, new, source)
-        (new / SUMMARY).write_bytes(encoded(summary(images, source)))
+        (new / SUMMARY).write_bytes(documents.encoded(documents.summary(images, source)))
         (new / "CHANGES.md").write_text(_changes(checkout))
         files = {str(path.relative_to(new)): path for path in new.rglob("*") if path.is_file()}
         # The provenance can name neither itself nor the archive that contains it.
-        statement = provenance(
+        statement = documents.provenance(
             _digests(files), source, (component for image in images for component in image.components)
         )
-        (new / PROVENANCE).write_bytes(encoded(statement))
+        (new / PROVENANCE).write_bytes(documents.encoded(statement))
         airgapped = _pack(new / f"autoscale-{source.version}-airgapped.tar", {**files, PROVENANCE: new / PROVENANCE})
         downloads = {path.name: path for path in new.iterdir() if path.is_file()}
-        (new / SUMS).write_bytes(checksums(_digests(downloads)))
+        (new / SUMS).write_bytes(documents.checksums(_digests(downloads)))
     return Release(folder, images, folder / airgapped.name)
 
 
-def _write_images(archives: Iterable[Path], folder: Path, source: ReleaseSource) -> tuple[ReleasedImage, ...]:
-    """Writes the archives, and a bill of materials for each."""
+def _write_images(
+    archives: Iterable[Path], folder: Path, source: documents.ReleaseSource
+) -> tuple[documents.ReleasedImage, ...]:
     (folder / IMAGES).mkdir()
     for path in archives:
         # Copied first, so that the bills of materials describe the files that are released.
@@ -181,23 +169,24 @@ def _write_images(archives: Iterable[Path], folder: Path, source: ReleaseSource)
     images = tuple(read_image(path) for path in sorted((folder / IMAGES).glob("*.tar")))
     for image in images:
         name = f"{image.file.removesuffix('.tar')}.cdx.json"
-        (folder / name).write_bytes(encoded(bill_of_materials(image, source)))
+        (folder / name).write_bytes(documents.encoded(documents.bill_of_materials(image, source)))
     return images
 
 
 def _changes(checkout: Checkout) -> str:
     try:
-        return changes((checkout.root / "CHANGELOG.md").read_text(), checkout.version)
+        return documents.changes((checkout.root / "CHANGELOG.md").read_text(), checkout.version)
     except ValueError as error:
         raise BuildError(f"CHANGELOG.md {error}") from error
 
 
-def _write_chart(checkout: Checkout, images: Iterable[ReleasedImage], folder: Path, source: ReleaseSource) -> None:
-    """Writes the chart, which names its images by tag and digest."""
+def _write_chart(
+    checkout: Checkout, images: Iterable[documents.ReleasedImage], folder: Path, source: documents.ReleaseSource
+) -> None:
     root = checkout.root / CHART
     files = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
     # The tag is for people; the digest decides what a node runs.
-    place = Place(source.registry, f"v{source.version}", digests_by_name(images))
+    place = Place(source.registry, f"v{source.version}", documents.digests_by_name(images))
     packed = chart_archive(files, source.version, place)
     (folder / f"autoscale-{source.version}.tgz").write_bytes(packed)
 
@@ -224,7 +213,7 @@ def _pack(path: Path, files: Mapping[str, Path]) -> Path:
                     _add(
                         archive, f"{path.stem}/{name}", source.stat().st_size, content, 0o755 if name == PUSH else 0o644
                     )
-            sums = checksums(_digests(files))
+            sums = documents.checksums(_digests(files))
             _add(archive, f"{path.stem}/{SUMS}", len(sums), io.BytesIO(sums))
         half.rename(path)
     finally:

@@ -57,7 +57,6 @@ def components(files: Mapping[str, bytes]) -> list[Component]:
 
 
 def _texts(path: str, content: bytes) -> list[str]:
-    """The file's text for each package."""
     text = content.decode(errors="replace")
     if path != WHOLE_STATUS:
         return [text]
@@ -68,7 +67,8 @@ def _texts(path: str, content: bytes) -> list[str]:
 def _component(path: str, text: str) -> Component:
     # METADATA's fields end at the first empty line; the description below may have lines that look like fields.
     head = text.partition("\n\n")[0] if path.endswith(METADATA) else text
-    fields = _first(_FIELD.findall(head))
+    # Of several fields with one name the first counts.
+    fields = {name: value.strip() for name, value in reversed(_FIELD.findall(head))}
     name, version = fields.get("Package") or fields.get("Name"), fields.get("Version")
     if name is None or version is None:
         raise ValueError(f"{path} has no name or no version")
@@ -76,11 +76,6 @@ def _component(path: str, text: str) -> Component:
         return Component("deb", name, version, fields.get("Architecture", "all"))
     # Package URLs want the normalized name of PyPI.
     return Component("pypi", re.sub(r"[-_.]+", "-", name).lower(), version)
-
-
-def _first(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The fields by name; of several with the same name the first counts."""
-    return {name: value.strip() for name, value in reversed(list(pairs))}
 
 
 Document = dict[str, object]

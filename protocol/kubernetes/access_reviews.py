@@ -16,6 +16,7 @@ from protocol.kubernetes.objects import Json, JsonObject, child, flag, text
 from protocol.kubernetes.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, VIRTUAL_MACHINES
 
 _ACCOUNT: Final = "system:serviceaccount:"
+_BOUND: Final = "authentication.kubernetes.io"
 LONGEST_TOKEN: Final = 16 * 1024
 """Characters. Real ones have about 1,300."""
 
@@ -65,27 +66,6 @@ class CallerIdentity:
     by_address: bool = False
 
 
-class _Extra(msgspec.Struct, frozen=True):
-    pod: list[str] = msgspec.field(default_factory=list, name="authentication.kubernetes.io/pod-name")
-    pod_uid: list[str] = msgspec.field(default_factory=list, name="authentication.kubernetes.io/pod-uid")
-    node: list[str] = msgspec.field(default_factory=list, name="authentication.kubernetes.io/node-name")
-
-
-class _ReviewedUser(msgspec.Struct, frozen=True):
-    username: str = ""
-    extra: _Extra | None = None
-
-
-class _TokenReviewStatus(msgspec.Struct, frozen=True):
-    authenticated: bool = False
-    audiences: list[str] | None = None
-    user: _ReviewedUser = _ReviewedUser()
-
-
-class _TokenReview(msgspec.Struct, frozen=True):
-    status: _TokenReviewStatus = _TokenReviewStatus()
-
-
 def identity_in(review: Mapping[str, object], audience: str) -> CallerIdentity | None:
     """The service account that a TokenReview names; None if the token is not valid for ``audience``.
 
@@ -93,24 +73,19 @@ def identity_in(review: Mapping[str, object], audience: str) -> CallerIdentity |
     >>> identity_in({"status": {"authenticated": True, "audiences": ["page"], "user": user}}, "page").account
     'shop:vm-agent'
     """
-    try:
-        status = msgspec.convert(review, _TokenReview).status
-    except (msgspec.ValidationError, RecursionError):
+    user = user_in(review, audience) or {}
+    name, extra = text(user, "username"), child(user, "extra")
+    if not name.startswith(_ACCOUNT):
         return None
-    # ``authenticated`` alone is not enough: an API server without audiences ignores the one in the review.
-    if not status.authenticated or audience not in (status.audiences or ()):
-        return None
-    if not status.user.username.startswith(_ACCOUNT):
-        return None
-    account = status.user.username.removeprefix(_ACCOUNT)
+    account = name.removeprefix(_ACCOUNT)
     # The API server sets these only for tokens that are bound to a pod or a node.
-    extra = status.user.extra or _Extra()
-    return CallerIdentity(account, account.partition(":")[0], _only(extra.pod), _only(extra.pod_uid), _only(extra.node))
+    pod, uid, node = (_only(extra.get(f"{_BOUND}/{key}")) for key in ("pod-name", "pod-uid", "node-name"))
+    return CallerIdentity(account, account.partition(":")[0], pod, uid, node)
 
 
-def _only(values: list[str]) -> str | None:
+def _only(values: object) -> str | None:
     # The API server never sends several values; with several it would be unclear which one counts.
-    return values[0] if len(values) == 1 else None
+    return values[0] if isinstance(values, list) and len(values) == 1 and isinstance(values[0], str) else None
 
 
 def may_list_vms(user: JsonObject, namespace: str) -> JsonObject:

@@ -6,8 +6,8 @@ A write ends in one of three ways: done (a value), refused (``ApiRefusedError``:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from typing import Final, Protocol
 
 import msgspec
@@ -48,6 +48,24 @@ class ApiUnknownError(ApiError):
     def __init__(self, message: str, retry_after: Seconds | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+@contextmanager
+def tolerating(kind: RefusalKind) -> Iterator[None]:
+    """Drops refusals of this kind: what the call was for is the case already.
+
+    >>> with tolerating(RefusalKind.NOT_FOUND):
+    ...     raise complaint(404, b"no such pod", "")
+    >>> with tolerating(RefusalKind.NOT_FOUND):
+    ...     raise complaint(409, b"taken", "")
+    Traceback (most recent call last):
+    protocol.kubernetes.api.ApiRefusedError: 409: taken
+    """
+    try:
+        yield
+    except ApiRefusedError as error:
+        if error.kind is not kind:
+            raise
 
 
 class PageTooLargeError(ApiUnknownError):

@@ -56,17 +56,9 @@ class ExecPlugin:
         return msgspec.json.encode(request).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class ExecCredential:
-    """The credential that a plug-in printed. ``expires`` is RFC 3339, empty if it does not expire."""
+class ExecCredential(msgspec.Struct, frozen=True):
+    """The credential that a plug-in printed. ``expires`` is RFC 3339, None if it does not expire."""
 
-    token: str
-    certificate: str
-    key: str
-    expires: str
-
-
-class _Status(msgspec.Struct, frozen=True):
     token: str | None = None
     certificate: str | None = msgspec.field(default=None, name="clientCertificateData")
     key: str | None = msgspec.field(default=None, name="clientKeyData")
@@ -74,7 +66,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class _Printed(msgspec.Struct, frozen=True):
-    status: _Status
+    status: ExecCredential
 
 
 _PRINTED: Final = msgspec.json.Decoder(_Printed)
@@ -93,4 +85,4 @@ def read_exec_credential(printed: bytes) -> ExecCredential:
     # A certificate without its key cannot be used to log in.
     if not status.token and not (status.certificate and status.key):
         raise ExecCredentialError("the credential plug-in's answer has neither a token nor a certificate with its key")
-    return ExecCredential(status.token or "", status.certificate or "", status.key or "", status.expires or "")
+    return status

@@ -71,21 +71,6 @@ class Login:
     impersonation: Impersonation = field(default_factory=Impersonation)
 
 
-def parse_kubeconfig(text: str, context: str = "") -> Login:
-    """The context of that name, or the current one, of one text. Raises ``KubeconfigError``.
-
-    >>> login = parse_kubeconfig(\"\"\"
-    ... current-context: here
-    ... contexts: [{name: here, context: {cluster: c, user: u}}]
-    ... clusters: [{name: c, cluster: {server: "https://10.0.0.1:6443/"}}]
-    ... users: [{name: u, user: {token: secret}}]
-    ... \"\"\")
-    >>> login.server, login.token
-    ('https://10.0.0.1:6443', 'secret')
-    """
-    return read_login([KubeconfigFile(text)], context)
-
-
 def read_login(files: Sequence[KubeconfigFile], context: str = "") -> Login:
     """The context of that name, or the current one, of merged files. Raises ``KubeconfigError``.
 

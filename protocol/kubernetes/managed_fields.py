@@ -5,8 +5,8 @@ The API server maintains it: a client's entry loses a field once another client 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Literal
 
 import msgspec
 
@@ -43,35 +43,19 @@ class ManagedFields(msgspec.Struct, frozen=True):
     fieldsV1: _Fields = _Fields()  # noqa: N815 - the name in the API
 
 
-def resized_by(manager: str, entries: Sequence[ManagedFields]) -> frozenset[str]:
-    """The resources whose requests in the container ``neonvm-runner`` the client wrote last, by ``pods/resize``.
+def resized_by(
+    manager: str, entries: Sequence[ManagedFields], part: Literal["requests", "limits"] = "requests"
+) -> frozenset[str]:
+    """The resources whose requests, or limits, in the container ``neonvm-runner`` the client wrote last, by
+    ``pods/resize``.
 
     >>> runner = {"f:resources": {"f:requests": {"f:cpu": {}}}}
     >>> fields = {"f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': runner}}}
-    >>> found = msgspec.convert({"manager": "a", "subresource": "resize", "fieldsV1": fields}, ManagedFields)
-    >>> resized_by("a", [found]), resized_by("b", [found])
-    (frozenset({'cpu'}), frozenset())
+    >>> entry = msgspec.convert({"manager": "a", "subresource": "resize", "fieldsV1": fields}, ManagedFields)
+    >>> resized_by("a", [entry]), resized_by("a", [entry], "limits"), resized_by("b", [entry])
+    (frozenset({'cpu'}), frozenset(), frozenset())
     """
-    return frozenset(
-        key.removeprefix("f:") for resources in _written_by(manager, entries) for key in resources.requests
-    )
-
-
-def limited_by(manager: str, entries: Sequence[ManagedFields]) -> frozenset[str]:
-    """The resources whose limits in the container ``neonvm-runner`` the client wrote last, by ``pods/resize``.
-
-    >>> limits = {"f:limits": {"f:cpu": {}}}
-    >>> fields = {"f:spec": {"f:containers": {'k:{"name":"neonvm-runner"}': {"f:resources": limits}}}}
-    >>> entry = {"manager": "autoscale-scheduler", "subresource": "resize", "fieldsV1": fields}
-    >>> limited_by("autoscale-scheduler", msgspec.convert([entry], list[ManagedFields]))
-    frozenset({'cpu'})
-    """
-    return frozenset(key.removeprefix("f:") for resources in _written_by(manager, entries) for key in resources.limits)
-
-
-def _written_by(manager: str, entries: Sequence[ManagedFields]) -> Iterator[_Resources]:
-    for entry in entries:
-        runner = entry.fieldsV1.spec.containers.get(_RUNNER)
-        # The same client may have written other fields through the main resource.
-        if runner is not None and (entry.manager, entry.subresource) == (manager, RESIZE):
-            yield runner.resources
+    # The same client may have written other fields through the main resource.
+    ours = (entry for entry in entries if (entry.manager, entry.subresource) == (manager, RESIZE))
+    runners = (entry.fieldsV1.spec.containers.get(_RUNNER, _Container()).resources for entry in ours)
+    return frozenset(key.removeprefix("f:") for resources in runners for key in getattr(resources, part))

@@ -1,7 +1,5 @@
 """Kubernetes objects as plain JSON, read through accessors that never raise.
 
-Rules that hold here:
-
 - An object is the JSON that the API gave. A field that is missing, null or of the wrong type reads as empty.
 - ``number`` orders resource versions by age, as the API server of etcd makes them.
 """

@@ -182,8 +182,8 @@ def _by_parts(body: bytes) -> Page:
     if raw_items is None:
         raise UnreadableAnswerError("items: expected an array of objects")
     # Without readable metadata the version is empty, and a watch from it starts with the present state.
-    nothing: Json = {}
-    metadata = {"metadata": _or(_decoded, parts.get("metadata", b""), nothing)}
+    empty: Json = {}
+    metadata = {"metadata": _or(_OBJECT.decode, parts.get("metadata", b""), empty)}
     page = Page(version_of(metadata), text(metadata, "metadata", "continue"), [], [])
     for raw in raw_items:
         obj = _object(raw)
@@ -201,10 +201,6 @@ def _event_by_parts(line: bytes) -> WatchEvent:
         raise UnreadableAnswerError("expected an event with a type and an object")
     obj = _object(parts["object"])
     return WatchEvent(kind, {}, obj) if isinstance(obj, Unreadable) else WatchEvent(kind, obj)
-
-
-def _decoded(raw: bytes) -> Json:
-    return _OBJECT.decode(raw)
 
 
 def _members(body: bytes) -> dict[str, bytes]:

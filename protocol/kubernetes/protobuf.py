@@ -1,7 +1,5 @@
 """Field numbers of Kubernetes' protobuf messages, and message classes made of such tables at run time.
 
-Rules that hold here:
-
 - A table names only fields that a program reads; protobuf skips the rest. Fewer declared fields decode faster.
 - Each call of ``message_classes`` has a descriptor pool of its own: nothing collides with generated code.
 - The agent does not import this module: it is the only one here that needs the package ``protobuf``.
@@ -18,93 +16,58 @@ from google.protobuf.message import Message
 Fields = tuple[tuple[str, int, str], ...]
 """Name, number and type of each field. ``many T`` repeats, ``map T`` maps texts to T; a name of a message is a type."""
 
+
+def _fields(text: str) -> Fields:
+    """Fields as ``name number type``, separated by commas."""
+    parts = (field.split(maxsplit=2) for field in text.split(","))
+    return tuple((name, int(number), kind) for name, number, kind in parts)
+
+
 KUBERNETES: Final[Mapping[str, Fields]] = {
-    "Unknown": (("typeMeta", 1, "TypeMeta"), ("raw", 2, "bytes")),
-    "TypeMeta": (("apiVersion", 1, "string"), ("kind", 2, "string")),
-    "ObjectMeta": (
-        ("name", 1, "string"),
-        ("generateName", 2, "string"),
-        ("namespace", 3, "string"),
-        ("uid", 5, "string"),
-        ("resourceVersion", 6, "string"),
-        ("generation", 7, "int64"),
-        ("creationTimestamp", 8, "Time"),
-        ("labels", 11, "map string"),
-        ("annotations", 12, "map string"),
-        ("ownerReferences", 13, "many OwnerReference"),
-        ("finalizers", 14, "many string"),
+    "Unknown": _fields("typeMeta 1 TypeMeta, raw 2 bytes"),
+    "TypeMeta": _fields("apiVersion 1 string, kind 2 string"),
+    "ObjectMeta": _fields(
+        "name 1 string, generateName 2 string, namespace 3 string, uid 5 string, resourceVersion 6 string, "
+        "generation 7 int64, creationTimestamp 8 Time, labels 11 map string, annotations 12 map string, "
+        "ownerReferences 13 many OwnerReference, finalizers 14 many string"
     ),
-    "OwnerReference": (
-        ("kind", 1, "string"),
-        ("name", 3, "string"),
-        ("uid", 4, "string"),
-        ("apiVersion", 5, "string"),
-        ("controller", 6, "bool"),
-        ("blockOwnerDeletion", 7, "bool"),
+    "OwnerReference": _fields(
+        "kind 1 string, name 3 string, uid 4 string, apiVersion 5 string, controller 6 bool, blockOwnerDeletion 7 bool"
     ),
-    "Time": (("seconds", 1, "int64"), ("nanos", 2, "int32")),
-    "Quantity": (("string", 1, "string"),),
-    "Pod": (("metadata", 1, "ObjectMeta"), ("spec", 2, "PodSpec")),
-    "PodSpec": (
-        ("containers", 2, "many Container"),
-        ("initContainers", 20, "many Container"),
-        ("overhead", 32, "map Quantity"),
-        ("resources", 40, "Requirements"),
+    "Time": _fields("seconds 1 int64, nanos 2 int32"),
+    "Quantity": _fields("string 1 string"),
+    "Pod": _fields("metadata 1 ObjectMeta, spec 2 PodSpec"),
+    "PodSpec": _fields(
+        "containers 2 many Container, initContainers 20 many Container, overhead 32 map Quantity, "
+        "resources 40 Requirements"
     ),
-    "Container": (("resources", 8, "Requirements"), ("restartPolicy", 24, "string")),
-    "Requirements": (("requests", 2, "map Quantity"),),
-    "Node": (("metadata", 1, "ObjectMeta"), ("status", 3, "NodeStatus")),
-    "NodeStatus": (("capacity", 1, "map Quantity"), ("allocatable", 2, "map Quantity")),
-    "ConfigMap": (
-        ("metadata", 1, "ObjectMeta"),
-        ("data", 2, "map string"),
-        ("binaryData", 3, "map bytes"),
-        ("immutable", 4, "bool"),
+    "Container": _fields("resources 8 Requirements, restartPolicy 24 string"),
+    "Requirements": _fields("requests 2 map Quantity"),
+    "Node": _fields("metadata 1 ObjectMeta, status 3 NodeStatus"),
+    "NodeStatus": _fields("capacity 1 map Quantity, allocatable 2 map Quantity"),
+    "ConfigMap": _fields("metadata 1 ObjectMeta, data 2 map string, binaryData 3 map bytes, immutable 4 bool"),
+    "Secret": _fields(
+        "metadata 1 ObjectMeta, data 2 map bytes, type 3 string, stringData 4 map string, immutable 5 bool"
     ),
-    "Secret": (
-        ("metadata", 1, "ObjectMeta"),
-        ("data", 2, "map bytes"),
-        ("type", 3, "string"),
-        ("stringData", 4, "map string"),
-        ("immutable", 5, "bool"),
+    "Namespace": _fields("metadata 1 ObjectMeta, spec 2 NamespaceSpec"),
+    "NamespaceSpec": _fields("finalizers 1 many string"),
+    "ServiceAccount": _fields(
+        "metadata 1 ObjectMeta, secrets 2 many ObjectReference, imagePullSecrets 3 many LocalObjectReference, "
+        "automountServiceAccountToken 4 bool"
     ),
-    "Namespace": (("metadata", 1, "ObjectMeta"), ("spec", 2, "NamespaceSpec")),
-    "NamespaceSpec": (("finalizers", 1, "many string"),),
-    "ServiceAccount": (
-        ("metadata", 1, "ObjectMeta"),
-        ("secrets", 2, "many ObjectReference"),
-        ("imagePullSecrets", 3, "many LocalObjectReference"),
-        ("automountServiceAccountToken", 4, "bool"),
+    "ObjectReference": _fields("kind 1 string, namespace 2 string, name 3 string, uid 4 string, apiVersion 5 string"),
+    "LocalObjectReference": _fields("name 1 string"),
+    "DeleteOptions": _fields(
+        "gracePeriodSeconds 1 int64, preconditions 2 Preconditions, orphanDependents 3 bool, "
+        "propagationPolicy 4 string, dryRun 5 many string"
     ),
-    "ObjectReference": (
-        ("kind", 1, "string"),
-        ("namespace", 2, "string"),
-        ("name", 3, "string"),
-        ("uid", 4, "string"),
-        ("apiVersion", 5, "string"),
+    "Preconditions": _fields("uid 1 string, resourceVersion 2 string"),
+    "Eviction": _fields("metadata 1 ObjectMeta, deleteOptions 2 DeleteOptions"),
+    "TokenRequest": _fields("metadata 1 ObjectMeta, spec 2 TokenRequestSpec"),
+    "TokenRequestSpec": _fields(
+        "audiences 1 many string, boundObjectRef 3 BoundObjectReference, expirationSeconds 4 int64"
     ),
-    "LocalObjectReference": (("name", 1, "string"),),
-    "DeleteOptions": (
-        ("gracePeriodSeconds", 1, "int64"),
-        ("preconditions", 2, "Preconditions"),
-        ("orphanDependents", 3, "bool"),
-        ("propagationPolicy", 4, "string"),
-        ("dryRun", 5, "many string"),
-    ),
-    "Preconditions": (("uid", 1, "string"), ("resourceVersion", 2, "string")),
-    "Eviction": (("metadata", 1, "ObjectMeta"), ("deleteOptions", 2, "DeleteOptions")),
-    "TokenRequest": (("metadata", 1, "ObjectMeta"), ("spec", 2, "TokenRequestSpec")),
-    "TokenRequestSpec": (
-        ("audiences", 1, "many string"),
-        ("boundObjectRef", 3, "BoundObjectReference"),
-        ("expirationSeconds", 4, "int64"),
-    ),
-    "BoundObjectReference": (
-        ("kind", 1, "string"),
-        ("apiVersion", 2, "string"),
-        ("name", 3, "string"),
-        ("uid", 4, "string"),
-    ),
+    "BoundObjectReference": _fields("kind 1 string, apiVersion 2 string, name 3 string, uid 4 string"),
 }
 """The Kubernetes messages that this project reads, by a name of our own if Kubernetes has several of one name."""
 

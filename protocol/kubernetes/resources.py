@@ -6,16 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from protocol.names import (
-    GROUP_GROUP,
-    GROUP_KIND,
-    GROUP_PLURAL,
-    GROUP_VERSION,
-    MIGRATION_PLURAL,
-    VM_GROUP,
-    VM_PLURAL,
-    VM_VERSION,
-)
+from protocol import names
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
@@ -84,7 +75,6 @@ SECRETS: Final = Resource("", "v1", "secrets", "Secret")
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps", "ConfigMap")
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 SERVICE_ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
-PERSISTENT_VOLUMES: Final = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 PERSISTENT_VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments", "Deployment")
@@ -98,17 +88,14 @@ TOKEN_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "tokenreviews", "
 SUBJECT_ACCESS_REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )
-VIRTUAL_MACHINES: Final = Resource(VM_GROUP, VM_VERSION, VM_PLURAL, "VirtualMachine")
-MIGRATIONS: Final = Resource(VM_GROUP, VM_VERSION, MIGRATION_PLURAL, "VirtualMachineMigration")
-VM_GROUPS: Final = Resource(GROUP_GROUP, GROUP_VERSION, GROUP_PLURAL, GROUP_KIND)
+VIRTUAL_MACHINES: Final = Resource(names.VM_GROUP, names.VM_VERSION, names.VM_PLURAL, "VirtualMachine")
+MIGRATIONS: Final = Resource(names.VM_GROUP, names.VM_VERSION, names.MIGRATION_PLURAL, "VirtualMachineMigration")
+VM_GROUPS: Final = Resource(names.GROUP_GROUP, names.GROUP_VERSION, names.GROUP_PLURAL, names.GROUP_KIND)
 IP_ADDRESSES: Final = Resource("networking.k8s.io", "v1", "ipaddresses", "IPAddress", namespaced=False)
 SERVICES: Final = Resource("", "v1", "services", "Service")
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 MUTATING_WEBHOOKS: Final = Resource(
-    "admissionregistration.k8s.io",
-    "v1",
-    "mutatingwebhookconfigurations",
-    "MutatingWebhookConfiguration",
+    *("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration"),
     namespaced=False,
 )
 CUSTOM_RESOURCE_DEFINITIONS: Final = Resource(

@@ -1,7 +1,5 @@
 """Address of the Kubernetes API, and our credentials: from kubeconfigs, or from the pod that we run in.
 
-Rules that hold here:
-
 - Authorities and certificates in files are checked for changes at each new connection.
 - Credential plug-ins, proxies and impersonation are for commands that a person starts (``for_person``). A service
   refuses them by name: its client is light, and starts no programs.
@@ -18,7 +16,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from protocol.kubernetes.exec_credentials import ExecCredential, ExecCredentialError, ExecPlugin, read_exec_credential
 from protocol.kubernetes.impersonation import Impersonation
@@ -58,11 +56,6 @@ class Credentials:
     token: Callable[[], str | None]
     headers: Sequence[tuple[str, str]] = ()
     proxy: str = ""
-
-
-def encoded_headers(credentials: Credentials) -> list[tuple[bytes, bytes]]:
-    """The headers as bytes: names of users need not be ASCII."""
-    return [(name.encode(), value.encode()) for name, value in credentials.headers]
 
 
 def from_pod(environment: Mapping[str, str], clock: Clock, folder: Path = SERVICE_ACCOUNT) -> Credentials:
@@ -218,7 +211,7 @@ def _credentials(login: Login, folder: Path, clock: Clock) -> Credentials:
         token = PluginToken(lambda: run_plugin(plugin, authority), credential, clock)
         # A plug-in may print a certificate instead of, or beside, a token.
         if credential.certificate:
-            login = replace(login, certificate=Pem(credential.certificate), key=Pem(credential.key))
+            login = replace(login, certificate=Pem(credential.certificate), key=Pem(credential.key or ""))
     # As in kubectl, the token in a file goes before the one in the kubeconfig.
     elif login.token_path:
         file = FileToken(folder / login.token_path, clock)
@@ -272,16 +265,8 @@ class _NamedServer(ssl.SSLContext):
 
     server_name: str
 
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
-        del server_hostname
-        return super().wrap_bio(incoming, outgoing, server_side, self.server_name, session)
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *_: Any, **__: Any) -> ssl.SSLObject:
+        return super().wrap_bio(incoming, outgoing, server_hostname=self.server_name)
 
 
 def _context(authority: str, server_name: str) -> ssl.SSLContext:

@@ -1,7 +1,5 @@
 """One HTTP/1.1 connection as a client: requests one after the other, and answers as they arrive.
 
-Rules that hold here:
-
 - The parser is httptools'. What breaks the rules of HTTP, or ends before it is whole, raises ``BrokenConnectionError``.
 - A connection that has broken, or on which an answer was given up, is never used again.
 """

@@ -1,7 +1,5 @@
 """Logs of all programs in one form: a JSON object a line, with the same fields everywhere.
 
-Rules that hold here:
-
 - ``ts`` (RFC 3339, UTC, milliseconds), ``level``, ``logger`` and ``msg`` are in every line; ``error`` has the traceback
   and ``stack`` the stack if there is one. Whatever else a line says comes from ``extra=`` and keeps its name:
   ``vm``, ``node``, ``pod`` …

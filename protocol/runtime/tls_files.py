@@ -1,7 +1,5 @@
 """TLS from files that change: certificates, keys and authorities, reloaded for the next connection (B.4).
 
-Rules that hold here:
-
 - Files that cannot be used, or do not belong together, change nothing: the last good ones stay in force. Nothing of a
   key is ever logged.
 - The certificate and the authorities are replaced together: an authority that was removed is no longer trusted.
@@ -9,17 +7,91 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import base64
 import logging
+import re
 import ssl
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from protocol.runtime.certificate_times import UnreadableCertificateError, Validity, validities
 from protocol.runtime.trust import trusting
+
+_BLOCK: Final = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]+)-----END CERTIFICATE-----")
+_SEQUENCE: Final = 0x30
+_VERSION: Final = 0xA0
+_FORMATS: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+"""UTCTime and GeneralizedTime, in the forms that RFC 5280 allows."""
+
+_BEFORE_VALIDITY: Final = 3
+"""Serial number, signature algorithm and issuer."""
+
+
+class UnreadableCertificateError(ValueError):
+    """This is no certificate in PEM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """From when to when a certificate is valid, in seconds since 1970."""
+
+    begin: float
+    end: float
+
+
+def validities(pem: bytes) -> list[Validity]:
+    """The validity of each certificate, in their order. Raises ``UnreadableCertificateError``."""
+    try:
+        return [_validity(base64.b64decode(block)) for block in _BLOCK.findall(pem)]
+    except (ValueError, IndexError):
+        raise UnreadableCertificateError("expected certificates in PEM") from None
+
+
+def _validity(der: bytes) -> Validity:
+    certificate = _inside(der, 0, _SEQUENCE)
+    at = _inside(der, certificate, _SEQUENCE)
+    # The version is optional in X.509; its context tag marks it.
+    if der[at] == _VERSION:
+        at = _after(der, at)
+    for _ in range(_BEFORE_VALIDITY):
+        at = _after(der, at)
+    begin = _inside(der, at, _SEQUENCE)
+    return Validity(_time(der, begin), _time(der, _after(der, begin)))
+
+
+def _time(der: bytes, at: int) -> float:
+    start, length = _content(der, at)
+    text = der[start : start + length].decode("ascii")
+    # An unknown tag gets a format that never matches, and so raises ``ValueError``.
+    return datetime.strptime(text, _FORMATS.get(der[at], "expected a time")).replace(tzinfo=UTC).timestamp()
+
+
+def _inside(der: bytes, at: int, tag: int) -> int:
+    """Start of the content of the element at ``at``."""
+    if der[at] != tag:
+        raise ValueError("unexpected element")
+    return _content(der, at)[0]
+
+
+def _after(der: bytes, at: int) -> int:
+    """Start of the next element."""
+    start, length = _content(der, at)
+    return start + length
+
+
+def _content(der: bytes, at: int) -> tuple[int, int]:
+    """Start and length of an element's content."""
+    short = der[at + 1]
+    # DER: a length below 128 is one byte; otherwise the low bits say how many bytes of length follow.
+    if short < 0x80:
+        return at + 2, short
+    begin = at + 2 + (short & 0x7F)
+    return begin, int.from_bytes(der[at + 2 : begin], "big")
+
 
 LOG: Final = logging.getLogger("autoscale.tls")
 
@@ -102,7 +174,8 @@ class FollowedTls(Generic[T]):
             try:
                 made = self._make(self.parts)
             except (OSError, ssl.SSLError) as error:
-                problem = _said(error, self.parts)
+                reason = getattr(error, "reason", None) or error.strerror or str(error)
+                problem = f"{', '.join(map(str, self.parts.paths))}: {reason}"
                 # Files that changed meanwhile may only be half replaced, so they are read again.
                 if self._stamped() == self._stamp:
                     self._refuse(problem)
@@ -136,17 +209,10 @@ class FollowingContext(ssl.SSLContext):
 
     followed: FollowedTls[ssl.SSLContext]
 
-    def wrap_bio(
-        self,
-        incoming: ssl.MemoryBIO,
-        outgoing: ssl.MemoryBIO,
-        server_side: bool = False,
-        server_hostname: str | bytes | None = None,
-        session: ssl.SSLSession | None = None,
-    ) -> ssl.SSLObject:
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
         """See ``ssl.SSLContext``. Raises ``TlsFilesError``."""
         # asyncio calls this for each new connection.
-        return self.followed.value().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        return self.followed.value().wrap_bio(*arguments, **options)
 
     def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
         """See ``ssl.SSLContext``; for clients without an event loop. Raises ``TlsFilesError``."""
@@ -220,8 +286,3 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
         return None
     # A replaced file has another inode even within the resolution of the clock, and with equal size.
     return status.st_mtime_ns, status.st_ino, status.st_size
-
-
-def _said(error: OSError, parts: TlsParts) -> str:
-    reason = getattr(error, "reason", None) or error.strerror or str(error)
-    return f"{', '.join(map(str, parts.paths))}: {reason}"

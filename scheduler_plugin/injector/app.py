@@ -11,8 +11,7 @@ from typing import Final
 from protocol.kubernetes.api import ApiCall, ApiError, KubernetesApi
 from protocol.kubernetes.resources import VERSION_PATH
 from protocol.rotation import longest_pause
-from protocol.runtime.certificates.keeper import CertificateKeeper, MissingSecretError
-from protocol.runtime.certificates.stored import BUNDLE, CERTIFICATE, KEY
+from protocol.runtime.certificates.keeper import BUNDLE, CERTIFICATE, KEY, CertificateKeeper, MissingSecretError
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
 from protocol.runtime.serving.probes import standing

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from deploy.local.apiserver.schema.rules import broken_rules
+from deploy.local.apiserver.schema.structural import broken_rules
 from deploy.local.apiserver.schema.validation import violations
 from protocol.units import Resources
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine, parse_virtual_machine

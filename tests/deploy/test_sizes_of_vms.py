@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from deploy.local.apiserver.schema.rules import broken_rules
+from deploy.local.apiserver.schema.structural import broken_rules
 from tests.deploy.manifests import documents
 
 (DEFINITION,) = (

@@ -29,14 +29,14 @@ from protocol.floors import decode_floor
 from protocol.guest.monitor_messages import MalformedMonitorMessageError, read_from_monitor, read_greeting
 from protocol.kubernetes.access_reviews import identity_in
 from protocol.kubernetes.exec_credentials import ExecCredentialError, read_exec_credential
-from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig
+from protocol.kubernetes.kubeconfig import KubeconfigError, KubeconfigFile, read_login
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import UnreadableAnswerError, read_event, read_object, read_page
 from protocol.kubernetes.refusals import read_refusal
 from protocol.permits import decode_permit
 from protocol.ranking.config import RankingConfigError, parse_ranking
-from protocol.runtime.certificate_times import UnreadableCertificateError, validities
 from protocol.runtime.followed_file import SettingsError
+from protocol.runtime.tls_files import UnreadableCertificateError, validities
 from protocol.units import Bytes, MilliCpu, QuantityError, parse_quantity
 from protocol.versions import ProtocolVersion
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
@@ -204,7 +204,12 @@ STATUS: Final = {"kind": "Status", "reason": "Gone", "message": "m", "code": 410
 PERMIT: Final = {"vCPUs": "1", "mem": "1Gi"}
 ANNOTATED: Final = {"cpu": {"target": 0.7}, "smoothing": {"cpu": [{"hold": {"window": "30s"}}]}}
 
+
 # fmt: off
+def _login(text: str) -> object:
+    return read_login([KubeconfigFile(text)])
+
+
 TARGETS: Final[tuple[Target, ...]] = (
     Target("quantity", amounts, parse_quantity, (QuantityError,), 8),
     Target("cpu", amounts, MilliCpu.parse, (QuantityError,), 4),
@@ -236,7 +241,7 @@ TARGETS: Final[tuple[Target, ...]] = (
     Target("policy annotation", documents(ANNOTATED), as_text(_policy), (PolicyError,), 4),
     Target("scheduler's settings", texts(samples.SETTINGS), as_text(parse_settings), (SettingsError,), 2),
     Target("expander's settings", texts(samples.EXPANDER), as_text(parse_expander), (SettingsError,), 3),
-    Target("kubeconfig", texts(samples.KUBECONFIG), as_text(parse_kubeconfig), (KubeconfigError,), 2),
+    Target("kubeconfig", texts(samples.KUBECONFIG), as_text(_login), (KubeconfigError,), 2),
     Target("agent's account", documents(page_targets.ACCOUNT), page_targets.account, (UnreadableAnswerError,), 4),
     Target("scheduler's nodes", documents(page_targets.NODES), page_targets.nodes, (UnreadableAnswerError,), 4),
     Target("row of the page", objects(VM, samples.MIGRATION), partial(_object, page_targets.rows), UNREADABLE[:1], 4),

@@ -12,7 +12,6 @@ from deploy.kube.client import ApiClient
 from deploy.local.apiserver.apimachinery.environment import Environment, system_environment
 from deploy.local.apiserver.registry.api import RequestTarget
 from deploy.local.apiserver.registry.watching import Watch, WatchOptions
-from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build
 from protocol.kubernetes.objects import Json
 from protocol.runtime.kubernetes.http_api import HttpApi
@@ -44,9 +43,7 @@ class InProcess(httpx.AsyncBaseTransport):
     """
 
     def __init__(self, environment: Environment | None = None) -> None:
-        self.server: ApiServer = build(
-            None, admin_tokens("secret"), environment or system_environment(), ApiServerSettings()
-        )
+        self.server: ApiServer = build(None, admin_tokens("secret"), environment or system_environment())
         self._asgi = httpx.ASGITransport(self.server.app)
         self._closing = asyncio.Event()
         self.busy = 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from protocol.runtime.certificates.forms import CertificateForm, CertifiedKey, alternative_names, common_name, new_key
+from protocol.runtime.certificates.issuing import CertificateForm, CertifiedKey, alternative_names, common_name, new_key
 
 _SIGNS = (x509.BasicConstraints(ca=True, path_length=None), True)
 

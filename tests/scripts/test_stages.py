@@ -12,7 +12,7 @@ from typer import BadParameter
 from deploy.local.cluster.control import ControlResponse, ServiceForwards, Ways, control_endpoint
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.spec import ClusterSpec
-from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
+from deploy.local.kubeconfigs import kubeconfig, tokened
 from deploy.local.kubernetes.programs.images import InstallationParts
 from deploy.local.kubernetes.programs.versions import SUPPORTED
 from deploy.neonvm.network.chooser import NetworkKind

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -57,15 +57,14 @@ class Interpreter:
         # the program leads over a link that is only right within the image.
         loader = next(self._root.glob(f"usr/lib/*-linux-gnu*/{Path(binary.loader).name}"))
         command = [str(loader), "--library-path", libraries, str(self._program), "-S", "-s", "-B", "-c", _COMPILE]
+        # Without a fixed hash seed, sets in the compiled files come out in another order each time.
+        environment = {"PYTHONHOME": str(self._root / "usr"), "PYTHONHASHSEED": "0", "PATH": os.defpath}
+        environment["LC_ALL"] = "C.UTF-8"
         done = subprocess.run(
-            command, env=self._environment(), input=json.dumps(jobs), text=True, capture_output=True, check=False
+            command, env=environment, input=json.dumps(jobs), text=True, capture_output=True, check=False
         )
         if done.returncode:
             raise BuildError(f"a module cannot be compiled: {done.stderr.strip()[-800:]}")
-
-    def _environment(self) -> Mapping[str, str]:
-        # Without a fixed hash seed, sets in the compiled files come out in another order each time.
-        return {"PYTHONHOME": str(self._root / "usr"), "PYTHONHASHSEED": "0", "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
 
 
 def is_module(file: File) -> bool:

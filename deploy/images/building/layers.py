@@ -176,7 +176,6 @@ class LayerMaker:
 
     @cached_property
     def _interpreter(self) -> Interpreter:
-        """The Python of the images for this machine, unpacked."""
         # For images of other platforms too: bytecode does not depend on the machine.
         fetched = apt.fetch_packages(PYTHON.packages, self.native, self.origin, self.report)
         key = layer_key([repr(PYTHON).encode(), *(path.name.encode() for path in fetched)])

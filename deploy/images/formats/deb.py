@@ -58,7 +58,6 @@ def read_package(data: bytes) -> Package:
 
 
 def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """The names and contents of an ar archive's members."""
     if not data.startswith(_MAGIC):
         raise NotAPackageError("no Debian package: it does not begin as an ar archive")
     place = len(_MAGIC)

@@ -77,8 +77,5 @@ def _needed(data: bytes, segments: list[_Segment]) -> tuple[str, ...]:
     if home is None:
         return ()
     strings = home.offset + address - home.address
-    return tuple(_string(data, strings + value) for tag, value in entries if tag == _NEEDED)
-
-
-def _string(data: bytes, place: int) -> str:
-    return data[place : data.index(b"\0", place)].decode()
+    places = (strings + value for tag, value in entries if tag == _NEEDED)
+    return tuple(data[place : data.index(b"\0", place)].decode() for place in places)

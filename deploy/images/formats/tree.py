@@ -83,7 +83,8 @@ def added(lower: Tree, upper: Tree) -> dict[str, File]:
 def tar_of(files: Tree) -> bytes:
     """An uncompressed tar. Missing parents become directories of mode 0755."""
     # Explicit directories win over implied parents, since they may have another mode.
-    whole = {**tree(directory(parent) for parent in _parents(files)), **files}
+    parents = {str(parent) for path in files for parent in PurePosixPath(path).parents if parent.name}
+    whole = {**tree(map(directory, parents)), **files}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(whole):
@@ -94,10 +95,6 @@ def tar_of(files: Tree) -> bytes:
 def compressed(data: bytes) -> bytes:
     """The bytes in gzip, the one compression that every registry and node reads."""
     return archives.compressed(data, level=9)
-
-
-def _parents(paths: Iterable[str]) -> set[str]:
-    return {str(parent) for path in paths for parent in PurePosixPath(path).parents if parent.name}
 
 
 def _add(archive: tarfile.TarFile, file: File) -> None:

@@ -25,7 +25,7 @@ def wheel_files(data: bytes) -> list[File]:
 
 def _place(name: str) -> str:
     """The path below ``SITE``; empty for a file that is left out."""
-    if _is_left_out(name):
+    if any(part in name if part.startswith("/") else name.endswith(part) for part in _LEFT_OUT):
         return ""
     first, _, rest = name.partition("/")
     if not first.endswith(".data"):
@@ -33,10 +33,6 @@ def _place(name: str) -> str:
     # NAME.data/SCHEME/… holds files for other places, such as scripts and headers; only the library schemes are wanted.
     scheme, _, inner = rest.partition("/")
     return inner if scheme in _INTO_SITE else ""
-
-
-def _is_left_out(name: str) -> bool:
-    return any(part in name if part.startswith("/") else name.endswith(part) for part in _LEFT_OUT)
 
 
 def _mode(entry: zipfile.ZipInfo) -> int:

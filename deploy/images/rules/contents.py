@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Final
 
-from deploy.images.formats.elf import Binary, read_binary
+from deploy.images.formats.elf import read_binary
 from deploy.images.formats.tree import File, PathType, Tree
 
 LEFT_OUT: Final = (
-    "usr/share/man/*",
-    "usr/share/locale/*",
-    "usr/share/info/*",
-    "usr/share/lintian/*",
-    "usr/share/bug/*",
-    "usr/share/bash-completion/*",
-    "usr/share/applications/*",
-    "usr/share/icons/*",
-    "usr/share/pixmaps/*",
-    "usr/share/binfmts/*",
-    "usr/share/doc-base/*",
-    "usr/lib/binfmt.d/*",
-    "usr/lib/*.a",
-    "usr/lib/systemd/*",
-    "usr/lib/*/gconv/*",
-    "usr/lib/*/engines-3/*",
-    "etc/init.d/*",
-    "etc/default/*",
+    *(f"usr/share/{name}/*" for name in ("man", "locale", "info", "lintian", "bug", "bash-completion", "doc-base")),
+    *(f"usr/share/{name}/*" for name in ("applications", "icons", "pixmaps", "binfmts")),
+    *(f"usr/lib/{name}" for name in ("binfmt.d/*", "*.a", "systemd/*", "*/gconv/*", "*/engines-3/*")),
+    *("etc/init.d/*", "etc/default/*"),
 )
 """What no program of ours opens. The licences in usr/share/doc stay."""
 
@@ -87,7 +73,9 @@ def unresolved(files: Tree, machine: str) -> list[str]:
     """Problems of an image's programs: a missing library, a missing loader, code for another machine."""
     names = {file.name for file in files.values()}
     problems = []
-    for path, binary in sorted(_binaries(files).items()):
+    for path, file in sorted(files.items()):
+        if (binary := read_binary(file.content)) is None:
+            continue
         if binary.machine != machine:
             problems.append(f"{path} is built for {binary.machine}")
         problems += [f"{path} needs {name}" for name in binary.needed if name not in names]
@@ -95,11 +83,6 @@ def unresolved(files: Tree, machine: str) -> list[str]:
         if binary.loader and binary.loader.rpartition("/")[2] not in names:
             problems.append(f"{path} needs {binary.loader}")
     return problems
-
-
-def _binaries(files: Tree) -> Mapping[str, Binary]:
-    binaries = ((path, read_binary(file.content)) for path, file in files.items() if file.content)
-    return {path: binary for path, binary in binaries if binary is not None}
 
 
 def _all_needed(files: Iterable[File]) -> list[str]:

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.local.apiserver.apimachinery.environment import system_environment
-from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
-from deploy.local.apiserver.server import ApiServer, admin_tokens, build, write_kubeconfig
-from deploy.local.apiserver.serving import LocalApiServer, listen
+from deploy.local.apiserver.server import ApiServer, LocalApiServer, admin_tokens, build, listen
 from deploy.local.certificates import authority, server_context
-from deploy.local.private_file import secret_file
+from deploy.local.kubeconfigs import ADMIN, kubeconfig, tokened
+from deploy.local.private_file import secret_file, write_private
 from protocol.runtime.garbage import collect_seldom
 from protocol.runtime.json_log import log_as_json
 from protocol.runtime.open_files import allow_open_files
@@ -55,18 +54,18 @@ def _url(scheme: str, listening: socket.socket) -> str:
 async def _serve(arguments: argparse.Namespace, plain: list[socket.socket], secure: list[socket.socket]) -> None:
     token = secret_file(arguments.admin_token_file)
     environment = system_environment()
-    api_server = build(arguments.data_dir, admin_tokens(token), environment, ApiServerSettings())
+    api_server = build(arguments.data_dir, admin_tokens(token), environment)
     try:
         servers = [(_server(api_server, None), plain)] if plain else []
-        trusted = None
+        trusted = b""
         if secure:
             signer = authority(arguments.data_dir, environment.now())
             addresses = {listening.getsockname()[0] for listening in secure}
             servers.append((_server(api_server, server_context(signer, addresses, environment.now())), secure))
-            trusted = signer.certificate_pem
+            trusted = signer.pair.certificate
         url = _url("https", secure[0]) if secure else _url("http", plain[0])
         # The sockets listen already, so whoever waits for this file can connect.
-        write_kubeconfig(arguments.kubeconfig_out, url, token, trusted)
+        write_private(arguments.kubeconfig_out, kubeconfig(url, trusted, ADMIN, tokened(token)))
         _announce(url, arguments, api_server)
         await _run(servers, api_server)
     finally:

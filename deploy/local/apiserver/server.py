@@ -1,36 +1,83 @@
-"""One API server over one data directory: what it is made of, and how it is run and stopped."""
+"""One API server over one data directory: its HTTP face, what it is made of, and how it is run and stopped."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
+import logging
 import secrets
-from collections.abc import Mapping
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import yaml
+import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from deploy.local.apiserver.apimachinery.environment import Environment
 from deploy.local.apiserver.apimachinery.errors import StatusError
-from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.app import create_app
 from deploy.local.apiserver.authn.identity import ADMIN, Authenticator, Identity
 from deploy.local.apiserver.controllers.garbage_collector import GarbageCollector
+from deploy.local.apiserver.discovery import documents
 from deploy.local.apiserver.registry.api import Api, RequestTarget, WriteOptions
 from deploy.local.apiserver.resources.builtins import BUILTINS
 from deploy.local.apiserver.resources.catalog import Catalog
-from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
+from deploy.local.apiserver.routes.discovery_routes import discovery_routes
+from deploy.local.apiserver.routes.resource_routes import ResourceRoutes
+from deploy.local.apiserver.routes.responses import json_response, refusal
 from deploy.local.apiserver.storage.database import ObjectDatabase
 from deploy.local.apiserver.storage.store import ObjectStore
-from deploy.local.private_file import secret_file, write_private
+from deploy.local.private_file import secret_file
+from protocol.runtime.serving.prompt_server import PromptServer
+
+_log = logging.getLogger(__name__)
 
 HISTORY_LIMIT: Final = 4096
 """The number of changes of each resource that watches can go back."""
 
 FIRST_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
+
+_ALL_METHODS: Final = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+async def _healthy(_: Request) -> Response:
+    return PlainTextResponse("ok")
+
+
+async def _version(_: Request) -> Response:
+    return json_response(documents.VERSION)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    if not isinstance(error, StatusError):
+        raise error
+    return refusal(error)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    _log.error("a request broke", extra={"method": request.method, "path": request.url.path}, exc_info=error)
+    return refusal(StatusError(500, "InternalError", f"Internal error occurred: {error!r}"))
+
+
+def create_app(api: Api, authenticator: Authenticator, closing: asyncio.Event) -> Starlette:
+    """The application over one ``api``. ``closing``, once set, ends every watch."""
+    # Starlette passes a request to a function or method; it would take an instance for an ASGI application.
+    resources: Callable[[Request], Awaitable[Response]] = ResourceRoutes(api, authenticator, closing).__call__
+    return Starlette(
+        routes=[
+            *(Route(path, _healthy) for path in ("/healthz", "/readyz", "/livez")),
+            Route("/version", _version),
+            *discovery_routes(api.catalog, authenticator),
+            # Kinds come and go with their definitions, so one route takes all other paths.
+            Route("/{path:path}", resources, methods=_ALL_METHODS),
+        ],
+        exception_handlers={StatusError: _refused, Exception: _broken},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +109,7 @@ class ApiServer:
         self.api.store.close()
 
 
-def build(
-    data_dir: Path | None, tokens: Mapping[str, Identity], environment: Environment, settings: ApiServerSettings
-) -> ApiServer:
+def build(data_dir: Path | None, tokens: Mapping[str, Identity], environment: Environment) -> ApiServer:
     """An API server over ``data_dir`` (None: in memory) that accepts ``tokens``."""
     if data_dir is not None:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -75,14 +120,12 @@ def build(
     key = secret_file(data_dir / "signing.key") if data_dir else secrets.token_urlsafe(32)
     authenticator = Authenticator(store, environment, key.encode(), tokens)
     closing = asyncio.Event()
-    app = create_app(api, authenticator, settings, closing)
+    app = create_app(api, authenticator, closing)
     return ApiServer(app, api, authenticator, GarbageCollector(api), closing)
 
 
 def _create_namespaces(api: Api) -> None:
-    resource = api.catalog.by_key("namespaces")
-    if resource is None:
-        raise LookupError("the catalog has no namespaces")
+    resource = api.catalog.builtin("namespaces")
     for name in FIRST_NAMESPACES:
         try:
             api.create(RequestTarget(resource), {"metadata": {"name": name}}, WriteOptions())
@@ -92,26 +135,49 @@ def _create_namespaces(api: Api) -> None:
                 raise
 
 
-def write_kubeconfig(path: Path, url: str, token: str, authority: bytes | None) -> None:
-    """A kubeconfig, readable by its owner alone, with which ``token`` reaches the server at ``url``.
-
-    ``authority`` is the PEM certificate to trust; None for plain HTTP.
-    """
-    name = "local"
-    cluster = {"server": url}
-    if authority is not None:
-        cluster["certificate-authority-data"] = base64.b64encode(authority).decode()
-    config: JsonObject = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": name, "cluster": cluster}],
-        "users": [{"name": "admin", "user": {"token": token}}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": "admin", "namespace": "default"}}],
-        "current-context": name,
-    }
-    write_private(path, yaml.safe_dump(config, sort_keys=False))
-
-
 def admin_tokens(token: str) -> Mapping[str, Identity]:
     """The administrator's token, for ``build``."""
     return {token: ADMIN}
+
+
+class LocalApiServer(PromptServer):
+    """A uvicorn server that ends its long-lived responses when it is asked to stop."""
+
+    def __init__(self, app: ASGIApp, stop_streams: Callable[[], None], context: ssl.SSLContext | None) -> None:
+        """Serves ``app``, with TLS if there is a ``context``; ``stop_streams`` must end every endless response."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                http="h11",  # limits the head of a request; uvicorn would use httptools if that is installed
+                lifespan="off",
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=2,
+                ws="none",
+                server_header=False,
+                ssl_context_factory=None if context is None else lambda *_: context,
+            )
+        )
+        self._stop_streams = stop_streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops: first the streams, then the connections."""
+        # Watches never end by themselves, and would hold up the end of their connections.
+        self._stop_streams()
+        await super().shutdown(sockets)
+
+
+def listen(address: str) -> socket.socket:
+    """A listening socket at ``HOST:PORT``. Raises ``ValueError`` for any other text, ``OSError`` if it is in use."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or len(port) > 5:
+        raise ValueError(f"expected HOST:PORT, got {address!r}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns off Nagle's algorithm only on sockets that name their protocol.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind((host.strip("[]"), int(port)))
+    listening.listen(1024)
+    listening.setblocking(False)
+    return listening

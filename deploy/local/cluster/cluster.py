@@ -16,26 +16,8 @@ import httpx2 as httpx
 import msgspec
 
 from deploy.kube.client import ApiClient
+from deploy.local.cluster import control, control_plane
 from deploy.local.cluster.content import apply_crds, create_vms, forget_nodes, register_node
-from deploy.local.cluster.control import (
-    START_KUBELET,
-    STOP_KUBELET,
-    ControlResponse,
-    ProcessStatus,
-    ServiceForwards,
-    Ways,
-    control_endpoint,
-)
-from deploy.local.cluster.control_plane import (
-    EXTENDER_PORT,
-    PROBES_PORT,
-    StartupProbes,
-    api_server,
-    api_server_place,
-    background,
-    groups,
-    scheduler,
-)
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.guests import make_guests
 from deploy.local.cluster.node_agents import NodeAgents
@@ -47,7 +29,7 @@ from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.local.private_file import secret_file
 from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork, NetworkKind, choose_network
-from deploy.neonvm.ports import GuestError, Guests, NetworkError
+from deploy.neonvm.ports import GuestError, NetworkError
 from deploy.neonvm.qemu.qemu_guest import QemuGuests
 from deploy.neonvm.runner.resizer import HERE
 from deploy.neonvm.simulated.simulated_guest import SimulatedGuests
@@ -65,7 +47,7 @@ class Cluster:
         self._spec = spec
         self._progress = progress
         self._clock = SystemClock()
-        self._probes = StartupProbes(self._clock, folder)
+        self._probes = control_plane.StartupProbes(self._clock, folder)
         self._supervisors: dict[str, ProcessSupervisor] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -74,14 +56,8 @@ class Cluster:
         Raises ``StepFailedError``.
         """
         try:
-            # Every step is undone by the context that made it, so an end at any moment undoes exactly what had been
-            # done. Guests and agents go first, then the control plane, then the network.
-            async with AsyncExitStack() as stack:
-                try:
-                    await self._bring_up(stack)
-                    await stop.wait()
-                finally:
-                    stop.set()  # a signal must not interrupt the clean-up that follows
+            # Guests and agents go first, then the control plane, then the network.
+            await control_plane.live(self._bring_up, stop)
         except (NetworkError, GuestError, SpecError) as error:
             raise StepFailedError(str(error), str(self._folder.log("cluster"))) from error
 
@@ -94,7 +70,7 @@ class Cluster:
         self._progress.begin("scheduler")
         await self._scheduler(stack, network, host)
         if self._spec.groups:
-            await self._keep(stack, "groups", groups(self._folder, network, host))
+            await self._keep(stack, "groups", control_plane.groups(self._folder, network, host))
         self._progress.done()
         self._progress.begin("nodes")
         # An earlier run may have had more nodes, and the store still has them.
@@ -102,23 +78,29 @@ class Cluster:
         for node in nodes:
             await network.add_node(node.name)
             await register_node(client, node, self._clock)
-        deps, extender = self._node_dependencies(client, network, guests), await self._extender(stack, network, host)
+        pace = replace(HERE, running=looks_at_guests(self._spec.simulated))
+        deps = NodeDependencies(client, network, guests, self._clock, self._folder.root, self._policy(), pace)
+        extender = await self._extender(stack, network, host)
         runtime = Runtime(deps, extender, frozenset(node.name for node in nodes), sidecars=form == "sidecar")
         connect = partial(network.connect, None)
         agents = NodeAgents(deps, connect)
         await stack.enter_async_context(
-            background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
+            control_plane.background(runtime.run(), *(agents.run(node.name) for node in nodes if form == "node"))
         )
         await runtime.synced()
         self._progress.done(f"{len(nodes)} with {self._spec.node_cpu} CPUs and {self._spec.node_memory} each")
         await self._vms(client)
         agents_run = f"agents run as {form}: {why}"
-        response = ControlResponse(network=network.description, guests=guests.description, agents=agents_run, host=host)
-        actions = {STOP_KUBELET: runtime.stop_kubelet, START_KUBELET: runtime.start_kubelet}
-        services = ServiceForwards(client, connect)
+        response = control.ControlResponse(
+            network=network.description, guests=guests.description, agents=agents_run, host=host
+        )
+        actions = {control.STOP_KUBELET: runtime.stop_kubelet, control.START_KUBELET: runtime.start_kubelet}
+        services = control.ServiceForwards(client, connect)
         stack.push_async_callback(services.close)
         status = partial(self._status, response, agents, runtime)
-        await stack.enter_async_context(control_endpoint(self._folder, Ways(network.expose, services), status, actions))
+        await stack.enter_async_context(
+            control.control_endpoint(self._folder, control.Ways(network.expose, services), status, actions)
+        )
         # There is nothing to wait for: this step only shows the form of the agents.
         self._progress.begin("agents")
         self._progress.done(f"{form}: {why}")
@@ -127,18 +109,13 @@ class Cluster:
         self._progress.ready()
 
     async def _extender(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> httpx.AsyncClient:
-        """Connections to the scheduler's extender."""
         # This process is outside the network of the control plane, hence the loopback port.
-        url = f"http://127.0.0.1:{await network.expose(host, EXTENDER_PORT)}"
+        url = f"http://127.0.0.1:{await network.expose(host, control_plane.EXTENDER_PORT)}"
         headers = {"Authorization": f"Bearer {secret_file(self._folder.extender_token)}"}
         return await stack.enter_async_context(
             # A proxy from the user's environment cannot reach the extender.
             httpx.AsyncClient(base_url=url, headers=headers, trust_env=False, timeout=5.0)
         )
-
-    def _node_dependencies(self, client: ApiClient, network: LocalNetwork, guests: Guests) -> NodeDependencies:
-        pace = replace(HERE, running=looks_at_guests(self._spec.simulated))
-        return NodeDependencies(client, network, guests, self._clock, self._folder.root, self._policy(), pace)
 
     def _policy(self) -> Path | None:
         """The file with the agents' policy; None if the defaults apply."""
@@ -156,11 +133,11 @@ class Cluster:
             await create_vms(client, count, self._clock, self._progress.note)
             self._progress.done(f"{count}; they start one after the other")
 
-    def _status(self, said: ControlResponse, agents: NodeAgents, runtime: Runtime) -> ControlResponse:
+    def _status(self, said: control.ControlResponse, agents: NodeAgents, runtime: Runtime) -> control.ControlResponse:
         """``said``, which has the fields that never change, with the processes as they are now."""
         by_node = {f"agent {name}": supervisor for name, supervisor in agents.supervisors.items()}
         processes = [
-            ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
+            control.ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
             for name, supervisor in {**self._supervisors, **by_node}.items()
         ]
         return msgspec.structs.replace(said, parts=[*processes, *runtime.parts()], unreadable=runtime.unreadable())
@@ -190,25 +167,25 @@ class Cluster:
 
     async def _api_server(self, stack: AsyncExitStack, network: LocalNetwork) -> tuple[ApiClient, str]:
         self._progress.begin("API server")
-        place = await api_server_place(network)
+        place = await control_plane.api_server_place(network)
         # Kept open here, so that a restarted API server inherits it again.
         stack.callback(place.inside.close)
         # `for_api_server` waits for the file; one of an earlier run would end the wait too early.
         self._folder.kubeconfig.unlink(missing_ok=True)
-        supervisor = await self._keep(stack, "api-server", api_server(self._folder, place))
+        supervisor = await self._keep(stack, "api-server", control_plane.api_server(self._folder, place))
         client = await stack.enter_async_context(await self._probes.for_api_server(supervisor))
         count = await apply_crds(client, self._clock)
         self._progress.done(f"https://127.0.0.1:{place.tls_port}, {count} custom kinds")
         return client, place.host
 
     async def _scheduler(self, stack: AsyncExitStack, network: LocalNetwork, host: str) -> None:
-        supervisor = await self._keep(stack, "scheduler", scheduler(self._folder, network, host))
-        probes = f"http://127.0.0.1:{await network.expose(host, PROBES_PORT)}"
+        supervisor = await self._keep(stack, "scheduler", control_plane.scheduler(self._folder, network, host))
+        probes = f"http://127.0.0.1:{await network.expose(host, control_plane.PROBES_PORT)}"
         await self._probes.for_scheduler(supervisor, probes)
 
     async def _keep(self, stack: AsyncExitStack, name: str, program: LocalProgram) -> ProcessSupervisor:
         # A failed step points to this log, which therefore must not contain earlier runs.
         program.log.unlink(missing_ok=True)
-        supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock, lambda _: None)
-        await stack.enter_async_context(background(supervisor.run()))
+        supervisor = self._supervisors[name] = ProcessSupervisor(program, self._clock)
+        await stack.enter_async_context(control_plane.background(supervisor.run()))
         return supervisor

@@ -9,7 +9,7 @@ from typing import Final
 
 import yaml
 
-from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
+from protocol.kubernetes.api import ApiUnknownError
 from protocol.kubernetes.conditions import holds
 
 try:
@@ -19,9 +19,8 @@ except ImportError:  # PyYAML built without libyaml: slower, but the same otherw
 
 from deploy.kube.client import ApiClient
 from deploy.local.kubelet.node_object import NodeSpec, node_labels, node_object
-from protocol.kubernetes.objects import Json, name_of, node_of, text
-from protocol.kubernetes.refusals import RefusalKind
-from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
+from protocol.kubernetes.objects import Json, name_of, node_of
+from protocol.kubernetes.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VIRTUAL_MACHINES
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
 from protocol.names import LABEL_ENABLED, VM_GROUP, VM_VERSION
@@ -60,22 +59,18 @@ async def apply_crds(client: ApiClient, clock: Clock) -> int:
     """Creates the CRDs of a local cluster, waits until they are served, and returns their number."""
     crds = definitions()
     for definition in crds:
-        await ensure(client, CUSTOM_RESOURCE_DEFINITIONS, "", definition)
+        await client.ensure(CUSTOM_RESOURCE_DEFINITIONS, "", definition)
     # All are created before any is waited for, so that the server establishes them in parallel.
     for definition in crds:
-        while not await _is_established(client, text(definition, "metadata", "name")):
+        while not holds(await client.get(CUSTOM_RESOURCE_DEFINITIONS, name_of(definition)), "Established"):
             await clock.sleep(_PAUSE)
     return len(crds)
-
-
-async def _is_established(client: ApiClient, name: str) -> bool:
-    return holds(await client.get(CUSTOM_RESOURCE_DEFINITIONS, ObjectName("", name)), "Established")
 
 
 async def register_node(client: ApiClient, node: NodeSpec, clock: Clock) -> None:
     """Makes the Node object, or gives an older one its labels and status; taints are given only to a new one."""
     wanted = node_object(node, timestamp(clock.wall()))
-    await ensure(client, NODES, "", wanted)
+    await client.ensure(NODES, "", wanted)
     name = ObjectName("", node.name)
     # A create that found an older node changed nothing, so both parts are patched in any case. The status is a
     # subresource of its own.
@@ -92,15 +87,6 @@ async def forget_nodes(client: ApiClient, kept: frozenset[str]) -> None:
         if node_of(pod) and node_of(pod) not in kept:
             # No kubelet of that node is left to confirm a graceful deletion.
             await client.delete(PODS, name_of(pod), grace=0)
-
-
-async def ensure(client: ApiClient, kind: Resource, namespace: str, body: Json) -> None:
-    """Creates the object if there is none of that name."""
-    try:
-        await client.create(kind, namespace, body)
-    except ApiRefusedError as error:
-        if error.kind is not RefusalKind.ALREADY_EXISTS:
-            raise
 
 
 def simulated_vm(number: int) -> Json:
@@ -135,7 +121,7 @@ async def _ensure_in_time(client: ApiClient, vm: Json, clock: Clock) -> None:
     deadline = clock.now() + _PATIENCE
     while True:
         try:
-            return await ensure(client, VIRTUAL_MACHINES, "default", vm)
+            return await client.ensure(VIRTUAL_MACHINES, "default", vm)
         # A refusal by the server is final and not retried; silence may only mean that the machine is busy.
         except ApiUnknownError:
             if clock.now() >= deadline:

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +16,8 @@ from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import StepFailedError
 from deploy.local.cluster.settings import guarded_settings, scheduler_settings
+from deploy.local.kubeconfigs import kubeconfig, tokened
 from deploy.local.kubelet.agents import AGENT_PORT, AGENTS_PORT, API_PORT
-from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.local.private_file import secret_file, write_private
 from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.network.chooser import LocalNetwork
@@ -170,6 +170,18 @@ class StartupProbes:
         # A proxy from the user's environment cannot reach the cluster's network.
         async with httpx.AsyncClient(base_url=probes, trust_env=False, timeout=2.0) as http:
             await self.until("scheduler", supervisor, ready)
+
+
+async def live(bring_up: Callable[[AsyncExitStack], Awaitable[None]], stop: asyncio.Event) -> None:
+    """Brings a cluster up and keeps it until ``stop`` is set."""
+    # Every step is undone by the context that made it, in the opposite order, so an end at any moment undoes exactly
+    # what had been done.
+    async with AsyncExitStack() as stack:
+        try:
+            await bring_up(stack)
+            await stop.wait()
+        finally:
+            stop.set()  # a signal must not interrupt the clean-up that follows
 
 
 @asynccontextmanager

@@ -1,7 +1,5 @@
 """Starting, ending and cleaning up clusters from another process: what the command line does.
 
-Rules that hold here:
-
 - A launch that is cancelled ends what it launched before it returns.
 - A killed cluster leaves no process (the kernel sees to that); whatever else it leaves is removed here.
 """

@@ -6,9 +6,9 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
-from deploy.local.cluster.content import ensure
 from deploy.local.cluster.settings import NODE_AGENT_ACCOUNT, NODE_AGENT_NAMESPACE
 from deploy.local.kubelet.agents import AGENT_PORT, EXPLAIN_TOKEN, AgentFiles, AgentRun, ensure_account, per_node
 from deploy.local.kubelet.pod_status import running_status
@@ -65,11 +65,10 @@ class NodeAgents:
         # The turn ends when the agent listens; the task group stays with the agent until the end.
         async with asyncio.TaskGroup() as tasks, self._turns:
             run = await self._prepared(node)
-            tasks.create_task(attend_agent(run, self._deps, lambda supervisor: self._started(node, supervisor)))
+            tasks.create_task(attend_agent(run, self._deps, partial(self.supervisors.__setitem__, node)))
             await self._listens(run)
 
     async def _prepared(self, node: str) -> AgentRun:
-        """The agent's pod and place."""
         while True:
             # A busy machine may keep the API server from answering in time.
             with suppress(ApiUnknownError):
@@ -79,7 +78,7 @@ class NodeAgents:
     async def _placed(self, node: str) -> AgentRun:
         deps = self._deps
         await ensure_account(deps.client, ObjectName(NODE_AGENT_NAMESPACE, NODE_AGENT_ACCOUNT))
-        await ensure(deps.client, PODS, NODE_AGENT_NAMESPACE, agent_pod(node))
+        await deps.client.ensure(PODS, NODE_AGENT_NAMESPACE, agent_pod(node))
         name = ObjectName(NODE_AGENT_NAMESPACE, f"{NODE_AGENT_ACCOUNT}-{node}")
         pod = await deps.client.get(PODS, name)
         place = await deps.network.add_pod(node, name)
@@ -87,9 +86,6 @@ class NodeAgents:
         await keep_writing_status(deps.client, pod, status, deps.clock)
         folder = pod_folder(deps.state, name, node)
         return per_node(pod, node, place, AgentFiles(folder, deps.policy, deps.state / EXPLAIN_TOKEN))
-
-    def _started(self, node: str, supervisor: ProcessSupervisor) -> None:
-        self.supervisors[node] = supervisor
 
     async def _listens(self, run: AgentRun) -> None:
         """Returns when the agent answers, or after a time-out."""

@@ -14,38 +14,18 @@ from pathlib import Path
 from typing import Final
 
 from deploy.kube.client import ApiClient, client_from_kubeconfig
-from deploy.local.cluster.content import CRD_FOLDERS, ensure
-from deploy.local.cluster.control import (
-    START_KUBELET,
-    STOP_KUBELET,
-    ControlResponse,
-    ExposedCluster,
-    ProcessStatus,
-    ServiceForwards,
-    Ways,
-    control_endpoint,
-)
-from deploy.local.cluster.control_plane import background
+from deploy.local.cluster import control
+from deploy.local.cluster.content import CRD_FOLDERS
+from deploy.local.cluster.control_plane import background, live
 from deploy.local.cluster.folder import ClusterFolder
 from deploy.local.cluster.progress import Progress, StepFailedError, innermost
 from deploy.local.cluster.spec import ClusterSpec
 from deploy.local.kubernetes.machine.control_groups import make_group, remove_group
-from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, ControlPlane
+from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, control_programs
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
 from deploy.local.kubernetes.machine.node import KUBELET, Node, NodeError, NodePlace
 from deploy.local.kubernetes.machine.survey import can_show_cpus, machine_size
-from deploy.local.kubernetes.plan.cluster_plan import (
-    API_PORT,
-    CONTROL_HOST,
-    NODE_PREFIX,
-    VM_VISITOR,
-    ClusterPlan,
-    NodePlan,
-    missing_nodes,
-    node_object,
-    offered,
-    unready,
-)
+from deploy.local.kubernetes.plan import cluster_plan
 from deploy.local.kubernetes.plan.node_settings import node_files
 from deploy.local.kubernetes.programs.ensure import NoProgramsError, Programs, ensure_programs
 from deploy.local.private_file import write_private
@@ -65,14 +45,16 @@ _PATIENCE: Final = Seconds(120.0)
 _PAUSE: Final = Seconds(0.1)
 
 
-def plan_of(name: str, spec: ClusterSpec) -> ClusterPlan:
+def plan_of(name: str, spec: ClusterSpec) -> cluster_plan.ClusterPlan:
     """The plan for the specification; a node offers no more memory than the machine has. Raises ``SpecError``."""
     machine, shows = machine_size(), can_show_cpus()
     nodes = [
-        NodePlan(node.name, number, offered(node.capacity, machine, shows_cpus=shows), node.labels, node.taints)
+        cluster_plan.NodePlan(
+            node.name, number, cluster_plan.offered(node.capacity, machine, shows_cpus=shows), node.labels, node.taints
+        )
         for number, node in enumerate(spec.node_specs, start=1)
     ]
-    return ClusterPlan(name, spec.kubernetes, nodes, machine, spec.add_ons)
+    return cluster_plan.ClusterPlan(name, spec.kubernetes, nodes, machine, spec.add_ons)
 
 
 class RealCluster:
@@ -93,16 +75,11 @@ class RealCluster:
         Raises ``StepFailedError``.
         """
         try:
-            # The stack undoes what was made, in the opposite order, at whatever step the end comes.
-            async with AsyncExitStack() as stack:
-                try:
-                    await self._bring_up(stack)
-                    await stop.wait()
-                finally:
-                    stop.set()  # a signal must not interrupt the clean-up that follows
+            await live(self._bring_up, stop)
         # Nodes and programs run in task groups, so their errors come in groups.
         except* NodeError as errors:
-            raise _failure(errors) from errors
+            first = innermost(errors)
+            raise StepFailedError(str(first), str(first.log) if isinstance(first, NodeError) else "") from errors
         except* (NetworkError, NoProgramsError, OSError) as errors:
             raise StepFailedError(str(innermost(errors)), str(self._folder.log("cluster"))) from errors
 
@@ -123,7 +100,6 @@ class RealCluster:
         self._progress.ready()
 
     def _forget(self) -> None:
-        """Removes what an earlier run wrote."""
         shutil.rmtree(self._folder.real, ignore_errors=True)
         for log in self._folder.logs.glob("*.log"):
             # This process writes its standard error to that log.
@@ -138,7 +114,6 @@ class RealCluster:
 
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:
-        """The cluster's namespaces, network and control groups."""
         self._progress.begin("network")
         try:
             await self._network.up()
@@ -156,15 +131,14 @@ class RealCluster:
             finally:
                 await asyncio.to_thread(remove_group, self._plan.cgroup)
 
-    async def _lay_out(self, node: NodePlan) -> None:
+    async def _lay_out(self, node: cluster_plan.NodePlan) -> None:
         """Gives the node its address, and plain routes: nothing leads out of the cluster's namespaces."""
         await self._network.add_node(node.name)
-        address = f"address add {node.address}/{NODE_PREFIX} dev br0"
-        routes = (f"route add default via {CONTROL_HOST}", *self._plan.routes(node))
+        address = f"address add {node.address}/{cluster_plan.NODE_PREFIX} dev br0"
+        routes = (f"route add default via {cluster_plan.CONTROL_HOST}", *self._plan.routes(node))
         await self._network.configure(node.name, address, *routes)
 
-    def _node(self, node: NodePlan, programs: Programs, pki: Pki) -> Node:
-        """The node, with its settings in its folder."""
+    def _node(self, node: cluster_plan.NodePlan, programs: Programs, pki: Pki) -> Node:
         folder = self._folder.nodes / node.name
         for name, content in node_files(self._plan, node).items():
             write_private(folder / "node" / name, content)
@@ -176,18 +150,18 @@ class RealCluster:
     async def _control_plane(self, stack: AsyncExitStack, programs: Programs, pki: Pki) -> ApiClient:
         self._progress.begin("control plane")
         data, enter = self._folder.real / "etcd", self._network.control_enter()
-        plane = ControlPlane(pki.folder, data, self._folder.logs, enter, programs)
-        await self._keep(stack, {STORE: plane.store(), API_SERVER: plane.api_server()})
+        plane = control_programs(pki.folder, data, self._folder.logs, enter, programs)
+        await self._keep(stack, {name: plane.pop(name) for name in (STORE, API_SERVER)})
         # People reach the API server at a loopback port that this process forwards.
-        port = await self._network.expose(CONTROL_HOST, API_PORT)
+        port = await self._network.expose(cluster_plan.CONTROL_HOST, cluster_plan.API_PORT)
         write_private(self._folder.kubeconfig, pki.admin_kubeconfig(f"https://127.0.0.1:{port}"))
         write_private(self._folder.control_kubeconfig, pki.admin_kubeconfig(INSIDE))
         client = await stack.enter_async_context(client_from_kubeconfig(self._folder.kubeconfig))
         await self._until(f"the {API_SERVER} is not ready", API_SERVER, lambda: _answers(client))
-        await self._keep(stack, plane.followers())
+        await self._keep(stack, plane)
         # Created before the kubelets register, so that labels, taints and pod subnets are the plan's.
         for node in self._plan.nodes:
-            await ensure(client, NODES, "", node_object(node))
+            await client.ensure(NODES, "", cluster_plan.node_object(node))
         self._api_server.set()
         self._progress.done(f"https://127.0.0.1:{port}")
         return client
@@ -210,7 +184,7 @@ class RealCluster:
         self._progress.begin("nodes")
 
         async def unready_nodes() -> str:
-            return ", ".join(missing_nodes(self._plan, list((await client.list(NODES)).objects)))
+            return ", ".join(cluster_plan.missing_nodes(self._plan, list((await client.list(NODES)).objects)))
 
         # Only one log can be named; nodes mostly fail for the same reason.
         first = self._plan.nodes[0]
@@ -226,14 +200,19 @@ class RealCluster:
         async def waiting() -> str:
             deployments = (await client.list(DEPLOYMENTS, "kube-system")).objects
             services = (await client.list(_API_SERVICES)).objects
-            return ", ".join([*unready(list(deployments), "Available"), *unready(list(services), "Available")])
+            return ", ".join(
+                [
+                    *cluster_plan.unready(list(deployments), "Available"),
+                    *cluster_plan.unready(list(services), "Available"),
+                ]
+            )
 
         await self._until("not available", "kube-scheduler", waiting)
         self._progress.done()
 
     async def _answer_questions(self, stack: AsyncExitStack, client: ApiClient, nodes: list[Node]) -> None:
         by_name = {node.plan.name: node for node in nodes}
-        services = ServiceForwards(client, lambda host, port: self._network.connect(None, host, port))
+        services = control.ServiceForwards(client, lambda host, port: self._network.connect(None, host, port))
         stack.push_async_callback(services.close)
 
         def named(name: str) -> Node:
@@ -242,31 +221,37 @@ class RealCluster:
             return by_name[name]
 
         actions = {
-            STOP_KUBELET: lambda node: named(node).stop(KUBELET),
-            START_KUBELET: lambda node: named(node).start(KUBELET),
+            control.STOP_KUBELET: lambda node: named(node).stop(KUBELET),
+            control.START_KUBELET: lambda node: named(node).start(KUBELET),
         }
         visited = self._plan.nodes[0].name
         # The claim keeps a VM from getting the address by which this machine visits their network.
-        await ensure(client, IP_ADDRESSES, "", client_claim(VM_VISITOR, visited))
-        exposed = ExposedCluster(self._network, visited)
+        await client.ensure(IP_ADDRESSES, "", client_claim(cluster_plan.VM_VISITOR, visited))
+        exposed = control.ExposedCluster(self._network, visited)
         stack.push_async_callback(exposed.close)
-        ways = Ways(exposed.expose, services)
-        await stack.enter_async_context(control_endpoint(self._folder, ways, lambda: self._status(nodes), actions))
+        ways = control.Ways(exposed.expose, services)
+        await stack.enter_async_context(
+            control.control_endpoint(self._folder, ways, lambda: self._status(nodes), actions)
+        )
 
-    def _status(self, nodes: list[Node]) -> ControlResponse:
+    def _status(self, nodes: list[Node]) -> control.ControlResponse:
         running = dict(self._supervisors)
         for node in nodes:
             running |= node.supervisors()
-        parts = [ProcessStatus(name, supervisor.pid or 0, supervisor.restarts) for name, supervisor in running.items()]
+        parts = [
+            control.ProcessStatus(name, supervisor.pid or 0, supervisor.restarts)
+            for name, supervisor in running.items()
+        ]
         # The first boot does not count as a restart.
-        parts += [ProcessStatus(node.plan.name, node.pid, max(0, node.boots - 1)) for node in nodes]
+        parts += [control.ProcessStatus(node.plan.name, node.pid, max(0, node.boots - 1)) for node in nodes]
         description = f"a real Kubernetes {self._plan.version}"
-        return ControlResponse(network=self._network.description, guests=description, host=CONTROL_HOST, parts=parts)
+        return control.ControlResponse(
+            network=self._network.description, guests=description, host=cluster_plan.CONTROL_HOST, parts=parts
+        )
 
     async def _keep(self, stack: AsyncExitStack, programs: dict[str, LocalProgram]) -> None:
-        """Keeps programs running; they end together."""
         for name, program in programs.items():
-            self._supervisors[name] = ProcessSupervisor(program, self._clock, lambda _: None)
+            self._supervisors[name] = ProcessSupervisor(program, self._clock)
         await stack.enter_async_context(background(*(self._supervisors[name].run() for name in programs)))
 
     async def _until(self, complaint: str, part: str, waiting: Callable[[], Awaitable[str]]) -> None:
@@ -289,8 +274,3 @@ class RealCluster:
 async def _answers(client: ApiClient) -> str:
     await client.raw_get("/readyz")
     return ""
-
-
-def _failure(errors: ExceptionGroup[NodeError]) -> StepFailedError:
-    first = innermost(errors)
-    return StepFailedError(str(first), str(first.log) if isinstance(first, NodeError) else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import replace
 
 import httpx2 as httpx
@@ -15,7 +14,7 @@ from deploy.local.kubelet.kubelet import Kubelet
 from deploy.local.kubelet.node_lifecycle import NodeLifecycle, PodGarbageCollector
 from deploy.local.kubelet.sandbox import NodeDependencies
 from deploy.local.scheduling.extender import Extender
-from deploy.local.scheduling.loop import Randomness, SchedulerInformers, SchedulingLoop
+from deploy.local.scheduling.loop import SchedulingLoop
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
 from deploy.neonvm.migration.migration_controller import MigrationController
@@ -49,13 +48,7 @@ class Runtime:
         )
         self._controller = NeonVmController(controllers)
         self._migrations = MigrationController(controllers)
-        self._loop = SchedulingLoop(
-            client,
-            SchedulerInformers(pods, node_objects),
-            Extender(extender),
-            EventRecorder(client, "autoscale-scheduler", clock),
-            Randomness(clock, random.random, random.choice),
-        )
+        self._loop = SchedulingLoop(client, pods, node_objects, Extender(extender), clock)
 
     async def run(self) -> None:
         """Works until cancelled."""

@@ -13,9 +13,8 @@ from deploy.local.private_file import write_private
 from deploy.local.process import LocalProgram, ProcessSupervisor
 from deploy.neonvm.addressing import DAEMON_PORT, METRICS_PORT, MONITOR_PORT
 from deploy.neonvm.ports import PodNetwork
-from protocol.kubernetes.api import ApiError, ApiRefusedError
+from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
-from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import SERVICE_ACCOUNTS
 from protocol.messages import ObjectName
 from protocol.names import TOKEN_AUDIENCE
@@ -73,12 +72,8 @@ async def keep_projected(client: ApiClient, projection: Projection, clock: Clock
 async def ensure_account(client: ApiClient, account: ObjectName) -> None:
     """Makes the service account if it is missing, as a cluster does for ``default``."""
     body: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account.name}}
-    try:
-        await client.create(SERVICE_ACCOUNTS, account.namespace, body)
-    except ApiRefusedError as error:
-        # Usually it exists already, or another pod's projection creates it at the same time.
-        if error.kind is not RefusalKind.ALREADY_EXISTS:
-            raise
+    # Usually it exists already, or another pod's projection creates it at the same time.
+    await client.ensure(SERVICE_ACCOUNTS, account.namespace, body)
 
 
 AGENT_PORT: Final = 9101
@@ -128,10 +123,8 @@ class AgentRun:
             "KUBERNETES_TOKEN_FILE": str(for_api.file),
             "AGENT_LISTEN": f"{self.network.address}:{self.network.port_for(AGENT_PORT)}",
         }
-        if self.files.explain_token is not None:
-            environment["EXPLAIN_TOKEN_FILE"] = str(self.files.explain_token)
-        if self.files.policy is not None:
-            environment["AGENT_CONFIG"] = str(self.files.policy)
+        optional = {"EXPLAIN_TOKEN_FILE": self.files.explain_token, "AGENT_CONFIG": self.files.policy}
+        environment |= {name: str(path) for name, path in optional.items() if path is not None}
         return LocalProgram(
             # -P keeps the working directory out of sys.path, so that the agent's modules are the installed ones.
             [sys.executable, "-P", "-m", "agent"],

@@ -15,7 +15,7 @@ from deploy.neonvm.dependencies import GuestHost
 from deploy.neonvm.ports import PodRole, TransferError, TransferFault
 from deploy.neonvm.runner.resizer import Resizer
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
-from protocol.kubernetes.api import ApiRefusedError
+from protocol.kubernetes.api import tolerating
 from protocol.kubernetes.objects import Json, is_leaving, is_over, labels_of, name_of, node_of, pod_phase, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
@@ -172,12 +172,9 @@ class Kubelet(GuestHost):
         await asyncio.wait((life,))
 
     async def _confirm(self, pod: Json) -> None:
-        try:
+        with tolerating(RefusalKind.NOT_FOUND):
             # Grace 0 with the uid confirms the deletion of this very pod, as a kubelet does.
             await self._deps.client.delete(PODS, name_of(pod), uid_of(pod), grace=0)
-        except ApiRefusedError as error:
-            if error.kind is not RefusalKind.NOT_FOUND:
-                raise
 
     def _pod_changed(self, change: ObjectChange) -> None:
         old, new = change.before, change.after

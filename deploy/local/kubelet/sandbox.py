@@ -18,25 +18,12 @@ from deploy.local.kubelet.agents import EXPLAIN_TOKEN, AgentFiles, AgentRun, run
 from deploy.local.kubelet.pod_status import failed_status, moved_status, running_status
 from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.process import ProcessSupervisor
+from deploy.neonvm import ports
 from deploy.neonvm.objects.booted import booted_spec, machine_for
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import has_agent
 from deploy.neonvm.objects.vm_spec import kernel_arguments, machine_of, password_secret
 from deploy.neonvm.password import PasswordGuest, keep_password, password_in, usable
-from deploy.neonvm.ports import (
-    ClusterNetwork,
-    Guest,
-    GuestError,
-    GuestPhase,
-    Guests,
-    GuestSpec,
-    GuestState,
-    NetworkError,
-    PodNetwork,
-    PodRole,
-    TransferError,
-    TransferFault,
-)
 from deploy.neonvm.runner.pod_guest import guest_of_vm
 from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
@@ -56,8 +43,8 @@ class NodeDependencies:
     """
 
     client: ApiClient
-    network: ClusterNetwork
-    guests: Guests
+    network: ports.ClusterNetwork
+    guests: ports.Guests
     clock: Clock
     state: Path
     policy: Path | None
@@ -67,9 +54,7 @@ class NodeDependencies:
 
 @dataclass(frozen=True, slots=True)
 class _Inside:
-    """The guest in a pod, and who resizes it."""
-
-    guest: Guest
+    guest: ports.Guest
     resizer: Resizer
 
 
@@ -109,12 +94,12 @@ class Sandbox:
         return self._inside.resizer if self._inside is not None and not self._receives else None
 
     @property
-    def role(self) -> PodRole:
+    def role(self) -> ports.PodRole:
         """Role of the guest."""
         if self._inside is None:
-            return PodRole.EMPTY
-        role = PodRole.of(self._inside.resizer.state.phase)
-        return PodRole.RECEIVING if self._receives and role is not PodRole.EMPTY else role
+            return ports.PodRole.EMPTY
+        role = ports.PodRole.of(self._inside.resizer.state.phase)
+        return ports.PodRole.RECEIVING if self._receives and role is not ports.PodRole.EMPTY else role
 
     async def send(
         self, target: Sandbox, limits: TransferLimits, progress: Callable[[TransferInfo], None]
@@ -122,7 +107,7 @@ class Sandbox:
         """Moves the guest into ``target``, as ``Guest.send`` does; both pods know afterwards where it is."""
         ours, theirs = self._inside, target._inside
         if ours is None or theirs is None:
-            raise TransferError(TransferFault.REFUSED, "there is no guest at one of the ends")
+            raise ports.TransferError(ports.TransferFault.REFUSED, "there is no guest at one of the ends")
         # Until the end of the transfer is known, `_attend` must not report this pod as failed because its guest has
         # stopped.
         self._decided.clear()
@@ -146,13 +131,13 @@ class Sandbox:
         target._receives = False
         size = ours.resizer.state
         ours.resizer.leave()
-        theirs.resizer.arrive(GuestState(GuestPhase.RUNNING, size.cpu, size.mem))
+        theirs.resizer.arrive(ports.GuestState(ports.GuestPhase.RUNNING, size.cpu, size.mem))
 
     async def run(self) -> Json:
         """Runs the pod to its end, and returns the status that says how it ended."""
         try:
             reason = await self._live()
-        except (GuestError, NetworkError, OSError) as error:
+        except (ports.GuestError, ports.NetworkError, OSError) as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - one pod must not end the runtime that has the guests of all others
             _log.exception("a pod ended by an error of the runtime", extra={"pod": str(self._name)})
@@ -178,10 +163,10 @@ class Sandbox:
             await network.remove_pod(self._name)
             self._deps.changed(self._machine.name)
 
-    async def _attend(self, guest: Guest, place: PodNetwork) -> str:
+    async def _attend(self, guest: ports.Guest, place: ports.PodNetwork) -> str:
         """Keeps the guest at its size and the agent beside it until the guest has ended; returns why it has."""
         deps, machine = self._deps, self._machine
-        begins = GuestPhase.RECEIVING if self._receives else GuestPhase.BOOTING
+        begins = ports.GuestPhase.RECEIVING if self._receives else ports.GuestPhase.BOOTING
         resizer = Resizer(guest, machine.use, deps.clock, lambda: deps.changed(machine.name), begins)
         resizer.pace = deps.pace
         self._inside = _Inside(guest, resizer)
@@ -198,8 +183,7 @@ class Sandbox:
                 task.cancel()
         return reason
 
-    async def _accompany(self, place: PodNetwork) -> None:
-        """Reports that the pod runs, and then keeps the agent running."""
+    async def _accompany(self, place: ports.PodNetwork) -> None:
         deps = self._deps
         status = running_status(self._pod, place.address, timestamp(deps.clock.wall()))
         await keep_writing_status(deps.client, self._pod, status, deps.clock)
@@ -221,7 +205,7 @@ class Sandbox:
     def _keep(self, supervisor: ProcessSupervisor) -> None:
         self.agent = supervisor
 
-    async def _guest_spec(self, place: PodNetwork) -> GuestSpec:
+    async def _guest_spec(self, place: ports.PodNetwork) -> ports.GuestSpec:
         vm = self._machine
         return guest_of_vm(
             vm,
@@ -233,16 +217,16 @@ class Sandbox:
         )
 
 
-async def _has_moved(source: Guest, target: Guest) -> bool:
+async def _has_moved(source: ports.Guest, target: ports.Guest) -> bool:
     """Return True if the guest is at the target after a failed move."""
     try:
-        if (await source.state()).phase is not GuestPhase.STOPPED:
+        if (await source.state()).phase is not ports.GuestPhase.STOPPED:
             return False
-    except GuestError:
+    except ports.GuestError:
         return False
     try:
-        return (await target.state()).phase not in {GuestPhase.STOPPED, GuestPhase.RECEIVING}
-    except GuestError:
+        return (await target.state()).phase not in {ports.GuestPhase.STOPPED, ports.GuestPhase.RECEIVING}
+    except ports.GuestError:
         # The source has stopped, so a target that cannot be asked is better than no guest at all.
         return True
 
@@ -251,7 +235,7 @@ async def attend_agent(run: AgentRun, deps: NodeDependencies, started: Callable[
     """Keeps an agent running until cancelled, also while it can get no token (no API server, a full disk): an agent
     without one must not end the guest beside it.
     """
-    supervisor = ProcessSupervisor(run.program, deps.clock, lambda _: None)
+    supervisor = ProcessSupervisor(run.program, deps.clock)
     started(supervisor)
     while True:
         try:

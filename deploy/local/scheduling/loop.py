@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from deploy.kube.client import ApiClient
 from deploy.kube.events import WARNING, EventRecorder
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.local.kubelet.reporting import write_status
+from deploy.local.scheduling import pod_rules
 from deploy.local.scheduling.extender import Extender, ExtenderError
-from deploy.local.scheduling.pod_rules import (
-    AFFINITY,
-    POD_SCHEDULED,
-    PodRules,
-    no_node_message,
-    placed,
-    refusal,
-    unschedulable,
-    winner,
-)
 from deploy.local.scheduling.queue import AttemptFailure, SchedulingQueue
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import (
@@ -49,41 +39,16 @@ _log = logging.getLogger(__name__)
 EXTENDER_WEIGHT: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Randomness:
-    """The time and randomness of the loop: a clock, a jitter in 0..1, and a pick among nodes with equal scores."""
-
-    clock: Clock
-    jitter: Callable[[], float]
-    pick: Callable[[Sequence[str]], str]
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerInformers:
-    """Informers of the scheduling loop."""
-
-    pods: Informer
-    nodes: Informer
-
-
 class SchedulingLoop:
     """Gives nodes to the pods that name our scheduler."""
 
-    def __init__(
-        self,
-        client: ApiClient,
-        watched: SchedulerInformers,
-        extender: Extender,
-        events: EventRecorder,
-        randomness: Randomness,
-    ) -> None:
+    def __init__(self, client: ApiClient, pods: Informer, nodes: Informer, extender: Extender, clock: Clock) -> None:
         self._client = client
-        self._pods = watched.pods
-        self._nodes = watched.nodes
+        self._pods = pods
+        self._nodes = nodes
         self._extender = extender
-        self._events = events
-        self._clock = randomness.clock
-        self._chance = randomness
+        self._events = EventRecorder(client, SCHEDULER_NAME, clock)
+        self._clock = clock
         self._queue = SchedulingQueue()
         self._placed: dict[ObjectName, PlacedPod] = {}
         self._assumed: dict[ObjectName, PlacedPod] = {}  # a bind is in flight, or the cache does not show it yet
@@ -123,16 +88,16 @@ class SchedulingLoop:
         if node:
             # A bind is a task of its own: the next pod's filter may come before this bind has ended, as with
             # kube-scheduler. The extender must cope with that, and this loop makes it do so.
-            self._assumed[name] = placed(pod, node)
+            self._assumed[name] = pod_rules.placed(pod, node)
             binds.create_task(self._bind(name, pod, node))
 
     async def _choose(self, pod: Json) -> str:
         """The node for ``pod``; empty if there is none. The failure is then recorded, and the pod queued again."""
         name = ObjectName(text(pod, "metadata", "namespace"), text(pod, "metadata", "name"))
         nodes = {key.name: node for key, node in self._nodes.objects.items() if not is_leaving(node)}
-        refused = {node_name: reason for node_name, node in nodes.items() if (reason := refusal(pod, node))}
+        refused = {node_name: reason for node_name, node in nodes.items() if (reason := pod_rules.refusal(pod, node))}
         # Pods with a bind in flight count as placed already; the cache shows them later.
-        rules = PodRules(pod, nodes, {**self._placed, **self._assumed}.values())
+        rules = pod_rules.PodRules(pod, nodes, {**self._placed, **self._assumed}.values())
         refused |= {
             node_name: reason for node_name in nodes.keys() - refused.keys() if (reason := rules.refusal(node_name))
         }
@@ -144,14 +109,17 @@ class SchedulingLoop:
         if not feasible:
             # Only while a pod waits for others does a placement wake the queue; otherwise it would retry all pods in
             # vain.
-            if AFFINITY in refused.values():
+            if pod_rules.AFFINITY in refused.values():
                 self._attracted = True
-            await self._failed(name, pod, AttemptFailure.NO_NODE, no_node_message(refused, len(nodes)))
+            await self._failed(name, pod, AttemptFailure.NO_NODE, pod_rules.no_node_message(refused, len(nodes)))
             return ""
         # kube-scheduler skips scoring too if only one node is left.
         scores = await self._extender.prioritize(pod, feasible) if len(feasible) > 1 else {}
         preferences = {node_name: rules.preference(node_name) for node_name in feasible}
-        return winner(feasible, scores, EXTENDER_WEIGHT, preferences, self._chance.pick)
+        return pod_rules.winner(feasible, scores, EXTENDER_WEIGHT, preferences, self._pick)
+
+    def _pick(self, best: Sequence[str]) -> str:
+        return best[int(self._clock.jitter() * len(best))]
 
     async def _bind(self, name: ObjectName, pod: Json, node: str) -> None:
         try:
@@ -173,7 +141,7 @@ class SchedulingLoop:
 
     async def _failed(self, name: ObjectName, pod: Json, failure: AttemptFailure, message: str) -> None:
         # Queued before anything is written, so that a slow API server does not delay the retry.
-        self._queue.failed(name, failure, self._clock.now(), self._chance.jitter())
+        self._queue.failed(name, failure, self._clock.now(), self._clock.jitter())
         self._stir.set()
         await self._events.record(pod, "FailedScheduling", message, WARNING)
         if failure is AttemptFailure.NO_NODE:
@@ -181,9 +149,11 @@ class SchedulingLoop:
 
     async def _say_unschedulable(self, pod: Json, message: str) -> None:
         """Writes the condition that ``kubectl describe`` and autoscalers read, with every attempt."""
-        condition = unschedulable(message, timestamp(self._clock.wall()))
+        condition = pod_rules.unschedulable(message, timestamp(self._clock.wall()))
         # A merge patch replaces a list as a whole, so the other conditions are sent along.
-        others = [other for other in items(pod, "status", "conditions") if text(other, "type") != POD_SCHEDULED]
+        others = [
+            other for other in items(pod, "status", "conditions") if text(other, "type") != pod_rules.POD_SCHEDULED
+        ]
         # A failed write is harmless: the condition is only advice, and the next attempt writes it again.
         with suppress(ApiError):
             await write_status(self._client, pod, {"conditions": [*others, condition]})
@@ -205,7 +175,7 @@ class SchedulingLoop:
             self._assumed.pop(change.name, None)
         elif node_of(change.after):
             self._assumed.pop(change.name, None)
-            self._placed[change.name] = placed(change.after)
+            self._placed[change.name] = pod_rules.placed(change.after)
             # A placement may satisfy required pod affinity; to all other waiting pods it is no help.
             if self._attracted and (change.before is None or not node_of(change.before)):
                 self._attracted = False

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Final
 
 from deploy.neonvm.texts import runner as texts
-from protocol.runtime.certificates.forms import CertificateForm, common_name, new_key, show
+from protocol.runtime.certificates.issuing import CertificateForm, common_name, new_key, show
 
 _ALWAYS: Final = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 """A pod's own key is trusted because of its token, so its certificate need not expire."""

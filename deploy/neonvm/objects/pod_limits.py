@@ -12,7 +12,7 @@ import msgspec
 
 from deploy.neonvm.objects.pods import is_runner
 from deploy.neonvm.texts import controller as texts
-from protocol.kubernetes.managed_fields import ManagedFields, limited_by
+from protocol.kubernetes.managed_fields import ManagedFields, resized_by
 from protocol.kubernetes.objects import Json, child, items
 from protocol.names import SCHEDULER_NAME
 from protocol.running_machine import RunningMachine
@@ -55,7 +55,7 @@ def _limit(pod: Json, name: str) -> str | None:
     """A limit of the guest's container; None if there is none that can be read."""
     runner = next((container for container in items(pod, "spec", "containers") if is_runner(container)), {})
     # The CPU limit that our scheduler writes follows the VM, so it bounds nothing.
-    if name == "cpu" and "cpu" in limited_by(SCHEDULER_NAME, _managed(pod)):
+    if name == "cpu" and "cpu" in resized_by(SCHEDULER_NAME, _managed(pod), "limits"):
         return None
     limit = child(runner, "resources", "limits").get(name)
     try:

@@ -14,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.texts import controller as texts
-from protocol.runtime.certificates.forms import (
+from protocol.runtime.certificates.issuing import (
     AUTHORITY,
     NO_AUTHORITY,
     CertificateForm,

@@ -14,7 +14,7 @@ from cryptography import x509
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.texts import runner as texts
-from protocol.runtime.certificates.forms import new_key, private_pem, signing_request
+from protocol.runtime.certificates.issuing import new_key, private_pem, signing_request
 
 
 class TlsIdentity:

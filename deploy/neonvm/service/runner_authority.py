@@ -23,8 +23,10 @@ from protocol.runtime.certificates.keeper import (
     Lives,
     MissingSecretError,
     WantedCertificate,
+    certificate_in,
+    content,
+    read_secret,
 )
-from protocol.runtime.certificates.stored import certificate_in, content, read_secret
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
 from protocol.runtime.kubernetes.token_reviews import TokenReviews

@@ -1,7 +1,5 @@
 """Access to what a program explains: names, sizes, loads and nodes of VMs are for their owners only.
 
-Rules that hold here:
-
 - A caller needs a bearer token for our audience, and must be allowed to list VMs of the namespace.
 - Over loopback no token is needed: the caller is in the pod, or came by ``kubectl port-forward``, for which the API
   server has checked his rights.

@@ -1,7 +1,5 @@
 """A listener for probes, metrics and explanations, small enough to run beside every VM.
 
-Rules that hold here:
-
 - GET only, one request for each connection, a request head of at most ``LARGEST_HEAD`` within ``PATIENCE`` seconds.
 - At most ``PER_PEER`` connections of an address and ``MOST_CONNECTIONS`` in all: a newer one displaces the oldest of
   its own address, or of the address with the most.

@@ -13,13 +13,13 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from protocol.kubernetes.api import LONGEST_PAGE, ApiCall, PageTooLargeError, complaint, unknown
+from protocol.kubernetes.api import LONGEST_PAGE, ApiCall, complaint, unknown
 from protocol.kubernetes.objects import JsonObject
-from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object
+from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.credentials import CredentialsError
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError
-from protocol.runtime.kubernetes.large_pages import decoded
+from protocol.runtime.kubernetes.large_pages import decoded, joined, lines, too_large
 from protocol.runtime.kubernetes.pool import ConnectionPool
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9/._-]+")
@@ -81,7 +81,7 @@ class DirectApi:
                 raise TimeoutError("its time was over before it could be sent")
             answer, body = await connection.whole(request, deadline, longest or LONGEST_PAGE)
         except LongAnswerError:
-            raise PageTooLargeError(f"{call.path}: a page has more than {LONGEST_PAGE} bytes") from None
+            raise too_large(call) from None
         finally:
             # After an error the connection is not reusable, and the pool closes it.
             self._pool.take_back(connection)
@@ -95,7 +95,7 @@ class DirectApi:
         try:
             async with self._pool.connection() as connection:
                 await self._opened(call, connection)
-                yield _lines(call, connection)
+                yield lines(call, _pieces(call, connection), _FAILURES)
         except _FAILURES as error:
             raise unknown(call, error) from error
 
@@ -105,7 +105,7 @@ class DirectApi:
         async with asyncio.timeout_at(deadline):
             answer = await connection.ask(self._request(call), deadline)
             if not answer.is_success:
-                raise complaint(answer.status, await _body(call, connection), answer.retry_after)
+                raise complaint(answer.status, await joined(call, _pieces(call, connection)), answer.retry_after)
 
     def _request(self, call: ApiCall) -> bytes:
         body = b"" if call.body is None else msgspec.json.encode(call.body)
@@ -122,22 +122,6 @@ class DirectApi:
         return head.encode("latin-1") + body
 
 
-async def _body(call: ApiCall, connection: HttpConnection) -> bytes:
-    pieces, size = [], 0
+async def _pieces(call: ApiCall, connection: HttpConnection) -> AsyncIterator[bytes]:
     while (piece := await connection.piece(call.timeout)) is not None:
-        pieces.append(piece)
-        size += len(piece)
-        if size > LONGEST_PAGE:
-            raise PageTooLargeError(f"{call.path}: a page has more than {LONGEST_PAGE} bytes")
-    return b"".join(pieces)
-
-
-async def _lines(call: ApiCall, connection: HttpConnection) -> AsyncIterator[bytes]:
-    # A piece of the stream may end in the middle of a line, or of a character.
-    splitter = LineSplitter()
-    try:
-        while (piece := await connection.piece(call.timeout)) is not None:
-            for line in splitter.feed(piece):
-                yield line
-    except _FAILURES as error:
-        raise unknown(call, error) from error
+        yield piece

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Final
 
 import httpx2 as httpx
 import msgspec
 
-from protocol.kubernetes.api import LONGEST_PAGE, ApiCall, ApiError, PageTooLargeError, complaint, unknown
+from protocol.kubernetes.api import ApiCall, ApiError, complaint, unknown
 from protocol.kubernetes.objects import JsonObject
-from protocol.kubernetes.pages import LineSplitter, Page, UnreadableAnswerError, read_object
-from protocol.runtime.credentials import Credentials, CredentialsError, encoded_headers
+from protocol.kubernetes.pages import Page, UnreadableAnswerError, read_object
+from protocol.runtime.credentials import Credentials, CredentialsError
 from protocol.runtime.keep_alive import probed_transport
-from protocol.runtime.kubernetes.large_pages import decoded
+from protocol.runtime.kubernetes.large_pages import decoded, joined, lines
 
 CONNECT: Final = 5.0
 """Seconds. A large list or a watch may take long, but a server that does not even accept the connection is down."""
@@ -25,7 +25,8 @@ _FAILURES: Final = (httpx.HTTPError, CredentialsError, TimeoutError, UnreadableA
 
 def http_client(found: Credentials, limits: httpx.Limits, name: str) -> httpx.AsyncClient:
     """Connections to the Kubernetes API, whose logs and ``managedFields`` will show the program's ``name``."""
-    headers = [(b"User-Agent", name.encode()), *encoded_headers(found)]
+    # As bytes: names of users need not be ASCII.
+    headers = [(key.encode(), value.encode()) for key, value in (("User-Agent", name), *found.headers)]
     transport = probed_transport(found.tls, limits, found.proxy)
     # trust_env would send API traffic through any HTTP_PROXY of the pod; the kubeconfig's own proxy is in the
     # transport.
@@ -65,31 +66,17 @@ class HttpApi:
     async def page(self, call: ApiCall) -> Page:
         """See ``KubernetesApi.page``."""
         try:
-            async with asyncio.timeout(call.timeout):
-                return await decoded(await self._page(call))
+            async with asyncio.timeout(call.timeout), self._opened(call) as response:
+                return await decoded(await joined(call, response.aiter_bytes()))
         except _FAILURES as error:
             raise unknown(call, error) from error
 
-    async def _page(self, call: ApiCall) -> bytes:
-        pieces, size = [], 0
-        async with self._opened(call) as response:
-            async for piece in response.aiter_bytes():
-                pieces.append(piece)
-                size += len(piece)
-                # Content-Length is absent from chunked responses, so the bytes are counted as they arrive.
-                if size > LONGEST_PAGE:
-                    raise PageTooLargeError(f"{call.path}: a page has more than {LONGEST_PAGE} bytes")
-        return b"".join(pieces)
-
-    def stream(self, call: ApiCall) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """See ``KubernetesApi.stream``."""
-        return self._stream(call)
-
     @asynccontextmanager
-    async def _stream(self, call: ApiCall) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def stream(self, call: ApiCall) -> AsyncIterator[AsyncIterator[bytes]]:
+        """See ``KubernetesApi.stream``."""
         try:
             async with self._opened(call) as response:
-                yield _lines(call, response.aiter_bytes())
+                yield lines(call, response.aiter_bytes(), _FAILURES)
         except _FAILURES as error:
             raise unknown(call, error) from error
 
@@ -117,16 +104,6 @@ class HttpApi:
         return self._client.build_request(
             call.method, call.path, params=dict(call.query) or None, content=content, headers=headers, timeout=timeout
         )
-
-
-async def _lines(call: ApiCall, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    splitter = LineSplitter()
-    try:
-        async for chunk in chunks:
-            for line in splitter.feed(chunk):
-                yield line
-    except _FAILURES as error:
-        raise unknown(call, error) from error
 
 
 def _complaint(response: httpx.Response, body: bytes) -> ApiError:

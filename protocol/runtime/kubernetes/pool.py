@@ -93,7 +93,6 @@ class ConnectionPool:
             raise
 
     def _kept(self) -> HttpConnection | None:
-        """An idle connection that can be used again; None if there is none."""
         now = asyncio.get_running_loop().time()
         while self._idle:
             # The one used last, so that surplus connections expire.

@@ -84,7 +84,7 @@ class WorkQueue:
 
     async def serve(
         self,
-        reconcile: Callable[[ObjectName], Awaitable[None]],
+        reconcile: Reconcile,
         expected: type[Exception] | tuple[type[Exception], ...] = ApiError,
     ) -> None:
         """Reconciles one name after the other until cancelled; what fails is repeated, with a log line unless it raised

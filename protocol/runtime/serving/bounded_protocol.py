@@ -119,7 +119,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head:
             self._head_size += len(data)
             if self._head_size > LONGEST_HEAD:
-                self._refuse_head()
+                self.send_400_response("The head of the request is too long.")
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -205,9 +205,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
         scope["state"]["connection"] = self
         await app(scope, receive, closing)
-
-    def _refuse_head(self) -> None:
-        self.send_400_response("The head of the request is too long.")
 
     def _start(self) -> None:
         if self._deadline is None:

@@ -85,7 +85,10 @@ class Peers:
             # Beyond its own limit a peer displaces only its own connections.
             is_admitted = self._displace_first(self._of_peer.get(peer, {}))
         else:
-            is_admitted = self._count <= self.limits.connections or self._displace_first(self._most_crowded())
+            # From the peer with the most unauthenticated ones, so that one peer cannot keep a kubelet's probe out.
+            is_admitted = self._count <= self.limits.connections or self._displace_first(
+                max(self._of_peer.values(), key=len, default={})
+            )
         if is_admitted:
             self._unauthenticated[connection] = peer
             # A dict without values: an ordered set, the oldest first.
@@ -107,10 +110,6 @@ class Peers:
         self.open[peer] -= 1
         if not self.open[peer]:
             del self.open[peer]
-
-    def _most_crowded(self) -> Mapping[Displaceable, object]:
-        # The peer with the most unauthenticated connections, so that one peer cannot keep a kubelet's probe out.
-        return max(self._of_peer.values(), key=len, default={})
 
     def _displace_first(self, candidates: Mapping[Displaceable, object]) -> bool:
         oldest = next(iter(candidates), None)

@@ -1,9 +1,6 @@
 """Listeners: several web applications in one process and one event loop, ended together.
 
-Rules that hold here:
-
-- The process's signals belong to ``__main__``; a server ends when asked to.
-- What a client may take of a listener is bounded (``limits``).
+What a client may take of a listener is bounded (``limits``).
 """
 
 from __future__ import annotations

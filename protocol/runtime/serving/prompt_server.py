@@ -62,7 +62,9 @@ class PromptServer(uvicorn.Server):
         self._no_further_requests(notified)
         try:
             async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                await self._last_client()
+                while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn has no event
+                    await asyncio.sleep(LOOK)
+                await _some_turns()
         except TimeoutError:
             LOG.warning("open requests cancelled", extra={"requests": len(self.server_state.tasks)})
             for task in self.server_state.tasks:
@@ -74,11 +76,6 @@ class PromptServer(uvicorn.Server):
         for connection in fresh:
             connection.shutdown()
         return fresh
-
-    async def _last_client(self) -> None:
-        while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn has no event for either
-            await asyncio.sleep(LOOK)
-        await _some_turns()
 
 
 async def _some_turns() -> None:

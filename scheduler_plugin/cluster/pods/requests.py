@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from protocol.kubernetes.managed_fields import limited_by, resized_by
+from protocol.kubernetes.managed_fields import resized_by
 from protocol.names import RUNNER_CONTAINER, SCHEDULER_NAME
 from protocol.units import ZERO, Resources
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
@@ -49,7 +49,7 @@ def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> Runn
     resources = runner.resources or ContainerResources()
     limits = resources.limits or {}
     # Limits belong to the operator, except for a CPU limit that we wrote ourselves.
-    ours = limited_by(SCHEDULER_NAME, meta.managedFields or ()) & {"cpu"}
+    ours = resized_by(SCHEDULER_NAME, meta.managedFields or (), "limits") & {"cpu"}
     if (limits.keys() & {"cpu", "memory"}) - ours:
         return None
     # A kubelet that restarts the container to resize it ends the guest.

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from protocol.kubernetes.api import KubernetesApi
-from protocol.runtime.certificates.stored import BUNDLE, content, read_secret
+from protocol.runtime.certificates.keeper import BUNDLE, content, read_secret
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
 

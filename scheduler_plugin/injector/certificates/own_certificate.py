@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.kubernetes.api import KubernetesApi
-from protocol.runtime.certificates.stored import certificate_in, content, read_secret
+from protocol.runtime.certificates.keeper import certificate_in, content, read_secret
 
 
 @dataclass(frozen=True, slots=True)

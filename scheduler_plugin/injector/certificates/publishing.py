@@ -15,7 +15,7 @@ from protocol.kubernetes.api import ApiCall, ApiError, ApiRefusedError, Kubernet
 from protocol.kubernetes.objects import Json, JsonObject, items, name_of, text, texts, version_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import CONFIG_MAPS, MERGE_PATCH, MUTATING_WEBHOOKS, STRATEGIC_PATCH
-from protocol.runtime.certificates.stored import BUNDLE, decoded
+from protocol.runtime.certificates.keeper import BUNDLE, decoded
 from protocol.runtime.kubernetes.lease import Leadership
 from protocol.units import Seconds
 from scheduler_plugin.injector.texts import AUTHORITIES_PUBLISHED, WEBHOOK_TRUSTED

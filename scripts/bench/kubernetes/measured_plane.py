@@ -19,10 +19,10 @@ import yaml
 
 from deploy.kube.client import ApiClient, client_from_kubeconfig
 from deploy.local.cluster.content import apply_crds
+from deploy.local.kubeconfigs import kubeconfig, tokened
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
 from deploy.local.kubernetes.plan import arguments
 from deploy.local.kubernetes.plan.cluster_plan import CONTROL_HOST
-from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.local.kubernetes.programs.ensure import Programs
 from deploy.local.kubernetes.programs.versions import ETCD
 from deploy.local.private_file import write_private
@@ -192,4 +192,4 @@ async def _service_kubeconfig(client: ApiClient, pki: Pki) -> str:
     account = ObjectName("kube-system", "autoscaling-scheduler")
     made = await client.post_subresource(ACCOUNTS, account, "token", {"spec": {"expirationSeconds": 7200}})
     token = text(child(made, "status"), "token")
-    return kubeconfig(INSIDE, pki.signer.certificate_pem, account.name, tokened(token))
+    return kubeconfig(INSIDE, pki.signer.pair.certificate, account.name, tokened(token))

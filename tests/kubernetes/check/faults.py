@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from protocol.runtime.certificates.forms import CertificateForm, common_name, new_key
+from protocol.runtime.certificates.issuing import CertificateForm, common_name, new_key
 from scripts.autoscale.check.finding import Level
 from tests.deploy.manifests import ROOT, one
 from tests.kubernetes.real_kubernetes import RealKubernetes, kubectl_program

@@ -24,7 +24,7 @@ import yaml
 
 from deploy.local.certificates import server_context
 from deploy.local.cluster.content import CRD_FOLDERS
-from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, ControlPlane
+from deploy.local.kubernetes.machine.control_programs import API_SERVER, STORE, control_programs
 from deploy.local.kubernetes.machine.credentials import INSIDE, Pki
 from deploy.local.kubernetes.plan.arguments import ETCD_URL
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
@@ -151,7 +151,7 @@ class BareControlPlane:
 
     def client_tls(self) -> ssl.SSLContext:
         """What trusts the API server."""
-        return ssl.create_default_context(cadata=self.pki.signer.certificate_pem.decode())
+        return ssl.create_default_context(cadata=self.pki.signer.pair.certificate.decode())
 
     def server_tls(self) -> ssl.SSLContext:
         """What the cluster's clients take for the API server at loopback."""
@@ -183,10 +183,10 @@ class BareControlPlane:
         return (str(self.programs.folders[ETCD.name] / name),)
 
     def _program(self, part: str) -> LocalProgram:
-        plane = ControlPlane(self.pki.folder, self._data, self.folder / "logs", self._enter, self.programs)
+        logs = self.folder / "logs"
+        program = control_programs(self.pki.folder, self._data, logs, self._enter, self.programs)[part]
         if part == STORE:
-            return plane.store()
-        program = plane.api_server()
+            return program
         audit = (f"--audit-policy-file={self.folder / 'audit.yaml'}", f"--audit-log-path={self.folder / 'audit.log'}")
         return replace(program, command=(*program.command, *audit))
 

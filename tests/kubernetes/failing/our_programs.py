@@ -61,7 +61,7 @@ def identity(folder: Path, plane: BareControlPlane, proxy: FaultyProxy, token: s
     folder.mkdir()
     found = Identity(folder, folder / "kubeconfig", folder / "token", folder / "ca.pem")
     found.token.write_text(token)
-    found.authority.write_bytes(plane.pki.signer.certificate_pem)
+    found.authority.write_bytes(plane.pki.signer.pair.certificate)
     cluster = {"server": proxy.url, "certificate-authority": str(found.authority)}
     config = {
         "current-context": "it",

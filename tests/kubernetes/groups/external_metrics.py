@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from deploy.local.certificates import CertificateSubject, authority, issue
+from deploy.local.certificates import authority, issue
 from deploy.local.kubernetes.plan.installation_plan import REFERENCE
 from protocol.kubernetes.objects import Json
+from protocol.runtime.certificates.issuing import Purpose
 from tests.kubernetes.groups.scene import NAMESPACE, Object
 
 API: Final = "apiservice/v1beta1.external.metrics.k8s.io"
@@ -25,10 +26,10 @@ def external_metrics(folder: Path) -> list[Object]:
     """All of it, with a certificate that the API server checks."""
     now, host = datetime.now(UTC), f"{_NAME}.{NAMESPACE}.svc"
     signer = authority(folder, now)
-    pair = issue(signer, CertificateSubject(_NAME, names=[host]), now)
+    pair = issue(signer, Purpose(_NAME, [host]), now)
     files = {
-        "tls.crt": pair.certificate_pem.decode(),
-        "tls.key": pair.key_pem.decode(),
+        "tls.crt": pair.certificate.decode(),
+        "tls.key": pair.key.decode(),
         "server.py": _SERVER.read_text(),
     }
     return [
@@ -40,7 +41,7 @@ def external_metrics(folder: Path) -> list[Object]:
             "metadata": _ABOUT,
             "spec": {"selector": {"app": _NAME}, "ports": [{"port": 443, "targetPort": 8443}]},
         },
-        _api_service(signer.certificate_pem),
+        _api_service(signer.pair.certificate),
     ]
 
 

@@ -22,8 +22,8 @@ from typing import Any, Final
 import httpx2 as httpx
 import yaml
 
+from deploy.local.kubeconfigs import kubeconfig, tokened
 from deploy.local.kubernetes.machine.credentials import INSIDE
-from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.neonvm.network.netns import socket_in
 from protocol.runtime.tls_files import FollowingContext, client_tls, following
 from tests import plain_yaml

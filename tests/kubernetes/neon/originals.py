@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import yaml
 
-from deploy.local.certificates import CertificateSubject, issue
+from deploy.local.certificates import issue
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
 from deploy.local.kubernetes.programs.build import Builder
 from deploy.local.kubernetes.programs.toolchain import find_go
-from protocol.runtime.certificates.forms import CertifiedKey
+from protocol.runtime.certificates.issuing import Issued, Purpose
 from tests.kubernetes.neon.places import Place
 from tests.module_sets import NEON
 
@@ -151,11 +151,11 @@ def scheduler_files(config: Mapping[str, Any] = ENFORCER) -> dict[str, bytes]:
     }
 
 
-def serving_files(signer: CertifiedKey, address: str) -> dict[str, bytes]:
+def serving_files(signer: Issued, address: str) -> dict[str, bytes]:
     """The certificate of the controller's webhook at ``address``."""
-    pair = issue(signer, CertificateSubject("webhook", addresses=(address,)), datetime.now(UTC))
+    pair = issue(signer, Purpose("webhook", addresses=(address,)), datetime.now(UTC))
     folder = "run/k8s-webhook-server/serving-certs"
-    return {f"{folder}/tls.crt": pair.certificate_pem, f"{folder}/tls.key": pair.key_pem}
+    return {f"{folder}/tls.crt": pair.certificate, f"{folder}/tls.key": pair.key}
 
 
 @asynccontextmanager

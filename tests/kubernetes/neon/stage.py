@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 import yaml
 
+from deploy.local.kubeconfigs import kubeconfig, tokened
 from deploy.local.kubernetes.machine.credentials import INSIDE
-from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.neonvm.objects.pod_form import FLAT_RESOURCE
 from protocol.names import RUNNER_COMMAND, TOKEN_AUDIENCE
 from protocol.units import MilliCpu, Resources
@@ -173,7 +173,7 @@ class Stage:
 
     async def _account(self, namespace: str, name: str) -> dict[str, bytes]:
         token = await self.fleet.token(namespace, name)
-        return originals.account_files(token, self.plane.pki.signer.certificate_pem)
+        return originals.account_files(token, self.plane.pki.signer.pair.certificate)
 
     async def original_controller(self) -> Program:
         """NeonVM's controller with its webhooks, once these answer."""
@@ -196,7 +196,7 @@ class Stage:
             return made.ask("GET", 8081, "/readyz")[0] == 200 and listens(made.place, 9443)
 
         await until_up(answers, made)
-        for hook in objects.webhooks(self.binaries, made.place.address, signer.certificate_pem):
+        for hook in objects.webhooks(self.binaries, made.place.address, signer.pair.certificate):
             path = f"{WEBHOOKS}/{hook['kind'].lower()}s"
             await self.fleet.create(path, hook)
             stack.push_async_callback(self.fleet.http.delete, f"{path}/{hook['metadata']['name']}")
@@ -283,7 +283,7 @@ class Stage:
         for name, audience in (("token", TOKEN_AUDIENCE), ("api-token", "")):
             shown = await self.fleet.token("kube-system", "autoscaling-agent", audience, pod)
             (made.folder / name).write_text(shown)
-        (made.folder / "ca.pem").write_bytes(self.plane.pki.signer.certificate_pem)
+        (made.folder / "ca.pem").write_bytes(self.plane.pki.signer.pair.certificate)
         where = {
             "AGENT_MODE": "node",
             "NODE_NAME": node,
@@ -311,7 +311,7 @@ class Stage:
         signer, address = self.plane.pki.signer, made.place.address
         for name, content in originals.serving_files(signer, address).items():
             (made.folder / Path(name).name).write_bytes(content)
-        (made.folder / "ca.crt").write_bytes(signer.certificate_pem)
+        (made.folder / "ca.crt").write_bytes(signer.pair.certificate)
         config = await self._kubeconfig(made.folder, "autoscaling-injector")
         flags = (f"--settings={made.folder / 'settings.yaml'}", f"--tls-folder={made.folder}")
         await stack.enter_async_context(
@@ -323,7 +323,7 @@ class Stage:
 
         await until_up(answers, made)
         hook = copy.deepcopy(objects_of_it["MutatingWebhookConfiguration"])
-        bundle = base64.b64encode(signer.certificate_pem).decode()
+        bundle = base64.b64encode(signer.pair.certificate).decode()
         hook["webhooks"][0]["clientConfig"] = {"url": f"https://{address}:10293/mutate", "caBundle": bundle}
         path = f"{WEBHOOKS}/mutatingwebhookconfigurations"
         await self.fleet.create(path, hook)
@@ -340,7 +340,7 @@ class Stage:
         for file, audience in (("token", TOKEN_AUDIENCE), ("api-token", "")):
             account = pod["spec"]["serviceAccountName"]
             (made.folder / file).write_text(await self.fleet.token("default", account, audience, pod))
-        (made.folder / "ca.pem").write_bytes(self.plane.pki.signer.certificate_pem)
+        (made.folder / "ca.pem").write_bytes(self.plane.pki.signer.pair.certificate)
         variables = {each["name"]: each["value"] for each in container["env"] if "value" in each}
         is_ours = pod["spec"]["containers"][0]["command"] == [RUNNER_COMMAND]
         at = IN_OUR_POD if is_ours else IN_NEONVMS_POD
@@ -356,7 +356,7 @@ class Stage:
     async def _kubeconfig(self, folder: Path, account: str) -> Path:
         token = await self.fleet.token("kube-system", account)
         made = folder / "kubeconfig"
-        made.write_text(kubeconfig(INSIDE, self.plane.pki.signer.certificate_pem, account, tokened(token)))
+        made.write_text(kubeconfig(INSIDE, self.plane.pki.signer.pair.certificate, account, tokened(token)))
         return made
 
 

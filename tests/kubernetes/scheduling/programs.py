@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import yaml
 
+from deploy.local.kubeconfigs import kubeconfig, tokened
 from deploy.local.kubernetes.machine.credentials import INSIDE
-from deploy.local.kubernetes.plan.kubeconfigs import kubeconfig, tokened
 from deploy.local.process import LocalProgram
 from deploy.neonvm.network.namespaces import NamespaceNetwork
 from deploy.neonvm.network.netns import socket_in

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.apiserver.apimachinery.environment import system_environment
-from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
-from deploy.local.apiserver.server import ApiServer, admin_tokens, build, write_kubeconfig
-from deploy.local.apiserver.serving import LocalApiServer, listen
+from deploy.local.apiserver.server import ApiServer, LocalApiServer, admin_tokens, build, listen
 from deploy.local.certificates import authority, server_context
+from deploy.local.kubeconfigs import ADMIN, kubeconfig, tokened
+from deploy.local.private_file import write_private
 
 TOKEN = "the-admin-of-this-test"
 
@@ -35,11 +35,12 @@ async def running_api_server(tmp_path: Path) -> AsyncIterator[ApiServerHandle]:
     """Serves ``tmp_path/apiserver`` until the block ends; serving the same path again finds the same objects."""
     data_dir = tmp_path / "apiserver"
     environment = system_environment()
-    api_server = build(data_dir, admin_tokens(TOKEN), environment, ApiServerSettings())
+    api_server = build(data_dir, admin_tokens(TOKEN), environment)
     signer = authority(data_dir, environment.now())
     plain, secure = listen("127.0.0.1:0"), listen("127.0.0.1:0")
-    kubeconfig = data_dir / "kubeconfig"
-    write_kubeconfig(kubeconfig, f"https://127.0.0.1:{secure.getsockname()[1]}", TOKEN, signer.certificate_pem)
+    kubeconfig_path = data_dir / "kubeconfig"
+    url = f"https://127.0.0.1:{secure.getsockname()[1]}"
+    write_private(kubeconfig_path, kubeconfig(url, signer.pair.certificate, ADMIN, tokened(TOKEN)))
     servers = (
         (LocalApiServer(api_server.app, api_server.stop_watches, None), plain),
         (
@@ -52,7 +53,7 @@ async def running_api_server(tmp_path: Path) -> AsyncIterator[ApiServerHandle]:
             tasks.create_task(api_server.run_controllers())
             running = [tasks.create_task(server.serve([listening])) for server, listening in servers]
             try:
-                yield ApiServerHandle(f"http://127.0.0.1:{plain.getsockname()[1]}", TOKEN, kubeconfig, api_server)
+                yield ApiServerHandle(f"http://127.0.0.1:{plain.getsockname()[1]}", TOKEN, kubeconfig_path, api_server)
             finally:
                 for server, _ in servers:
                     server.end()

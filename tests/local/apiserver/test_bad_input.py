@@ -12,7 +12,6 @@ import httpx2 as httpx
 import pytest
 
 from deploy.local.apiserver.apimachinery.environment import system_environment
-from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import ApiServer, admin_tokens, build
 from deploy.local.cluster.content import definitions
 from tests.local.apiserver.bad_input import PATCHES, REQUESTS, SEEDS, BadRequest, bad_requests
@@ -27,7 +26,7 @@ class Served:
     """An API server in this process, with the definitions of VMs and one object of most kinds."""
 
     def __init__(self) -> None:
-        self.server: ApiServer = build(None, admin_tokens("t"), system_environment(), ApiServerSettings())
+        self.server: ApiServer = build(None, admin_tokens("t"), system_environment())
         transport = httpx.ASGITransport(self.server.app)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://api", headers={"Authorization": "Bearer t"})
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.local.apiserver.schema.cel import EvaluationError, UnknownExpressionError, compiled, escaped, evaluate
-from deploy.local.apiserver.schema.rules import broken_rules
+from deploy.local.apiserver.schema.structural import broken_rules
 from tests.examples import examples
 
 SELF: dict[str, Any] = {

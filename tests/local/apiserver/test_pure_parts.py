@@ -15,10 +15,9 @@ from deploy.local.apiserver.apimachinery.jsonpath import find
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.apimachinery.names import complaint, completed
 from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
-from deploy.local.apiserver.apimachinery.selectors import label_matcher, object_selector
+from deploy.local.apiserver.apimachinery.selectors import label_matcher
 from deploy.local.apiserver.authn.tokens import InvalidTokenError, Reference, TokenClaims, sign, verify
-from deploy.local.apiserver.patch.apply import Application, apply
-from deploy.local.apiserver.patch.fieldsets import dotted, from_fields, leaves, to_fields
+from deploy.local.apiserver.patch.apply import Application, apply, dotted, from_fields, leaves, to_fields
 from deploy.local.apiserver.patch.listkeys import builtin_list_keys
 from deploy.local.apiserver.patch.merge import merge_patch
 from deploy.local.apiserver.patch.strategic import strategic_patch
@@ -90,23 +89,6 @@ def test_completed_names_fit(base: str) -> None:
     name = completed(base, lambda alphabet: alphabet[0])
     assert len(name) <= 63
     assert name.endswith("bbbbb")
-
-
-def test_label_selectors_of_objects() -> None:
-    selects = object_selector(
-        {
-            "matchLabels": {"a": "1"},
-            "matchExpressions": [
-                {"key": "b", "operator": "In", "values": ["x", "y"]},
-                {"key": "c", "operator": "DoesNotExist"},
-                {"key": "d", "operator": "NotIn", "values": ["z"]},
-            ],
-        }
-    )
-    assert selects({"metadata": {"labels": {"a": "1", "b": "x"}}})
-    assert not selects({"metadata": {"labels": {"a": "1", "b": "x", "c": ""}}})
-    assert not selects({"metadata": {"labels": {"a": "1", "b": "x", "d": "z"}}})
-    assert not object_selector(None)({"metadata": {}})
 
 
 @pytest.mark.parametrize("text", ["a in ()x", "a in (b c)", "a=b,", ",a", "a=b c"])

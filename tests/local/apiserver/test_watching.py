@@ -10,8 +10,7 @@ from deploy.local.apiserver.registry.api import RequestTarget
 from deploy.local.apiserver.registry.watching import Watch, WatchOptions
 from deploy.local.apiserver.resources.builtins import BUILTINS
 from deploy.local.apiserver.resources.catalog import Catalog
-from deploy.local.apiserver.storage.database import ObjectDatabase
-from deploy.local.apiserver.storage.history import Key
+from deploy.local.apiserver.storage.database import Key, ObjectDatabase
 from deploy.local.apiserver.storage.store import ObjectStore
 
 PODS = Catalog(BUILTINS).by_key("pods")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from deploy.local.apiserver.storage.history import Key
+from deploy.local.apiserver.storage.database import Key
 from protocol.kubernetes.objects import text
 from tests.local.apiserver.bad_input import changed, seed_of
 from tests.neonvm.runtime_fixture import RuntimeFixture, running_runtime

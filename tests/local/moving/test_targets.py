@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.scheduling import loop
+from deploy.local.scheduling import pod_rules
 from deploy.local.scheduling.pod_rules import refusal
 from protocol.kubernetes.objects import Json, name_of, text
 from tests.local.moving.world import World, world_in
@@ -40,7 +40,7 @@ async def test_refused_target_is_replaced(tmp_path: Path, monkeypatch: pytest.Mo
 
     async with world_in(tmp_path, THREE) as world:
         source = world.source.name
-        monkeypatch.setattr(loop, "refusal", by_a_rule_of_its_own)
+        monkeypatch.setattr(pod_rules, "refusal", by_a_rule_of_its_own)
         await world.occupy("n1", "5500m")
         await world.passes(14)
         await world.passes(40, step=1)

@@ -9,10 +9,9 @@ import httpx2 as httpx
 import pytest
 
 from deploy.kube.client import ApiClient
-from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
 from deploy.local.scheduling.extender import Extender
-from deploy.local.scheduling.loop import Randomness, SchedulerInformers, SchedulingLoop
+from deploy.local.scheduling.loop import SchedulingLoop
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import NODES, PODS
 from protocol.runtime.kubernetes.http_api import HttpApi
@@ -34,7 +33,7 @@ class FakeCluster:
     """An API that only lists, and an extender with room for so many pods; everything asked is written down."""
 
     def __init__(self, nodes: list[str]) -> None:
-        self.clock = FakeClock()
+        self.clock = FakeClock(jitter=0.0)
         self.pods: dict[str, Json] = {}
         self.nodes: dict[str, Json] = {name: node(name) for name in nodes}
         self.asked: list[str] = []
@@ -110,9 +109,7 @@ async def running(cluster: FakeCluster) -> AsyncIterator[RunningLoop]:
         httpx.AsyncClient(transport=extending, base_url="http://extender") as http,
     ):
         pods, nodes = Informer(client, PODS, cluster.clock), Informer(client, NODES, cluster.clock)
-        randomness = Randomness(cluster.clock, lambda: 0.0, lambda best: best[0])
-        events = EventRecorder(client, "test", cluster.clock)
-        scheduling = SchedulingLoop(client, SchedulerInformers(pods, nodes), Extender(http), events, randomness)
+        scheduling = SchedulingLoop(client, pods, nodes, Extender(http), cluster.clock)
         task = asyncio.ensure_future(scheduling.run())
         try:
             loop = RunningLoop(cluster, pods, nodes)

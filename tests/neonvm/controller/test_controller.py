@@ -11,7 +11,6 @@ from deploy.kube.client import ApiClient
 from deploy.kube.events import EventRecorder
 from deploy.kube.informer import Informer
 from deploy.local.apiserver.apimachinery.environment import system_environment
-from deploy.local.apiserver.routes.resource_routes import ApiServerSettings
 from deploy.local.apiserver.server import admin_tokens, build
 from deploy.neonvm.controller.controller import NeonVmController
 from deploy.neonvm.dependencies import ControllerDependencies
@@ -163,7 +162,7 @@ class Site:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    server = build(None, admin_tokens("secret"), system_environment(), ApiServerSettings())
+    server = build(None, admin_tokens("secret"), system_environment())
     fence = Fence(server.app)
     http = httpx.AsyncClient(transport=fence, base_url="http://api", headers={"Authorization": "Bearer secret"})
     async with ApiClient(HttpApi(http, lambda: None)) as client:

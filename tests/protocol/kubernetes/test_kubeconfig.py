@@ -15,7 +15,6 @@ from protocol.kubernetes.kubeconfig import (
     Login,
     context_names,
     current_context,
-    parse_kubeconfig,
     read_login,
 )
 from protocol.kubernetes.proxies import ProxyError, proxy_for
@@ -24,10 +23,11 @@ V1 = "client.authentication.k8s.io/v1"
 
 
 def parsed(cluster: str = "{server: 'https://a'}", user: str = "{}") -> Login:
-    return parse_kubeconfig(
+    text = (
         "{current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}],"
         f"clusters: [{{name: c, cluster: {cluster}}}], users: [{{name: u, user: {user}}}]}}"
     )
+    return read_login([KubeconfigFile(text)])
 
 
 FIRST = KubeconfigFile(

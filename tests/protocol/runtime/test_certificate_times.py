@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from protocol.runtime.certificate_times import UnreadableCertificateError, Validity, validities
+from protocol.runtime.tls_files import UnreadableCertificateError, Validity, validities
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a name of some length " * 2)])

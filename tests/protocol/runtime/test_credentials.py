@@ -18,7 +18,7 @@ import yaml
 from deploy.kube.client import client_from_kubeconfig
 from protocol.kubernetes.api import ApiCall, ApiUnknownError
 from protocol.kubernetes.exec_credentials import ExecCredentialError, read_exec_credential
-from protocol.kubernetes.kubeconfig import KubeconfigError, parse_kubeconfig
+from protocol.kubernetes.kubeconfig import KubeconfigError, KubeconfigFile, Login, read_login
 from protocol.kubernetes.timestamps import timestamp
 from protocol.runtime.credentials import (
     Credentials,
@@ -227,8 +227,12 @@ def test_empty_exec_credential_is_refused(printed: bytes) -> None:
         read_exec_credential(printed)
 
 
+def login_in(text: str) -> Login:
+    return read_login([KubeconfigFile(text)])
+
+
 def test_a_token_goes_before_a_plug_in() -> None:
-    login = parse_kubeconfig(
+    login = login_in(
         "{current-context: x, contexts: [{name: x, context: {cluster: c, user: u, namespace: n}}],"
         "clusters: [{name: c, cluster: {server: 'https://a', tls-server-name: b}}],"
         "users: [{name: u, user: {tokenFile: t, exec: {command: p, apiVersion: v}}}]}"
@@ -250,17 +254,17 @@ def test_a_token_goes_before_a_plug_in() -> None:
     ids=["a context", "a cluster", "what they hold", "a user, and garbage"],
 )
 def test_other_entries_may_be_garbage(beside: str) -> None:
-    assert parse_kubeconfig(f"{{current-context: x, {beside}}}").server == "https://a"
+    assert login_in(f"{{current-context: x, {beside}}}").server == "https://a"
 
 
 def test_bad_chosen_entry_is_named() -> None:
     chosen = "current-context: x, contexts: [{name: x, context: {cluster: c}}]"
     with pytest.raises(KubeconfigError, match=r"^cluster c: .*server"):
-        parse_kubeconfig(f"{{{chosen}, clusters: [{{name: c, cluster: null}}]}}")
+        login_in(f"{{{chosen}, clusters: [{{name: c, cluster: null}}]}}")
     with pytest.raises(KubeconfigError, match=r"^context x: .*cluster"):
-        parse_kubeconfig("{current-context: x, contexts: [{name: x}]}")
+        login_in("{current-context: x, contexts: [{name: x}]}")
     with pytest.raises(KubeconfigError, match="there is no current-context"):
-        parse_kubeconfig("{current-context: null}")
+        login_in("{current-context: null}")
 
 
 # The name in the server's certificate ------------------------------------------------------------------------------
@@ -311,7 +315,7 @@ def test_server_name_without_ca_uses_system_trust(tmp_path: Path) -> None:
 
 def test_certificates_may_be_written_on_many_lines() -> None:
     lines = base64.encodebytes(b"certificate " * 20).decode()
-    login = parse_kubeconfig(
+    login = login_in(
         yaml.safe_dump(
             {
                 "current-context": "x",

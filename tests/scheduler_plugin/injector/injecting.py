@@ -12,7 +12,7 @@ from pathlib import Path
 from protocol.kubernetes.api import ApiCall
 from protocol.kubernetes.objects import JsonObject, child, items, text, texts
 from protocol.kubernetes.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, SECRETS, VERSION_PATH
-from protocol.runtime.certificates.stored import certificate_in, content
+from protocol.runtime.certificates.keeper import certificate_in, content
 from scheduler_plugin.injector.app import InjectorProgram, assemble
 from scheduler_plugin.injector.settings import parse_settings
 from tests.fake_clock import FakeClock

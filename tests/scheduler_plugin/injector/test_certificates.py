@@ -10,7 +10,7 @@ from cryptography import x509
 
 from protocol.kubernetes.resources import MERGE_PATCH, SECRETS
 from protocol.runtime.certificates.issuing import new_authority
-from protocol.runtime.certificates.stored import authorities_in, certificate_in
+from protocol.runtime.certificates.keeper import authorities_in, certificate_in
 from protocol.units import Seconds
 from tests.scheduler_plugin.injector.injecting import NAMESPACE, SETTINGS, installed
 

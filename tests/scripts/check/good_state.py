@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from protocol.kubernetes.timestamps import micro_timestamp, timestamp
-from protocol.runtime.certificates.forms import CertificateForm, CertifiedKey, common_name, new_key
+from protocol.runtime.certificates.issuing import CertificateForm, CertifiedKey, common_name, new_key
 from scripts.autoscale.check.facts import ApiServerFacts, CheckFacts, MetricSample, Served, SiteObservations, Webhook
 from scripts.autoscale.check.gathering.gather import shipped
 from scripts.autoscale.check.installed_programs import PROGRAMS

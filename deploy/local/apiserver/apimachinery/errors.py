@@ -63,21 +63,19 @@ class StatusError(Exception):
 
     def status(self) -> JsonObject:
         """The ``Status`` object for the client."""
-        details: JsonObject = {}
-        if self.subject.name:
-            details["name"] = self.subject.name
-        if self.subject.group:
-            details["group"] = self.subject.group
         # As in kube-apiserver: `Invalid` names the kind of the object, everything else its resource.
         kind = self.subject.kind if self.reason == "Invalid" else self.subject.resource or self.subject.kind
-        if kind:
-            details["kind"] = kind
-        if self.causes:
-            details["causes"] = [
+        details: JsonObject = {
+            "name": self.subject.name,
+            "group": self.subject.group,
+            "kind": kind,
+            "causes": [
                 {"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in self.causes
-            ]
-        if self.retry_after is not None:
-            details["retryAfterSeconds"] = self.retry_after
+            ],
+            "retryAfterSeconds": self.retry_after,
+        }
+        # Go leaves out what is empty.
+        details = {key: value for key, value in details.items() if value}
         status: JsonObject = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -88,7 +86,6 @@ class StatusError(Exception):
             "details": details,
             "code": self.code,
         }
-        # Go leaves out empty details.
         return {key: value for key, value in status.items() if key != "details" or value}
 
 

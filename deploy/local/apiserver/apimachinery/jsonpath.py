@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -79,10 +79,5 @@ def find(path: str, value: Any) -> list[Any]:
     """Everything that ``path`` finds in ``value``, in order."""
     values: Iterable[Any] = (value,)
     for step in _compiled(path):
-        values = list(_apply(step, values))
+        values = [inner for outer in values for inner in step(outer)]
     return list(values)
-
-
-def _apply(step: _Step, values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        yield from step(value)

@@ -1,7 +1,5 @@
 """JSON objects as the API server handles them.
 
-Rules that hold here:
-
 - The shape of an object is known only from its schema, at run time, so ``JsonObject`` is ``dict[str, Any]`` and cannot
   be typed further.
 - A stored object is never modified in place; a change copies the parts that it changes (``with_field``) or everything

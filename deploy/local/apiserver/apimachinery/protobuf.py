@@ -38,14 +38,13 @@ def decode_protobuf(raw: bytes) -> JsonObject:
     if not raw.startswith(_MAGIC):
         raise bad_request("the body of the request is not Kubernetes protobuf")
     try:
-        # The envelope's `raw` is the object itself, which must not become base64.
-        envelope = _read(_parsed("Unknown", raw[len(_MAGIC) :]), plain_bytes=True)
-        head: JsonObject = envelope.get("typeMeta", {})
-        api_version, kind = head.get("apiVersion", ""), head.get("kind", "")
+        # Any: no type knows the fields of a class that is made at run time.
+        envelope: Any = _parsed("Unknown", raw[len(_MAGIC) :])
+        api_version, kind = envelope.typeMeta.apiVersion, envelope.typeMeta.kind
         message = KINDS.get((api_version, kind))
         if message is None:
             raise unsupported_media_type(f"{PROTOBUF} of {api_version} {kind}", ("application/json",))
-        body = _read(_parsed(message, envelope.get("raw", b"")))
+        body = _read(_parsed(message, envelope.raw))
     # OverflowError: a time beyond the years that Python knows.
     except (DecodeError, ValueError, OverflowError) as error:
         raise bad_request(f"the body of the request is not readable as protobuf: {error}") from None
@@ -58,35 +57,32 @@ def _parsed(kind: str, raw: bytes) -> Message:
     return message
 
 
-def _read(message: Message, *, plain_bytes: bool = False) -> JsonObject:
-    """A message as JSON."""
+def _read(message: Message) -> JsonObject:
     body: JsonObject = {}
     for field, value in message.ListFields():
-        decoded = _field(field, value, plain_bytes=plain_bytes)
+        decoded = _field(field, value)
         # Go writes empty strings for fields that are not set.
         if decoded not in ("", None):
             body[field.name] = decoded
     return body
 
 
-def _field(field: FieldDescriptor, value: Any, *, plain_bytes: bool) -> Any:
+def _field(field: FieldDescriptor, value: Any) -> Any:
     kind = field.message_type
     # A map field also counts as repeated, so it is checked first.
     if kind is not None and kind.GetOptions().map_entry:
         inner = kind.fields_by_name["value"]
-        return {key: _one(inner, element, plain_bytes=plain_bytes) for key, element in value.items()}
+        return {key: _one(inner, element) for key, element in value.items()}
     if field.is_repeated:
-        return [_one(field, element, plain_bytes=plain_bytes) for element in value]
-    return _one(field, value, plain_bytes=plain_bytes)
+        return [_one(field, element) for element in value]
+    return _one(field, value)
 
 
-def _one(field: FieldDescriptor, value: Any, *, plain_bytes: bool) -> Any:
+def _one(field: FieldDescriptor, value: Any) -> Any:
     if field.message_type is not None:
-        return _time(value.seconds) if field.message_type.name == "Time" else _read(value, plain_bytes=plain_bytes)
+        return _time(value.seconds) if field.message_type.name == "Time" else _read(value)
     # Kubernetes writes bytes as base64 in JSON.
-    if isinstance(value, bytes) and not plain_bytes:
-        return base64.b64encode(value).decode()
-    return value
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 def _time(seconds: int) -> str | None:

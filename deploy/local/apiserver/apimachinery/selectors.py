@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from deploy.local.apiserver.apimachinery.errors import bad_request
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field, text_at
@@ -139,28 +139,3 @@ def matcher(labels: str, fields: str, selectable: Collection[str]) -> Matcher | 
     if not matchers:
         return None
     return matchers[0] if len(matchers) == 1 else lambda body: all(selects(body) for selects in matchers)
-
-
-def object_selector(selector: Any) -> Matcher:
-    """Selects by the ``matchLabels`` and ``matchExpressions`` of a LabelSelector."""
-    if not isinstance(selector, dict):
-        # An empty selector selects everything, an absent one nothing.
-        return lambda _: False
-    parts = [
-        SelectorRequirement(key, frozenset((value,)), wanted=True)
-        for key, value in (selector.get("matchLabels") or {}).items()
-    ]
-    for expression in selector.get("matchExpressions") or ():
-        by_value = expression.get("operator") in {"In", "NotIn"}
-        values = frozenset(expression.get("values") or ()) if by_value else None
-        parts.append(
-            SelectorRequirement(
-                expression.get("key", ""), values, wanted=expression.get("operator") in {"In", "Exists"}
-            )
-        )
-
-    def matches(body: JsonObject) -> bool:
-        labels = field(body, ("metadata", "labels")) or {}
-        return all(part.holds(labels) for part in parts)
-
-    return matches

@@ -5,15 +5,16 @@ Authentication only: every authenticated user may do everything (there is no RBA
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from deploy.local.apiserver.apimachinery.environment import Environment
+from deploy.local.apiserver.apimachinery.errors import bad_request
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.authn.tokens import ISSUER, InvalidTokenError, Reference, TokenClaims, verify
-from deploy.local.apiserver.storage.history import Key, StoredObject
-from deploy.local.apiserver.storage.store import ObjectStore
+from deploy.local.apiserver.storage.database import Key
+from deploy.local.apiserver.storage.store import ObjectStore, StoredObject
 
 AUTHENTICATED: Final = "system:authenticated"
 _EXTRA: Final = "authentication.kubernetes.io"
@@ -60,17 +61,16 @@ class Authenticator:
         if scheme.lower() != "bearer" or not token:
             return None
         try:
-            identity = self.identify(token.strip(), (ISSUER,))
+            return self.identify(token.strip(), (ISSUER,))
         except InvalidTokenError:
             return None
-        return identity
 
     def identify(self, token: str, audiences: Sequence[str]) -> Identity:
         """Holder of ``token``, if it is valid for one of ``audiences``. Raises ``InvalidTokenError``."""
         identity = self._static.get(token)
         if identity is not None:
             # A static token is not bound to an audience, so it is good for all audiences that are requested.
-            return Identity(identity.username, identity.uid, identity.groups, identity.extra, tuple(audiences))
+            return replace(identity, audiences=tuple(audiences))
         claims = verify(token, self.signing_key, self._environment.now().timestamp())
         shared = tuple(audience for audience in audiences if audience in claims.audiences)
         if not shared:
@@ -98,3 +98,39 @@ def _identity(claims: TokenClaims, audiences: tuple[str, ...]) -> Identity:
                 extra[f"{_EXTRA}/{word}-uid"] = (reference.uid,)
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{claims.namespace}", AUTHENTICATED)
     return Identity(claims.username, claims.account.uid, groups, extra, audiences)
+
+
+Review = Callable[[Authenticator, Identity, JsonObject], JsonObject]
+"""(authenticator, who asks, question) -> the ``status`` that answers it."""
+
+
+def _token_review(authenticator: Authenticator, _: Identity, given: JsonObject) -> JsonObject:
+    spec: JsonObject = given.get("spec") or {}
+    token = spec.get("token")
+    if not token or not isinstance(token, str):
+        raise bad_request("token is required for TokenReview in authentication")
+    # The default audience is the API server itself.
+    audiences = spec.get("audiences") or [ISSUER]
+    try:
+        identity = authenticator.identify(token, audiences)
+    except InvalidTokenError as error:
+        # A token that is not valid is an answer, not a fault of the request.
+        return {"user": {}, "error": str(error)}
+    return {"authenticated": True, "user": identity.user_info(), "audiences": list(identity.audiences)}
+
+
+_ALLOWED: Final = {"allowed": True, "reason": "the local cluster allows everything to every authenticated user"}
+_RULES: Final = {
+    "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+    "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+    "incomplete": False,
+}
+REVIEWS: Final[dict[str, Review]] = {
+    "tokenreviews.authentication.k8s.io": _token_review,
+    "selfsubjectreviews.authentication.k8s.io": lambda _, caller, __: {"userInfo": caller.user_info()},
+    "selfsubjectaccessreviews.authorization.k8s.io": lambda *_: _ALLOWED,
+    "subjectaccessreviews.authorization.k8s.io": lambda *_: _ALLOWED,
+    "localsubjectaccessreviews.authorization.k8s.io": lambda *_: _ALLOWED,
+    "selfsubjectrulesreviews.authorization.k8s.io": lambda *_: _RULES,
+}
+"""By resource key."""

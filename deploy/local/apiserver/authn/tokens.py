@@ -1,10 +1,6 @@
 """Service-account tokens: JSON Web Tokens signed with the secret of one data directory (HMAC-SHA256). Pure.
 
-Rules that hold here:
-
-- A token names its service account, and the pod and node to which it is bound, by name and uid; ``Authenticator``
-  checks that the account and the pod still exist.
-- Times are whole seconds since 1970. A token is good from a second before its issue until before its expiry.
+Times are whole seconds since 1970. A token is good from a second before its issue until before its expiry.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ import binascii
 import hashlib
 import hmac
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode_object, encode
 
@@ -60,11 +56,8 @@ class InvalidTokenError(Exception):
 
 def sign(claims: TokenClaims, key: bytes) -> str:
     """The token that carries ``claims``."""
-    bound: JsonObject = {"namespace": claims.namespace, "serviceaccount": _reference(claims.account)}
-    if claims.pod:
-        bound["pod"] = _reference(claims.pod)
-    if claims.node:
-        bound["node"] = _reference(claims.node)
+    bound: JsonObject = {"namespace": claims.namespace, "serviceaccount": claims.account}
+    bound |= {kind: bound_to for kind, bound_to in (("pod", claims.pod), ("node", claims.node)) if bound_to}
     payload = {
         "iss": ISSUER,
         "sub": claims.username,
@@ -98,22 +91,14 @@ def _claims(payload: JsonObject) -> TokenClaims:
     bound = payload[_CLAIMS]
     return TokenClaims(
         namespace=bound["namespace"],
-        account=_read_reference(bound["serviceaccount"]),
+        account=Reference(**bound["serviceaccount"]),
         audiences=tuple(payload["aud"]),
         issued=payload["iat"],
         expires=payload["exp"],
         token_id=payload["jti"],
-        pod=_read_reference(bound["pod"]) if "pod" in bound else None,
-        node=_read_reference(bound["node"]) if "node" in bound else None,
+        pod=Reference(**bound["pod"]) if "pod" in bound else None,
+        node=Reference(**bound["node"]) if "node" in bound else None,
     )
-
-
-def _reference(reference: Reference) -> JsonObject:
-    return {"name": reference.name, "uid": reference.uid}
-
-
-def _read_reference(value: Any) -> Reference:
-    return Reference(value["name"], value["uid"])
 
 
 def _signature(signed: str, key: bytes) -> bytes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.storage.history import ChangeType, Key, StoredChange, StoredObject
+from deploy.local.apiserver.storage.database import Key
+from deploy.local.apiserver.storage.store import ChangeType, StoredChange, StoredObject
 
 
 def owner_references(body: JsonObject) -> list[JsonObject]:

@@ -1,7 +1,5 @@
 """Tidies up behind deletions: dependents, namespaces, custom resources; and gives namespaces their account.
 
-Rules that hold here:
-
 - It is level-triggered: a change only says which object to look at; what to do follows from the state found then. A
   restart looks at every object once.
 - It acts through the verbs of ``api``, as a client would, one object at a time. ``step`` is synchronous and total:
@@ -22,7 +20,8 @@ from deploy.local.apiserver.registry import metadata
 from deploy.local.apiserver.registry.api import FOREGROUND, ORPHAN, Api, DeleteOptions, RequestTarget, WriteOptions
 from deploy.local.apiserver.registry.strategies import NAMESPACE_FINALIZER
 from deploy.local.apiserver.resources.definitions import CLEANUP_FINALIZER, CRD_KEY
-from deploy.local.apiserver.storage.history import ChangeType, Key, StoredChange, StoredObject
+from deploy.local.apiserver.storage.database import Key
+from deploy.local.apiserver.storage.store import ChangeType, StoredChange, StoredObject
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +158,8 @@ class GarbageCollector:
             for dependent in dependents:
                 # Their owner no longer counts as solid, so `_orphaned` deletes them.
                 self._look_at(dependent.key)
-            if not any(_blocks(dependent.body, uid) for dependent in dependents):
+            owners = (owner for dependent in dependents for owner in owner_references(dependent.body))
+            if not any(owner.get("uid") == uid and owner.get("blockOwnerDeletion") for owner in owners):
                 self._change(stored, lambda body: _without_finalizer(body, FOREGROUND))
 
     def _namespace(self, stored: StoredObject) -> None:
@@ -202,10 +202,6 @@ class GarbageCollector:
 
 def _waits_for_dependents(body: JsonObject) -> bool:
     return metadata.is_ending(body) and FOREGROUND in metadata.finalizers(body)
-
-
-def _blocks(body: JsonObject, uid: str) -> bool:
-    return any(owner.get("uid") == uid and owner.get("blockOwnerDeletion") for owner in owner_references(body))
 
 
 def _with_owners(body: JsonObject, owners: list[JsonObject]) -> JsonObject:

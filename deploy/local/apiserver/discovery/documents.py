@@ -87,8 +87,7 @@ def _entries(resource: ServedResource) -> Iterator[JsonObject]:
         "verbs": list(resource.verbs),
         **_other_names(resource),
     }
-    for name in resource.subresources:
-        group_name, version, kind, verbs = _subresource(resource, name)
+    for name, group_name, version, kind, verbs in _subresources(resource):
         yield {
             "name": f"{resource.plural}/{name}",
             "singularName": "",
@@ -106,10 +105,10 @@ def _other_names(resource: ServedResource) -> JsonObject:
     return {key: value for key, value in names.items() if value}
 
 
-def _subresource(resource: ServedResource, name: str) -> tuple[str, str, str, tuple[str, ...]]:
-    if name in _OWN_KIND:
-        return resource.group, resource.version, resource.kind, _OWN_KIND[name]
-    return _SUBRESOURCE_KINDS[name]
+def _subresources(resource: ServedResource) -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
+    for name in resource.subresources:
+        own = (resource.group, resource.version, resource.kind, _OWN_KIND.get(name, ()))
+        yield name, *_SUBRESOURCE_KINDS.get(name, own)
 
 
 def aggregated(catalog: Catalog, core: bool) -> JsonObject:
@@ -145,14 +144,12 @@ def _described(resource: ServedResource) -> JsonObject:
         **_other_names(resource),
     }
     if resource.subresources:
-        entry["subresources"] = [_described_subresource(resource, name) for name in resource.subresources]
+        entry["subresources"] = [
+            {
+                "subresource": name,
+                "responseKind": {"group": group_name, "version": version, "kind": kind},
+                "verbs": list(verbs),
+            }
+            for name, group_name, version, kind, verbs in _subresources(resource)
+        ]
     return entry
-
-
-def _described_subresource(resource: ServedResource, name: str) -> JsonObject:
-    group_name, version, kind, verbs = _subresource(resource, name)
-    return {
-        "subresource": name,
-        "responseKind": {"group": group_name, "version": version, "kind": kind},
-        "verbs": list(verbs),
-    }

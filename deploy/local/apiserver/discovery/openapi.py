@@ -24,18 +24,13 @@ _META_SCHEMA: Final[JsonObject] = {
     "properties": {
         "name": {"type": "string", "description": "unique within a namespace"},
         "generateName": {"type": "string", "description": "what the server completes to a name"},
-        "namespace": {"type": "string"},
-        "uid": {"type": "string"},
-        "resourceVersion": {"type": "string"},
+        **{key: {"type": "string"} for key in ("namespace", "uid", "resourceVersion")},
         "generation": {"type": "integer", "format": "int64"},
-        "creationTimestamp": {"type": "string", "format": "date-time"},
-        "deletionTimestamp": {"type": "string", "format": "date-time"},
+        **{key: {"type": "string", "format": "date-time"} for key in ("creationTimestamp", "deletionTimestamp")},
         "deletionGracePeriodSeconds": {"type": "integer", "format": "int64"},
-        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
-        "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
+        **{key: {"type": "object", "additionalProperties": {"type": "string"}} for key in ("labels", "annotations")},
         "finalizers": {"type": "array", "items": {"type": "string"}},
-        "ownerReferences": {"type": "array", "items": {"type": "object"}},
-        "managedFields": {"type": "array", "items": {"type": "object"}},
+        **{key: {"type": "array", "items": {"type": "object"}} for key in ("ownerReferences", "managedFields")},
     },
 }
 # kubectl looks here for what the server can do, such as dry runs.

@@ -6,24 +6,126 @@ own server is stricter here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from deploy.local.apiserver.apimachinery.errors import Cause, StatusError
-from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, deep_copy
-from deploy.local.apiserver.patch.fieldsets import (
-    ITSELF,
-    ListKeys,
-    Path,
-    dotted,
-    find,
-    from_fields,
-    item_step,
-    leaves,
-    place_of,
-    to_fields,
-)
+from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode, deep_copy, encode
+
+Path: TypeAlias = tuple[str, ...]
+"""The steps that lead to a field."""
+
+ListKeys = Callable[[Path, str], "tuple[str, ...] | None"]
+"""(path of the parent, name of the list) -> the keys of its items; ``()`` for a set, None for a leaf."""
+
+ITSELF: Final = "."
+
+
+def leaves(value: Any, keys: ListKeys, path: Path = ()) -> Iterator[Path]:
+    """Every field that ``value`` sets."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _field_leaves(inner, keys, path, name)
+    else:
+        yield path
+
+
+def _field_leaves(value: Any, keys: ListKeys, parent: Path, name: str) -> Iterator[Path]:
+    path = (*parent, f"f:{name}")
+    by = keys(parent, name) if isinstance(value, list) else None
+    if by is None:
+        yield from leaves(value, keys, path)
+        return
+    for item in value:
+        step = item_step(item, by)
+        if step.startswith("k:"):
+            # Owned apart from its fields, so that the item goes when its manager no longer states it.
+            yield (*path, step, ITSELF)
+            yield from leaves(item, keys, (*path, step))
+        else:
+            yield (*path, step)
+
+
+def item_step(item: Any, by: tuple[str, ...]) -> str:
+    """The step to one item of a list with keys ``by``."""
+    # An item that is no object has no keys: its value identifies it.
+    if by and isinstance(item, dict):
+        return "k:" + encode({key: item.get(key) for key in by}).decode()
+    return "v:" + encode(item).decode()
+
+
+def find(value: Any, path: Path) -> Any:
+    """The value at ``path``; raises ``LookupError`` if there is none."""
+    for step in path:
+        if step == ITSELF:
+            return value
+        value = _descend(value, step)
+    return value
+
+
+def _descend(value: Any, step: str) -> Any:
+    kind, text = step[:2], step[2:]
+    if kind == "f:" and isinstance(value, dict):
+        return value[text]
+    if isinstance(value, list):
+        return value[place_of(value, step)]
+    raise LookupError(step)
+
+
+def place_of(items: list[Any], step: str) -> int:
+    """The place of the item to which ``step`` leads; raises ``LookupError`` if there is none."""
+    wanted = decode(step[2:].encode())
+    for place, item in enumerate(items):
+        if step.startswith("v:") and item == wanted:
+            return place
+        if step.startswith("k:") and isinstance(item, dict) and all(item.get(key) == wanted[key] for key in wanted):
+            return place
+    raise LookupError(step)
+
+
+def to_fields(paths: Iterable[Path]) -> JsonObject:
+    """The ``fieldsV1`` of a set of fields."""
+    root: JsonObject = {}
+    # Sorted, so that equal sets give equal texts.
+    for path in sorted(paths):
+        level = root
+        for step in path:
+            level = level.setdefault(step, {})
+    return root
+
+
+def from_fields(fields: Any, path: Path = ()) -> Iterator[Path]:
+    """The set of fields of a ``fieldsV1``; whatever cannot be read is left out."""
+    if not isinstance(fields, dict) or not fields:
+        yield path
+        return
+    for step, inner in fields.items():
+        if step == ITSELF or step[:2] == "f:" or _is_readable(step):
+            yield from from_fields(inner, (*path, step))
+
+
+def _is_readable(step: str) -> bool:
+    try:
+        value = decode(step[2:].encode())
+    # UnicodeEncodeError: a lone surrogate, which JSON can write and UTF-8 cannot.
+    except (NotJsonError, UnicodeEncodeError):
+        return False
+    return step[:2] == "v:" or (step[:2] == "k:" and isinstance(value, dict))
+
+
+def dotted(path: Path) -> str:
+    """A readable form of a field: ``.spec.containers[name="a"].image``."""
+    text = ""
+    for step in path:
+        if step.startswith("f:"):
+            text += f".{step[2:]}"
+        elif step.startswith("k:"):
+            text += "[" + ",".join(f"{k}={encode(v).decode()}" for k, v in decode(step[2:].encode()).items()) + "]"
+        elif step != ITSELF:
+            text += f"[={step[2:]}]"
+    return text
+
 
 _NOT_OWNED: Final = frozenset({"apiVersion", "kind"})
 _SERVERS_METADATA: Final = frozenset(
@@ -57,10 +159,12 @@ def apply(live: JsonObject, stated: JsonObject, application: Application) -> Jso
     ]
     if conflicts and not application.force:
         raise _refused((entries[place]["manager"], path) for place, path in conflicts)
-    body: JsonObject = _merged(live, _without_entries(stated), application.keys, ())
+    meta = {key: value for key, value in (stated.get("metadata") or {}).items() if key != "managedFields"}
+    body: JsonObject = _merged(live, {**stated, "metadata": meta}, application.keys, ())
     # A field that this manager no longer states is removed, unless another manager states it too.
     dropped = (_fields_of(mine) if mine else set()) - now_owned - set().union(*others.values())
-    for path in sorted(dropped, key=_items_first):
+    # Whole items go before their fields: without its keys an item could no longer be found.
+    for path in sorted(dropped, key=lambda path: (path[-1] != ITSELF, path)):
         _remove(body, path)
     # Other managers lose the fields that were forced.
     remaining = [
@@ -76,11 +180,6 @@ def _owned_part(stated: JsonObject) -> JsonObject:
     part = {key: value for key, value in stated.items() if key not in _NOT_OWNED and key != "metadata"}
     meta = {key: value for key, value in (stated.get("metadata") or {}).items() if key not in _SERVERS_METADATA}
     return {**part, "metadata": meta} if meta else part
-
-
-def _without_entries(stated: JsonObject) -> JsonObject:
-    meta = {key: value for key, value in (stated.get("metadata") or {}).items() if key != "managedFields"}
-    return {**stated, "metadata": meta}
 
 
 def _is_mine(entry: JsonObject, application: Application) -> bool:
@@ -121,7 +220,6 @@ def _refused(conflicts: Iterable[tuple[str, Path]]) -> StatusError:
 
 
 def _merged(live: Any, stated: Any, keys: ListKeys, path: Path) -> Any:
-    """A copy of ``live`` with all values of ``stated``."""
     if not isinstance(stated, dict):
         return deep_copy(stated)
     merged: JsonObject = dict(live) if isinstance(live, dict) else {}
@@ -148,11 +246,6 @@ def _merged_list(live: list[Any], stated: list[Any], keys: ListKeys, path: Path,
         else:
             merged[place] = _merged(merged[place], item, keys, (*path, step))
     return merged
-
-
-def _items_first(path: Path) -> tuple[bool, Path]:
-    """Sort key that removes a whole item before its fields: without its keys it could no longer be found."""
-    return (path[-1] != ITSELF, path)
 
 
 def _remove(body: JsonObject, path: Path) -> None:

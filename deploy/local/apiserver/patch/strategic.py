@@ -34,7 +34,9 @@ def strategic_patch(body: JsonObject, patch: JsonObject, parent: str = "") -> Js
     # These directives apply to the merged lists, so they come after the fields.
     for key in patch:
         if key.startswith(_DELETE_FROM):
-            _delete_values(result, key.removeprefix(_DELETE_FROM), _listed(patch, key))
+            field, values = key.removeprefix(_DELETE_FROM), _listed(patch, key)
+            if isinstance(result.get(field), list):
+                result[field] = [item for item in result[field] if item not in values]
         elif key.startswith(_ORDER):
             _reorder(result, key.removeprefix(_ORDER), _listed(patch, key), parent)
     retained = _listed(patch, _RETAIN) if patch.get(_RETAIN) is not None else None
@@ -70,7 +72,8 @@ def _merge_list(before: list[Any], change: list[Any], field: str, identity: str)
 def _merge_item(result: list[Any], item: JsonObject, field: str, identity: str) -> None:
     if identity not in item:
         raise bad_request(f"map: {item} does not contain declared merge key: {identity}")
-    place = _place(result, identity, item[identity])
+    places = (at for at, old in enumerate(result) if isinstance(old, dict) and old.get(identity) == item[identity])
+    place = next(places, None)
     if item.get(_DIRECTIVE) == "delete":
         # Deleting a missing item is not an error.
         if place is not None:
@@ -81,20 +84,11 @@ def _merge_item(result: list[Any], item: JsonObject, field: str, identity: str) 
         result[place] = strategic_patch(result[place], item, field)
 
 
-def _place(items: list[Any], identity: str, value: Any) -> int | None:
-    return next((at for at, item in enumerate(items) if isinstance(item, dict) and item.get(identity) == value), None)
-
-
 def _listed(patch: JsonObject, directive: str) -> list[Any]:
     values = patch[directive]
     if not isinstance(values, list):
         raise bad_request(f"{directive}: expected a list, got {type(values).__name__}")
     return values
-
-
-def _delete_values(result: JsonObject, field: str, values: list[Any]) -> None:
-    if isinstance(result.get(field), list):
-        result[field] = [item for item in result[field] if item not in values]
 
 
 def _reorder(result: JsonObject, field: str, order: list[Any], parent: str) -> None:

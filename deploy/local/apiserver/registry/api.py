@@ -1,7 +1,5 @@
 """The verbs: create, get, list, update, patch, delete, with every rule applied in its order.
 
-Rules that hold here:
-
 - Every verb is one synchronous step over the store, so nothing changes between a check and its write.
 - Objects are stored in the storage version; ``RequestTarget.resource`` says in which version the client speaks.
 - Order of a write: identity, metadata, pruning, defaults, validation, then the store.
@@ -13,17 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from deploy.local.apiserver.apimachinery import errors
 from deploy.local.apiserver.apimachinery.environment import Environment
-from deploy.local.apiserver.apimachinery.errors import (
-    Cause,
-    StatusError,
-    already_exists,
-    bad_request,
-    forbidden,
-    invalid,
-    modified,
-    not_found,
-)
 from deploy.local.apiserver.apimachinery.jsonvalue import TOO_DEEP, JsonObject, encode, is_too_deep, text_at
 from deploy.local.apiserver.apimachinery.names import completed
 from deploy.local.apiserver.registry import metadata, pod_resources
@@ -33,8 +22,8 @@ from deploy.local.apiserver.resources.catalog import Catalog
 from deploy.local.apiserver.resources.definitions import CRD_KEY, resources_of
 from deploy.local.apiserver.resources.resource import ServedResource
 from deploy.local.apiserver.schema.shapes import builtin_shape, check_metadata, check_shape
-from deploy.local.apiserver.storage.history import ChangeType, Key, StoredChange, StoredObject
-from deploy.local.apiserver.storage.store import ObjectStore
+from deploy.local.apiserver.storage.database import Key
+from deploy.local.apiserver.storage.store import ChangeType, ObjectStore, StoredChange, StoredObject
 
 FOREGROUND: Final = "foregroundDeletion"
 ORPHAN: Final = "orphan"
@@ -115,7 +104,7 @@ class Api:
         """The object. Raises a 404."""
         stored = self.store.get(target.key)
         if stored is None:
-            raise not_found(target.resource.subject(target.name))
+            raise errors.not_found(target.resource.subject(target.name))
         return stored
 
     def create(self, target: RequestTarget, given: JsonObject, options: WriteOptions) -> WriteOutcome:
@@ -125,11 +114,11 @@ class Api:
         name = body["metadata"]["name"]
         key = target.named(name).key
         if self.store.get(key) is not None:
-            raise already_exists(resource.subject(name))
+            raise errors.already_exists(resource.subject(name))
         self._check_namespace(target, name)
-        birth = metadata.InitialMetadata(name, target.namespace, self.environment.new_uid(), self.environment.now())
         strategy = strategy_of(resource.key)
-        born = metadata.born(body, resource, birth)
+        environment = self.environment
+        born = metadata.born(body, resource, target.namespace, environment.new_uid(), environment.now())
         ready, warnings = self._admitted(
             resource, strategy, None, self._first_status(resource, strategy, born), options
         )
@@ -144,7 +133,7 @@ class Api:
         _check_shape(resource, body)
         meta = dict(body.get("metadata") or {})
         if meta.get("namespace") not in (None, "", target.namespace):
-            raise bad_request(
+            raise errors.bad_request(
                 f"the namespace of the provided object does not match the namespace sent on the request "
                 f"({meta['namespace']!r}, {target.namespace!r})"
             )
@@ -153,7 +142,9 @@ class Api:
             name = completed(meta["generateName"], self.environment.choose)
         if not name:
             message = "name or generateName is required"
-            raise StatusError(422, "Invalid", f"{resource.kind} is invalid: metadata.name: Required value: {message}")
+            raise errors.StatusError(
+                422, "Invalid", f"{resource.kind} is invalid: metadata.name: Required value: {message}"
+            )
         return {**body, "metadata": {**meta, "name": name}}
 
     def _check_namespace(self, target: RequestTarget, name: str) -> None:
@@ -161,10 +152,10 @@ class Api:
             return
         namespace = self.store.get(Key("namespaces", "", target.namespace))
         if namespace is None:
-            raise not_found(RequestTarget(_namespaces(self.catalog)).resource.subject(target.namespace))
+            raise errors.not_found(self.catalog.builtin("namespaces").subject(target.namespace))
         if metadata.is_ending(namespace.body):
             why = f"unable to create new content in namespace {target.namespace} because it is being terminated"
-            raise forbidden(target.resource.subject(name), why)
+            raise errors.forbidden(target.resource.subject(name), why)
 
     @staticmethod
     def _first_status(resource: ServedResource, strategy: Strategy, body: JsonObject) -> JsonObject:
@@ -188,9 +179,11 @@ class Api:
         """Makes the object, unless ``given`` replaces one that is gone. Raises 400, 404, 409 or 422."""
         # A resourceVersion or uid shows that the client has read an object, which is gone now.
         if any(text_at(given, f"metadata.{name}") for name in ("resourceVersion", "uid")):
-            raise modified(target.resource.subject(target.name))
+            raise errors.modified(target.resource.subject(target.name))
         if (name := text_at(given, "metadata.name")) != target.name:
-            raise bad_request(f"the name of the object ({name}) does not match the one on the URL ({target.name})")
+            raise errors.bad_request(
+                f"the name of the object ({name}) does not match the one on the URL ({target.name})"
+            )
         return self.create(target, given, options)
 
     def _check_version_is_given(self, target: RequestTarget, given: JsonObject) -> None:
@@ -198,8 +191,8 @@ class Api:
         self.get(target)
         meta = given.get("metadata")
         if not isinstance(meta, dict) or not meta.get("resourceVersion"):
-            cause = Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
-            raise invalid(target.resource.subject(target.name), [cause])
+            cause = errors.Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")
+            raise errors.invalid(target.resource.subject(target.name), [cause])
 
     def change(
         self, target: RequestTarget, make: Callable[[JsonObject], JsonObject], options: WriteOptions
@@ -214,10 +207,10 @@ class Api:
         metadata.check_identity(before.body, body, resource)
         # A client that names no version overwrites the current state, whatever it is.
         if body["metadata"].get("resourceVersion") not in (None, "", str(before.revision)):
-            raise modified(resource.subject(target.name))
+            raise errors.modified(resource.subject(target.name))
         part = _only_its_part(target, before.body, body)
         if causes := list(strategy_of(resource.key).check_path(target.subresource, before.body, part)):
-            raise invalid(resource.subject(target.name), causes)
+            raise errors.invalid(resource.subject(target.name), causes)
         if target.subresource == "resize" and part != before.body:
             self._check_node(target, part)
         return self._put(resource, before, part, options)
@@ -226,8 +219,8 @@ class Api:
         """Raises a 403 if a resized pod asks for more than its node has."""
         node = self.store.get(Key("nodes", "", text_at(pod, "spec.nodeName") or ""))
         if why := pod_resources.excess(pod, None if node is None else node.body):
-            refusal = forbidden(target.resource.subject(target.name), why)
-            refusal.causes = (Cause("", "", "NodeCapacity"),) if node is not None else ()
+            refusal = errors.forbidden(target.resource.subject(target.name), why)
+            refusal.causes = (errors.Cause("", "", "NodeCapacity"),) if node is not None else ()
             raise refusal
 
     def _put(
@@ -266,7 +259,7 @@ class Api:
         body = strategy.complete(body, self.environment.now())
         causes = [*strategy.check(before, body), *(resource.schema.causes(body, before) if resource.schema else ())]
         if causes:
-            raise invalid(resource.subject(body["metadata"]["name"]), causes)
+            raise errors.invalid(resource.subject(body["metadata"]["name"]), causes)
         return body, (*warnings, *strategy.warnings(body))
 
     def delete(self, target: RequestTarget, options: DeleteOptions) -> WriteOutcome:
@@ -275,7 +268,7 @@ class Api:
         self._check_preconditions(target, before, options)
         strategy = strategy_of(target.resource.key)
         if target.name in strategy.immortal:
-            raise forbidden(
+            raise errors.forbidden(
                 target.resource.subject(target.name), f"this {target.resource.singular_name} may not be deleted"
             )
         body = _with_policy(before.body, options.propagation)
@@ -308,7 +301,7 @@ class Api:
                     f'Operation cannot be fulfilled on {subject.qualified} "{target.name}": Precondition failed: '
                     f"{word} in precondition: {wanted}, {word} in object meta: {actual}"
                 )
-                raise StatusError(409, "Conflict", message, subject)
+                raise errors.StatusError(409, "Conflict", message, subject)
 
     @staticmethod
     def _imagined(key: Key, body: JsonObject, revision: int) -> StoredObject:
@@ -323,17 +316,10 @@ def _check_shape(resource: ServedResource, body: JsonObject, before: JsonObject 
     """
     old = before or {}
     if is_too_deep(body):
-        raise bad_request(f"the object is {TOO_DEEP}")
+        raise errors.bad_request(f"the object is {TOO_DEEP}")
     check_metadata(body.get("metadata"), old.get("metadata"))
     if not resource.custom:
         check_shape(body, builtin_shape(resource.key), before)
-
-
-def _namespaces(catalog: Catalog) -> ServedResource:
-    resource = catalog.by_key("namespaces")
-    if resource is None:
-        raise LookupError("the catalog has no namespaces")
-    return resource
 
 
 def _only_its_part(target: RequestTarget, before: JsonObject, body: JsonObject) -> JsonObject:
@@ -377,7 +363,7 @@ def _unknown_fields(paths: Iterable[str], resource: ServedResource, options: Wri
     if not messages or options.field_validation == "Ignore":
         return ()
     if options.field_validation == "Strict":
-        raise bad_request(
+        raise errors.bad_request(
             f"{resource.kind} in version {resource.version!r} cannot be handled as a {resource.kind}: "
             f"strict decoding error: {', '.join(messages)}"
         )

@@ -16,8 +16,7 @@ from deploy.local.apiserver.apimachinery.errors import bad_request, expired, fro
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode_object, encode
 from deploy.local.apiserver.apimachinery.selectors import NAME, Matcher, Pin, matcher, pinned
 from deploy.local.apiserver.registry.api import RequestTarget
-from deploy.local.apiserver.storage.history import StoredObject, TooOldError
-from deploy.local.apiserver.storage.store import ObjectStore
+from deploy.local.apiserver.storage.store import ObjectStore, StoredObject, TooOldError
 
 _LONGEST_REVISION: Final = 20
 """Digits of an unsigned number of 64 bits."""
@@ -91,7 +90,8 @@ def list_page(store: ObjectStore, target: RequestTarget, options: ListOptions) -
     page = items[: options.limit]
     # Kubernetes does not count the rest of a list that a selector restricts.
     remaining = 0 if wanted is not None else len(items) - len(page)
-    return ListPage(page, revision, _token(revision, page[-1]), remaining)
+    raw = encode({"rv": revision, "after": [page[-1].key.namespace, page[-1].key.name]})
+    return ListPage(page, revision, base64.urlsafe_b64encode(raw).rstrip(b"=").decode(), remaining)
 
 
 def _begin(store: ObjectStore, options: ListOptions) -> tuple[tuple[str, str] | None, int]:
@@ -119,11 +119,6 @@ def _state(store: ObjectStore, target: RequestTarget, revision: int, pin: Pin | 
             "The provided continue parameter is too old to display a consistent list result. You can start a new list "
             "without the continue parameter."
         ) from None
-
-
-def _token(revision: int, last: StoredObject) -> str:
-    raw = encode({"rv": revision, "after": [last.key.namespace, last.key.name]})
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def _read_token(token: str) -> tuple[tuple[str, str], int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -37,24 +36,14 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@dataclass(frozen=True, slots=True)
-class InitialMetadata:
-    """Metadata that the server sets on a new object."""
-
-    name: str
-    namespace: str
-    uid: str
-    now: datetime
-
-
-def born(body: JsonObject, resource: ServedResource, birth: InitialMetadata) -> JsonObject:
+def born(body: JsonObject, resource: ServedResource, namespace: str, uid: str, now: datetime) -> JsonObject:
     """``body`` with the metadata of a new object, whatever it claimed about itself."""
     meta = {key: value for key, value in body["metadata"].items() if key not in _SERVERS and value is not None}
     meta.pop("resourceVersion", None)
-    mine: JsonObject = {"name": birth.name}
-    if birth.namespace:
-        mine["namespace"] = birth.namespace
-    mine |= {"uid": birth.uid, "creationTimestamp": timestamp(birth.now)}
+    mine: JsonObject = {"name": body["metadata"]["name"]}
+    if namespace:
+        mine["namespace"] = namespace
+    mine |= {"uid": uid, "creationTimestamp": timestamp(now)}
     if resource.generation:
         mine["generation"] = 1
     return {**body, "metadata": {**mine, **meta}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from deploy.local.apiserver.apimachinery.errors import bad_request
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
 from deploy.local.apiserver.resources.resource import ServedResource
-from deploy.local.apiserver.storage.history import StoredObject
+from deploy.local.apiserver.storage.store import StoredObject
 
 
 def in_version(resource: ServedResource, stored: JsonObject) -> JsonObject:

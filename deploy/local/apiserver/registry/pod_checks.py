@@ -1,7 +1,5 @@
 """Requirements on a new pod, and on the changes of an update. Pure.
 
-Rules that hold here:
-
 - Of a pod's containers only names, images, and requests against limits are checked: where manifests and programs err
   most. Kubernetes checks every field.
 - Ordinary updates may change only images and the fields in ``_CHANGEABLE``; ``pods/resize`` changes resources.
@@ -35,7 +33,7 @@ def check(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
         return
     changed = sorted(name for name in old.keys() | spec.keys() if old.get(name) != spec.get(name))
     for name in changed:
-        yield from _CHANGEABLE.get(name, _nothing)(old.get(name), spec.get(name))
+        yield from _CHANGEABLE.get(name, lambda *_: iter(()))(old.get(name), spec.get(name))
     settled = [name for name in changed if name not in _CHANGEABLE and name not in CONTAINER_LISTS]
     yield from _settled(name for name in settled if not _is_relaxed(name, old.get(name), spec.get(name)))
 
@@ -93,7 +91,6 @@ def _changed_containers(old: JsonObject, new: JsonObject) -> Iterator[Cause]:
 
 
 def _beside_images(spec: JsonObject, kind: str) -> list[JsonObject]:
-    """The containers without their images."""
     return [
         # Some clients write empty fields that others leave out.
         {key: value for key, value in container.items() if key != "image" and value not in (None, [], {})}
@@ -104,10 +101,6 @@ def _beside_images(spec: JsonObject, kind: str) -> list[JsonObject]:
 def _is_relaxed(name: str, old: Any, new: Any) -> bool:
     """Return True if a negative grace period becomes the one second that it means."""
     return name == "terminationGracePeriodSeconds" and isinstance(old, int) and old < 0 and new == 1
-
-
-def _nothing(_: Any, __: Any) -> Iterator[Cause]:
-    return iter(())
 
 
 def _deadline_faults(old: int | None, new: int | None) -> Iterator[Cause]:

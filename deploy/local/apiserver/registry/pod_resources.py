@@ -1,7 +1,5 @@
 """The resources of a pod's containers: changed in place through ``pods/resize``, and through nothing else. Pure.
 
-Rules that hold here:
-
 - A resize changes CPU and memory of containers, adds none and removes none; the pod keeps its QoS class. All
   other fields of the request are ignored.
 - No container requests more than its limit, and no pod that has a node more than that node can give to pods.
@@ -26,9 +24,9 @@ _TAKEN: Final = ("resources", "resizePolicy")
 _RESIZABLE: Final = frozenset({"cpu", "memory"})
 
 
-def service_class(containers: list[JsonObject]) -> str:
+def class_of(pod: JsonObject) -> str:
     """A pod's QoS class: ``Guaranteed``, ``Burstable`` or ``BestEffort``."""
-    resources = [container.get("resources") or {} for container in containers]
+    resources = [container.get("resources") or {} for container in field(pod, ("spec", "containers")) or []]
     if not any(amounts.get("requests") or amounts.get("limits") for amounts in resources):
         return "BestEffort"
     # Requests that are left out default to the limits.
@@ -82,7 +80,7 @@ def resize_faults(before: JsonObject, body: JsonObject) -> Iterator[Cause]:
         for part in ("requests", "limits"):
             yield from _part_faults(f"{path}.resources.{part}", _amounts(old, part), _amounts(new, part))
     # The kubelet has set up the pod's control groups for its QoS class.
-    if _class_of(before) != _class_of(body):
+    if class_of(before) != class_of(body):
         yield Cause("spec", "Invalid value: Pod QOS Class may not change as a result of resizing")
 
 
@@ -179,10 +177,6 @@ def _known_quantity(value: str | float) -> Fraction | None:
 
 def _amounts(container: JsonObject, part: str) -> JsonObject:
     return field(container, ("resources", part)) or {}
-
-
-def _class_of(pod: JsonObject) -> str:
-    return service_class(field(pod, ("spec", "containers")) or [])
 
 
 def _pairs(before: JsonObject, body: JsonObject) -> Iterator[tuple[str, JsonObject, JsonObject]]:

@@ -1,10 +1,6 @@
 """Special rules of some built-in resources: defaults of new objects, checks, and how long they take to end.
 
-Rules that hold here:
-
-- ``STRATEGIES`` has them by resource key; a resource without an entry has no special rules.
-- Everything is pure. Only what clients of the local cluster rely on is here: this is no copy of Kubernetes' validation.
-  The checks of pods are in ``pod_checks``.
+Everything is pure. Only what clients of the local cluster rely on is here: this is no copy of Kubernetes' validation.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 from deploy.local.apiserver.registry import pod_checks, pod_resources
 from deploy.local.apiserver.registry.metadata import is_ending, timestamp
 from deploy.local.apiserver.resources import definitions
-from deploy.local.apiserver.schema.rules import unreadable
+from deploy.local.apiserver.schema.structural import unreadable
 
 NAMESPACE_FINALIZER: Final = "kubernetes"
 _DEFAULT_GRACE: Final = 30  # seconds, as in Kubernetes
@@ -29,10 +25,6 @@ _DEFAULT_GRACE: Final = 30  # seconds, as in Kubernetes
 _MICRO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _IMMORTAL_NAMESPACES: Final = frozenset({"default", "kube-system", "kube-public"})
-
-
-def _nothing_to_check(_: JsonObject | None, __: JsonObject) -> Iterator[Cause]:
-    return iter(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +41,7 @@ class Strategy:
     """
 
     complete: Callable[[JsonObject, datetime], JsonObject] = lambda body, _: body
-    check: Callable[[JsonObject | None, JsonObject], Iterator[Cause]] = _nothing_to_check
+    check: Callable[[JsonObject | None, JsonObject], Iterator[Cause]] = lambda *_: iter(())
     grace: Callable[[JsonObject], int] = lambda _: 0
     first_status: Callable[[JsonObject], JsonObject | None] = lambda _: None
     keeps_first_status: bool = False
@@ -79,10 +71,6 @@ def _complete_pod(body: JsonObject, _: datetime) -> JsonObject:
     return {**body, "spec": {**defaults, **present, **accounts}}
 
 
-def _first_pod_status(body: JsonObject) -> JsonObject:
-    return {"phase": "Pending", "qosClass": pod_resources.service_class(field(body, ("spec", "containers")) or [])}
-
-
 def _pod_grace(body: JsonObject) -> int:
     """The grace period of a pod: none if it has no node or has finished, otherwise that of its spec."""
     if not field(body, ("spec", "nodeName")) or field(body, ("status", "phase")) in _FINISHED:
@@ -98,10 +86,6 @@ def _complete_namespace(body: JsonObject, _: datetime) -> JsonObject:
     # An empty list is what the collector leaves when the namespace may end; it must not be filled again.
     spec = {**(body.get("spec") or {}), "finalizers": [NAMESPACE_FINALIZER] if finalizers is None else finalizers}
     return {**body, "metadata": {**meta, "labels": labels}, "spec": spec}
-
-
-def _is_held_namespace(body: JsonObject) -> bool:
-    return bool(field(body, ("spec", "finalizers")))
 
 
 def _complete_secret(body: JsonObject, _: datetime) -> JsonObject:
@@ -132,7 +116,6 @@ def _check_lease(_: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
 
 
 def _check_immutable(before: JsonObject | None, body: JsonObject) -> Iterator[Cause]:
-    """Errors of an update that changes a ConfigMap or Secret with ``immutable: true``."""
     if before is None or not before.get("immutable"):
         return
     for name in ("data", "binaryData", "immutable", "type"):
@@ -182,7 +165,7 @@ STRATEGIES: Final[dict[str, Strategy]] = {
         _complete_pod,
         pod_checks.check,
         _pod_grace,
-        _first_pod_status,
+        lambda body: {"phase": "Pending", "qosClass": pod_resources.class_of(body)},
         check_path=pod_checks.check_path,
         status_with_metadata=True,
     ),
@@ -191,7 +174,7 @@ STRATEGIES: Final[dict[str, Strategy]] = {
     "namespaces": Strategy(
         _complete_namespace,
         first_status=lambda _: {"phase": "Active"},
-        is_held=_is_held_namespace,
+        is_held=lambda body: bool(field(body, ("spec", "finalizers"))),
         immortal=_IMMORTAL_NAMESPACES,
     ),
     "secrets": Strategy(_complete_secret, _check_immutable),

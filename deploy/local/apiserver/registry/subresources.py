@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from deploy.local.apiserver.apimachinery.errors import (
-    Cause,
-    StatusError,
-    Subject,
-    bad_request,
-    conflict,
-    invalid,
-    too_many_requests,
-)
+from deploy.local.apiserver.apimachinery import errors
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field, text_at, with_field
-from deploy.local.apiserver.apimachinery.selectors import Matcher, object_selector
 from deploy.local.apiserver.authn.tokens import ISSUER, Reference, TokenClaims, sign
 from deploy.local.apiserver.registry.api import Api, DeleteOptions, RequestTarget, WriteOptions, WriteOutcome
 from deploy.local.apiserver.registry.metadata import is_ending, timestamp
 from deploy.local.apiserver.resources.resource import ScalePaths, ServedResource
-from deploy.local.apiserver.storage.history import Key, StoredObject
+from deploy.local.apiserver.storage.database import Key
+from deploy.local.apiserver.storage.store import StoredObject
+from protocol.kubernetes.objects import labels_of, selects
 
 # Seconds; the limits and the default of kube-apiserver.
 _LEAST_SECONDS: Final = 600
@@ -36,20 +29,22 @@ def bind(api: Api, target: RequestTarget, binding: JsonObject, options: WriteOpt
     """Gives a pod its node. Raises 400, 404, and 409 if the uid differs, or the pod has a node or is ending."""
     node = field(binding, ("target", "name"))
     pod = api.get(target)
-    subject = Subject("pods/binding", "", target.name, "Pod")
+    subject = errors.Subject("pods/binding", "", target.name, "Pod")
     if not node or not isinstance(node, str):
-        raise invalid(Subject(kind="Binding", name=target.name), [Cause("target.name", "Required value")])
+        raise errors.invalid(
+            errors.Subject(kind="Binding", name=target.name), [errors.Cause("target.name", "Required value")]
+        )
     uid = field(binding, ("metadata", "uid"))
     if uid and uid != pod.body["metadata"]["uid"]:
-        raise conflict(
+        raise errors.conflict(
             subject,
             f"Precondition failed: UID in precondition: {uid}, UID in object meta: {pod.body['metadata']['uid']}",
         )
     if is_ending(pod.body):
-        raise conflict(subject, f"pod {target.name} is being deleted, cannot be assigned to a host")
+        raise errors.conflict(subject, f"pod {target.name} is being deleted, cannot be assigned to a host")
     taken = field(pod.body, ("spec", "nodeName"))
     if taken:
-        raise conflict(subject, f'pod {target.name} is already assigned to node "{taken}"')
+        raise errors.conflict(subject, f'pod {target.name} is already assigned to node "{taken}"')
     if not options.dry_run:
         # Straight into the store, because an update must not set the node.
         api.store.replace(pod, _bound(pod.body, node, binding, timestamp(api.environment.now())))
@@ -75,20 +70,21 @@ def evict(api: Api, target: RequestTarget, options: DeleteOptions) -> JsonObject
     if len(budgets) > 1:
         message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         # kube-apiserver answers 500 here as well.
-        raise StatusError(500, "InternalError", message)
+        raise errors.StatusError(500, "InternalError", message)
     # A pod that has finished serves nobody, so its end disrupts nothing.
     finished = field(pod.body, ("status", "phase")) in {"Succeeded", "Failed"}
     for budget in budgets:
         if not finished and (field(budget.body, ("status", "disruptionsAllowed")) or 0) <= 0:
             why = "Cannot evict pod as it would violate the pod's disruption budget."
-            raise too_many_requests(target.resource.subject(target.name), why, 10)
+            raise errors.too_many_requests(target.resource.subject(target.name), why, 10)
     api.delete(target, options)
     return success()
 
 
 def _guards(budget: StoredObject, pod: StoredObject) -> bool:
-    selects: Matcher = object_selector(field(budget.body, ("spec", "selector")))
-    return selects(pod.body)
+    selector = field(budget.body, ("spec", "selector"))
+    # An empty selector selects everything, an absent one nothing.
+    return selector == {} or selects(selector or {}, labels_of(pod.body))
 
 
 def scale_of(resource: ServedResource, stored: StoredObject) -> JsonObject:
@@ -125,10 +121,10 @@ def set_scale(api: Api, target: RequestTarget, scale: JsonObject, options: Write
     paths = target.resource.scale or ScalePaths()
     replicas = field(scale, ("spec", "replicas"))
     if not isinstance(replicas, int) or isinstance(replicas, bool):
-        raise bad_request("spec.replicas: expected a whole number")
+        raise errors.bad_request("spec.replicas: expected a whole number")
     if replicas < 0:
-        cause = Cause("spec.replicas", f"Invalid value: {replicas}: must be greater than or equal to 0")
-        raise invalid(Subject("scales", "autoscaling", target.name, "Scale"), [cause])
+        cause = errors.Cause("spec.replicas", f"Invalid value: {replicas}: must be greater than or equal to 0")
+        raise errors.invalid(errors.Subject("scales", "autoscaling", target.name, "Scale"), [cause])
     version = text_at(scale, "metadata.resourceVersion")
 
     def scaled(body: JsonObject) -> JsonObject:
@@ -178,8 +174,10 @@ def _check_seconds(target: RequestTarget, seconds: Any) -> None:
             if not isinstance(seconds, int) or seconds < _LEAST_SECONDS
             else "larger than 2^32 seconds"
         )
-        cause = Cause("spec.expirationSeconds", f"Invalid value: {seconds}: may not specify a duration {limit}")
-        raise invalid(Subject("tokenrequests", "authentication.k8s.io", target.name, "TokenRequest"), [cause])
+        cause = errors.Cause("spec.expirationSeconds", f"Invalid value: {seconds}: may not specify a duration {limit}")
+        raise errors.invalid(
+            errors.Subject("tokenrequests", "authentication.k8s.io", target.name, "TokenRequest"), [cause]
+        )
 
 
 def _bound_objects(api: Api, target: RequestTarget, reference: Any) -> tuple[Reference | None, Reference | None]:
@@ -187,10 +185,10 @@ def _bound_objects(api: Api, target: RequestTarget, reference: Any) -> tuple[Ref
     if not isinstance(reference, dict):
         return None, None
     if reference.get("kind") != "Pod":
-        raise bad_request(f"cannot bind token to object of kind {reference.get('kind')!r}: only Pod is supported")
-    pods = api.catalog.find("", "v1", "pods")
-    if pods is None:
-        raise LookupError("the catalog has no pods")
+        raise errors.bad_request(
+            f"cannot bind token to object of kind {reference.get('kind')!r}: only Pod is supported"
+        )
+    pods = api.catalog.builtin("pods")
     pod = api.get(RequestTarget(pods, target.namespace, reference.get("name", "")))
     uid = pod.body["metadata"]["uid"]
     if reference.get("uid") not in (None, "", uid):
@@ -198,9 +196,9 @@ def _bound_objects(api: Api, target: RequestTarget, reference: Any) -> tuple[Ref
             f"the UID in the bound object reference ({reference['uid']}) does not match the UID in record. The object "
             "might have been deleted and then recreated"
         )
-        raise conflict(pods.subject(pod.key.name), why)
+        raise errors.conflict(pods.subject(pod.key.name), why)
     if text_at(pod.body, "spec.serviceAccountName") != target.name:
-        raise bad_request(
+        raise errors.bad_request(
             f'cannot bind token for serviceaccount "{target.name}" to pod running with different serviceaccount name.'
         )
     node = text_at(pod.body, "spec.nodeName")

@@ -7,16 +7,18 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.local.apiserver.apimachinery.errors import StatusError, too_old
+from deploy.local.apiserver.apimachinery.errors import too_old
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, encode
 from deploy.local.apiserver.apimachinery.selectors import Matcher, pinned
 from deploy.local.apiserver.registry.api import RequestTarget
 from deploy.local.apiserver.registry.listing import candidates, revision_of, selection
-from deploy.local.apiserver.storage.history import ChangeType, StoredChange, StoredObject, TooOldError
-from deploy.local.apiserver.storage.store import ObjectStore
+from deploy.local.apiserver.storage.store import ChangeType, ObjectStore, StoredChange, StoredObject, TooOldError
 
 Shape = Callable[[JsonObject], JsonObject]
 """Turns a stored object into the form that this client asked for."""
+
+LONGEST_WATCH: Final = 3600.0
+"""Seconds that a watch without a time-out lasts."""
 
 _INITIAL_END: Final = "k8s.io/initial-events-end"
 
@@ -30,7 +32,7 @@ class WatchOptions:
     resource_version: str = ""
     bookmarks: bool = False
     initial: bool | None = None
-    timeout: float = 3600.0
+    timeout: float = LONGEST_WATCH
     bookmark_every: float = 30.0
 
 
@@ -51,7 +53,7 @@ class Watch:
     async def lines(self, closing: asyncio.Event) -> AsyncIterator[bytes]:
         """The events, several lines at a time; ends at the time-out, at an error, or once ``closing`` is set."""
         try:
-            if self._from_state():
+            if self._start == 0 if self._options.initial is None else self._options.initial:
                 # Taken before anything is sent, so that changes during the sending follow.
                 place = self._history.place_after(self._store.revision)
                 yield b"".join(self._initial())
@@ -61,11 +63,7 @@ class Watch:
                 yield chunk
         # The stream ends with a 410, and the client lists again.
         except TooOldError as error:
-            yield _error_line(too_old(self._start, error.floor))
-
-    def _from_state(self) -> bool:
-        initial = self._options.initial
-        return self._start == 0 if initial is None else initial
+            yield encode({"type": "ERROR", "object": too_old(self._start, error.floor).status()}) + b"\n"
 
     def _checked_start(self) -> int:
         """The revision to start after. One in the future is from another history and counts as too old."""
@@ -138,7 +136,3 @@ def _as_it_was(change: StoredChange) -> JsonObject:
     """The last state that still matched, at the revision at which it ceased to."""
     last: StoredObject = change.before or change.now
     return {**last.body, "metadata": {**last.body["metadata"], "resourceVersion": str(change.revision)}}
-
-
-def _error_line(error: StatusError) -> bytes:
-    return encode({"type": "ERROR", "object": error.status()}) + b"\n"

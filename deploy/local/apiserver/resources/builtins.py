@@ -7,35 +7,23 @@ plain storage.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from deploy.local.apiserver.resources.resource import CREATE_ONLY, ONE_BY_ONE, ScalePaths, ServedResource, TableColumn
 
 _AGE: Final = TableColumn("Age", ".metadata.creationTimestamp", "date")
+_ADMISSION: Final = "admissionregistration.k8s.io"
 _SCALABLE: Final = ("status", "scale")
 _ALL: Final = ("all",)
+_STATUS: Final = ("status",)
 _EVENT_FIELDS: Final = (
-    "involvedObject.kind",
-    "involvedObject.namespace",
-    "involvedObject.name",
-    "involvedObject.uid",
-    "involvedObject.apiVersion",
-    "involvedObject.resourceVersion",
-    "involvedObject.fieldPath",
-    "reason",
-    "reportingComponent",
-    "source",
-    "type",
+    *(f"involvedObject.{name}" for name in ("kind", "namespace", "name", "uid", "apiVersion")),
+    *("involvedObject.resourceVersion", "involvedObject.fieldPath"),
+    *("reason", "reportingComponent", "source", "type"),
 )
 _POD_FIELDS: Final = (
-    "spec.nodeName",
-    "spec.restartPolicy",
-    "spec.schedulerName",
-    "spec.serviceAccountName",
-    "spec.hostNetwork",
-    "status.phase",
-    "status.podIP",
-    "status.nominatedNodeName",
+    *(f"spec.{name}" for name in ("nodeName", "restartPolicy", "schedulerName", "serviceAccountName", "hostNetwork")),
+    *(f"status.{name}" for name in ("phase", "podIP", "nominatedNodeName")),
 )
 _REPLICAS: Final = (
     TableColumn("Desired", ".spec.replicas", "integer"),
@@ -98,213 +86,123 @@ _IP: Final = (TableColumn("ParentRef", ".spec.parentRef.name"), _AGE)
 _CONFIG: Final = (TableColumn("Data", "computed:data-count", "integer"), _AGE)
 _SECRET: Final = (TableColumn("Type", ".type"), *_CONFIG)
 
-_R = ServedResource
+
+def _kind(group: str, plural: str, kind: str, short_names: str = "", **properties: Any) -> ServedResource:
+    """A resource in version v1; short names are separated by blanks."""
+    version = properties.pop("version", "v1")
+    return ServedResource(group, version, plural, kind, short_names=tuple(short_names.split()), **properties)
 
 
-def _scaled(group: str, plural: str, kind: str, short_name: str, columns: tuple[TableColumn, ...]) -> ServedResource:
+def _cluster_kind(group: str, plural: str, kind: str, short_names: str = "", **properties: Any) -> ServedResource:
+    return _kind(group, plural, kind, short_names, namespaced=False, **properties)
+
+
+def _workload(plural: str, kind: str, short_name: str, group: str = "apps", **properties: Any) -> ServedResource:
+    return _kind(group, plural, kind, short_name, categories=_ALL, generation=True, **properties)
+
+
+def _scaled(
+    plural: str, kind: str, short_name: str, columns: tuple[TableColumn, ...], group: str = "apps"
+) -> ServedResource:
     """A workload with replicas that ``scale`` sets."""
-    return ServedResource(
-        group,
-        "v1",
-        plural,
-        kind,
-        short_names=(short_name,),
-        categories=_ALL,
-        subresources=_SCALABLE,
-        # Workloads have their selector in the spec; for custom resources it is usually in the status.
-        scale=ScalePaths(selector="spec.selector"),
-        columns=columns,
-        generation=True,
-    )
+    # Workloads have their selector in the spec; for custom resources it is usually in the status.
+    scale = ScalePaths(selector="spec.selector")
+    return _workload(plural, kind, short_name, group, subresources=_SCALABLE, scale=scale, columns=columns)
 
 
-def _review(group: str, plural: str, kind: str) -> ServedResource:
-    """A review: it is answered and not stored."""
-    return ServedResource(group, "v1", plural, kind, namespaced=False, verbs=CREATE_ONLY)
+def _review(group: str, plural: str, kind: str, *, namespaced: bool = False) -> ServedResource:
+    return _kind(group, plural, kind, namespaced=namespaced, verbs=CREATE_ONLY)
 
 
 BUILTINS: Final[tuple[ServedResource, ...]] = (
     # core
-    _R("", "v1", "bindings", "Binding", verbs=CREATE_ONLY),
-    _R("", "v1", "configmaps", "ConfigMap", short_names=("cm",), columns=_CONFIG),
-    _R("", "v1", "endpoints", "Endpoints", short_names=("ep",)),
-    _R("", "v1", "events", "Event", short_names=("ev",), selectable=_EVENT_FIELDS, columns=_EVENT),
-    _R("", "v1", "limitranges", "LimitRange", short_names=("limits",)),
-    _R(
-        "",
-        "v1",
-        "namespaces",
-        "Namespace",
-        namespaced=False,
-        short_names=("ns",),
+    _kind("", "bindings", "Binding", verbs=CREATE_ONLY),
+    _kind("", "configmaps", "ConfigMap", "cm", columns=_CONFIG),
+    _kind("", "endpoints", "Endpoints", "ep"),
+    _kind("", "events", "Event", "ev", selectable=_EVENT_FIELDS, columns=_EVENT),
+    _kind("", "limitranges", "LimitRange", "limits"),
+    _cluster_kind(
+        *("", "namespaces", "Namespace", "ns"),
         subresources=("status", "finalize"),
         # A namespace is deleted by name only.
         verbs=ONE_BY_ONE,
         selectable=("status.phase",),
         columns=(TableColumn("Status", ".status.phase"), _AGE),
     ),
-    _R(
-        "",
-        "v1",
-        "nodes",
-        "Node",
-        namespaced=False,
-        short_names=("no",),
-        subresources=("status",),
-        selectable=("spec.unschedulable",),
-        columns=_NODE,
-    ),
-    _R("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", short_names=("pvc",), subresources=("status",)),
-    _R(
-        "",
-        "v1",
-        "persistentvolumes",
-        "PersistentVolume",
-        namespaced=False,
-        short_names=("pv",),
-        subresources=("status",),
-    ),
-    _R(
-        "",
-        "v1",
-        "pods",
-        "Pod",
-        short_names=("po",),
-        categories=_ALL,
+    _cluster_kind("", "nodes", "Node", "no", subresources=_STATUS, selectable=("spec.unschedulable",), columns=_NODE),
+    _kind("", "persistentvolumeclaims", "PersistentVolumeClaim", "pvc", subresources=_STATUS),
+    _cluster_kind("", "persistentvolumes", "PersistentVolume", "pv", subresources=_STATUS),
+    _workload(
+        *("pods", "Pod", "po", ""),
         subresources=("status", "binding", "eviction", "resize"),
         selectable=_POD_FIELDS,
         columns=_POD,
-        generation=True,
     ),
-    _R("", "v1", "podtemplates", "PodTemplate"),
-    _scaled("", "replicationcontrollers", "ReplicationController", "rc", _REPLICAS),
-    _R("", "v1", "resourcequotas", "ResourceQuota", short_names=("quota",), subresources=("status",)),
-    _R("", "v1", "secrets", "Secret", selectable=("type",), columns=_SECRET),
-    _R("", "v1", "serviceaccounts", "ServiceAccount", short_names=("sa",), subresources=("token",)),
-    _R(
-        "",
-        "v1",
-        "services",
-        "Service",
-        short_names=("svc",),
+    _kind("", "podtemplates", "PodTemplate"),
+    _scaled("replicationcontrollers", "ReplicationController", "rc", _REPLICAS, ""),
+    _kind("", "resourcequotas", "ResourceQuota", "quota", subresources=_STATUS),
+    _kind("", "secrets", "Secret", selectable=("type",), columns=_SECRET),
+    _kind("", "serviceaccounts", "ServiceAccount", "sa", subresources=("token",)),
+    _kind(
+        *("", "services", "Service", "svc"),
         categories=_ALL,
-        subresources=("status",),
+        subresources=_STATUS,
         selectable=("spec.clusterIP", "spec.type"),
         columns=_SERVICE,
     ),
     # apiextensions
-    _R(
-        "apiextensions.k8s.io",
-        "v1",
-        "customresourcedefinitions",
-        "CustomResourceDefinition",
-        namespaced=False,
-        short_names=("crd", "crds"),
+    _cluster_kind(
+        *("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition", "crd crds"),
         categories=("api-extensions",),
-        subresources=("status",),
+        subresources=_STATUS,
         columns=(TableColumn("Created At", ".metadata.creationTimestamp"),),
         generation=True,
     ),
     # apps
-    _R("apps", "v1", "controllerrevisions", "ControllerRevision"),
-    _R(
-        "apps",
-        "v1",
-        "daemonsets",
-        "DaemonSet",
-        short_names=("ds",),
-        categories=_ALL,
-        subresources=("status",),
-        columns=_DAEMON_SET,
-        generation=True,
-    ),
-    _scaled("apps", "deployments", "Deployment", "deploy", _DEPLOYMENT),
-    _scaled("apps", "replicasets", "ReplicaSet", "rs", _REPLICAS),
-    _scaled("apps", "statefulsets", "StatefulSet", "sts", _REPLICAS),
+    _kind("apps", "controllerrevisions", "ControllerRevision"),
+    _workload("daemonsets", "DaemonSet", "ds", subresources=_STATUS, columns=_DAEMON_SET),
+    _scaled("deployments", "Deployment", "deploy", _DEPLOYMENT),
+    _scaled("replicasets", "ReplicaSet", "rs", _REPLICAS),
+    _scaled("statefulsets", "StatefulSet", "sts", _REPLICAS),
     # authentication and authorization
     _review("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview"),
     _review("authentication.k8s.io", "tokenreviews", "TokenReview"),
-    _R("authorization.k8s.io", "v1", "localsubjectaccessreviews", "LocalSubjectAccessReview", verbs=CREATE_ONLY),
+    _review("authorization.k8s.io", "localsubjectaccessreviews", "LocalSubjectAccessReview", namespaced=True),
     _review("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
     _review("authorization.k8s.io", "selfsubjectrulesreviews", "SelfSubjectRulesReview"),
     _review("authorization.k8s.io", "subjectaccessreviews", "SubjectAccessReview"),
-    _R("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
-    _R("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False),
-    _R("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
-    _R("rbac.authorization.k8s.io", "v1", "roles", "Role"),
+    _cluster_kind("rbac.authorization.k8s.io", "clusterrolebindings", "ClusterRoleBinding"),
+    _cluster_kind("rbac.authorization.k8s.io", "clusterroles", "ClusterRole"),
+    _kind("rbac.authorization.k8s.io", "rolebindings", "RoleBinding"),
+    _kind("rbac.authorization.k8s.io", "roles", "Role"),
     # the rest
-    _R(
-        "autoscaling",
-        "v2",
-        "horizontalpodautoscalers",
-        "HorizontalPodAutoscaler",
-        short_names=("hpa",),
+    _kind(
+        *("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler", "hpa"),
+        version="v2",
         categories=_ALL,
-        subresources=("status",),
+        subresources=_STATUS,
         columns=_AUTOSCALER,
     ),
-    _R(
-        "batch",
-        "v1",
-        "cronjobs",
-        "CronJob",
-        short_names=("cj",),
-        categories=_ALL,
-        subresources=("status",),
-        generation=True,
+    _workload("cronjobs", "CronJob", "cj", "batch", subresources=_STATUS),
+    _workload("jobs", "Job", "", "batch", subresources=_STATUS),
+    _cluster_kind("networking.k8s.io", "ipaddresses", "IPAddress", "ip", columns=_IP),
+    _kind("coordination.k8s.io", "leases", "Lease", columns=_LEASE),
+    _kind("discovery.k8s.io", "endpointslices", "EndpointSlice"),
+    _kind("events.k8s.io", "events", "Event", "ev"),
+    _kind("networking.k8s.io", "ingresses", "Ingress", "ing", subresources=_STATUS),
+    _cluster_kind(_ADMISSION, "mutatingwebhookconfigurations", "MutatingWebhookConfiguration"),
+    _kind("networking.k8s.io", "networkpolicies", "NetworkPolicy", "netpol"),
+    _cluster_kind(
+        _ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", subresources=_STATUS, generation=True
     ),
-    _R("batch", "v1", "jobs", "Job", categories=_ALL, subresources=("status",), generation=True),
-    _R("networking.k8s.io", "v1", "ipaddresses", "IPAddress", namespaced=False, short_names=("ip",), columns=_IP),
-    _R("coordination.k8s.io", "v1", "leases", "Lease", columns=_LEASE),
-    _R("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
-    _R("events.k8s.io", "v1", "events", "Event", short_names=("ev",)),
-    _R("networking.k8s.io", "v1", "ingresses", "Ingress", short_names=("ing",), subresources=("status",)),
-    _R(
-        "admissionregistration.k8s.io",
-        "v1",
-        "mutatingwebhookconfigurations",
-        "MutatingWebhookConfiguration",
-        namespaced=False,
-    ),
-    _R("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short_names=("netpol",)),
-    _R(
-        "admissionregistration.k8s.io",
-        "v1",
-        "validatingadmissionpolicies",
-        "ValidatingAdmissionPolicy",
-        namespaced=False,
-        subresources=("status",),
-        generation=True,
-    ),
-    _R(
-        "admissionregistration.k8s.io",
-        "v1",
-        "validatingadmissionpolicybindings",
-        "ValidatingAdmissionPolicyBinding",
-        namespaced=False,
-    ),
-    _R("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False),
-    _R(
-        "policy",
-        "v1",
-        "poddisruptionbudgets",
-        "PodDisruptionBudget",
-        short_names=("pdb",),
-        subresources=("status",),
-        generation=True,
-    ),
-    _R("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, short_names=("pc",)),
-    _R("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False),
-    _R("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False),
-    _R("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"),
-    _R("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False, short_names=("sc",)),
-    _R(
-        "storage.k8s.io",
-        "v1",
-        "volumeattachments",
-        "VolumeAttachment",
-        namespaced=False,
-        subresources=("status",),
-    ),
+    _cluster_kind(_ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
+    _cluster_kind("node.k8s.io", "runtimeclasses", "RuntimeClass"),
+    _kind("policy", "poddisruptionbudgets", "PodDisruptionBudget", "pdb", subresources=_STATUS, generation=True),
+    _cluster_kind("scheduling.k8s.io", "priorityclasses", "PriorityClass", "pc"),
+    _cluster_kind("storage.k8s.io", "csidrivers", "CSIDriver"),
+    _cluster_kind("storage.k8s.io", "csinodes", "CSINode"),
+    _kind("storage.k8s.io", "csistoragecapacities", "CSIStorageCapacity"),
+    _cluster_kind("storage.k8s.io", "storageclasses", "StorageClass", "sc"),
+    _cluster_kind("storage.k8s.io", "volumeattachments", "VolumeAttachment", subresources=_STATUS),
 )
 """Every resource of the table, in the order in which discovery lists them."""

@@ -64,13 +64,15 @@ class Catalog:
         """The preferred version of the resource that is stored under ``key``."""
         return self._by_key.get(key)
 
+    def builtin(self, key: str) -> ServedResource:
+        """The built-in resource that is stored under ``key``, such as ``pods``."""
+        return self._by_key[key]
+
     def by_kind(self, api_version: str, kind: str) -> ServedResource | None:
         """The resource of the objects that carry this apiVersion and kind."""
         group, _, version = api_version.rpartition("/")
-        for resource in self._by_path.values():
-            if resource.kind == kind and resource.group == group and resource.version == version:
-                return resource
-        return None
+        served = self._by_path.values()
+        return next((one for one in served if (one.group, one.version, one.kind) == (group, version, kind)), None)
 
     def groups(self) -> Mapping[str, Mapping[str, list[ServedResource]]]:
         """Group -> version (preferred first) -> resources. The core group is ``""``."""

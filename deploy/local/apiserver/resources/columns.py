@@ -42,21 +42,20 @@ def age(moment: str, now: datetime) -> str:
     return "0s"
 
 
+def _containers(body: JsonObject) -> list[Any]:
+    return field(body, ("status", "containerStatuses")) or []
+
+
 def _ready(body: JsonObject) -> Any:
     wanted = field(body, ("spec", "containers")) or []
-    statuses = field(body, ("status", "containerStatuses")) or []
-    return f"{sum(bool(status.get('ready')) for status in statuses)}/{len(wanted)}"
-
-
-def _restarts(body: JsonObject) -> Any:
-    return sum(status.get("restartCount", 0) for status in field(body, ("status", "containerStatuses")) or [])
+    return f"{sum(bool(status.get('ready')) for status in _containers(body))}/{len(wanted)}"
 
 
 def _pod_status(body: JsonObject) -> Any:
     if field(body, ("metadata", "deletionTimestamp")):
         return "Terminating"
     # The reason why a container waits, such as ImagePullBackOff, tells more than the phase.
-    for status in field(body, ("status", "containerStatuses")) or []:
+    for status in _containers(body):
         reason = field(status, ("state", "waiting", "reason"))
         if reason:
             return reason
@@ -81,18 +80,14 @@ def _ports(body: JsonObject) -> Any:
     return ",".join(f"{port.get('port')}/{port.get('protocol', 'TCP')}" for port in ports) or _NONE
 
 
-def _data_count(body: JsonObject) -> Any:
-    return len(body.get("data") or {}) + len(body.get("binaryData") or {})
-
-
 _COMPUTED: Final[dict[str, Callable[[JsonObject], Any]]] = {
     "computed:ready": _ready,
-    "computed:restarts": _restarts,
+    "computed:restarts": lambda body: sum(status.get("restartCount", 0) for status in _containers(body)),
     "computed:pod-status": _pod_status,
     "computed:node-status": _node_status,
     "computed:involved-object": _involved_object,
     "computed:ports": _ports,
-    "computed:data-count": _data_count,
+    "computed:data-count": lambda body: len(body.get("data") or {}) + len(body.get("binaryData") or {}),
 }
 
 

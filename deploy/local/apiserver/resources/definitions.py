@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from deploy.local.apiserver.apimachinery.errors import Cause, StatusError, invalid
+from deploy.local.apiserver.apimachinery.errors import Cause, Subject, invalid
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, field
 from deploy.local.apiserver.resources.resource import ScalePaths, ServedResource, TableColumn
 from deploy.local.apiserver.schema.schema_check import schema_faults
@@ -35,7 +35,9 @@ def completed(body: JsonObject, now: str) -> JsonObject:
     # A wrong definition is refused as a whole, never half served.
     causes = list(_causes(name, spec))
     if causes:
-        raise _invalid(name, causes)
+        raise invalid(
+            Subject("customresourcedefinitions", "apiextensions.k8s.io", name, "CustomResourceDefinition"), causes
+        )
     names: JsonObject = spec["names"]
     full_names = {
         **names,
@@ -65,11 +67,6 @@ def _condition(kind: str, reason: str, message: str, body: JsonObject, now: str)
         if condition.get("type") == kind and condition.get("status") == "True":
             return dict(condition)
     return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now}
-
-
-def _invalid(name: str, causes: list[Cause]) -> StatusError:
-    resource = ServedResource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
-    return invalid(resource.subject(name), causes)
 
 
 def _causes(name: str, spec: JsonObject) -> Iterator[Cause]:

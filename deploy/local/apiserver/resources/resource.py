@@ -1,10 +1,7 @@
 """Properties of a resource: its names, its verbs, and what a client may ask of its objects.
 
-Rules that hold here:
-
-- A resource is known by group, version and plural; its objects are stored once, under group and plural, whatever
-  version clients use.
-- How resources are named and served is in the fields of ``ServedResource``; special rules are in ``strategies``.
+A resource is known by group, version and plural; its objects are stored once, under group and plural, whatever version
+clients use.
 """
 
 from __future__ import annotations

@@ -2,73 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from deploy.local.apiserver.apimachinery.errors import unauthorized
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
 from deploy.local.apiserver.authn.identity import Authenticator
 from deploy.local.apiserver.discovery import documents, openapi
-from deploy.local.apiserver.registry.api import Api
+from deploy.local.apiserver.resources.catalog import Catalog
 from deploy.local.apiserver.routes.responses import json_response
 
 
-class DiscoveryRoutes:
-    """Discovery documents, and the version."""
+def discovery_routes(catalog: Catalog, authenticator: Authenticator) -> list[Route]:
+    """The routes of all documents about what is served."""
 
-    def __init__(self, api: Api, authenticator: Authenticator) -> None:
-        self._catalog = api.catalog
-        self._authenticator = authenticator
-        self._openapi_index: tuple[int, JsonObject] = (-1, {})  # cached for one catalog revision: hashing is costly
+    def route(path: str, answer: Callable[[Request], Response]) -> Route:
+        async def checked(request: Request) -> Response:
+            if authenticator.caller(request.headers.get("authorization", "")) is None:
+                raise unauthorized()
+            return answer(request)
 
-    def _check(self, request: Request) -> None:
-        if self._authenticator.caller(request.headers.get("authorization", "")) is None:
-            raise unauthorized()
+        return Route(path, checked)
 
-    async def core(self, request: Request) -> Response:
-        """``/api``."""
-        return self._root(request, core=True)
-
-    async def groups(self, request: Request) -> Response:
-        """``/apis``."""
-        return self._root(request, core=False)
-
-    def _root(self, request: Request, core: bool) -> Response:
-        self._check(request)
-        # Clients may send the parameters in any order, so they are looked for one by one.
-        if "as=APIGroupDiscoveryList" in request.headers.get("accept", "") and "v=v2" in request.headers["accept"]:
-            response = json_response(documents.aggregated(self._catalog, core))
-            response.headers["Content-Type"] = documents.AGGREGATED
-            return response
-        return json_response(documents.core_versions() if core else documents.group_list(self._catalog))
-
-    async def group(self, request: Request) -> Response:
-        """``/apis/GROUP``."""
-        self._check(request)
-        return json_response(documents.group(self._catalog, request.path_params["group"]))
-
-    async def resources(self, request: Request) -> Response:
-        """``/api/v1`` and ``/apis/GROUP/VERSION``."""
-        self._check(request)
+    def resources(request: Request) -> Response:
         names = request.path_params
-        return json_response(documents.resource_list(self._catalog, names.get("group", ""), names["version"]))
+        return json_response(documents.resource_list(catalog, names.get("group", ""), names["version"]))
 
-    async def openapi_index(self, request: Request) -> Response:
-        """``/openapi/v3``."""
-        self._check(request)
-        if self._openapi_index[0] != self._catalog.revision:
-            self._openapi_index = self._catalog.revision, openapi.index(self._catalog)
-        return json_response(self._openapi_index[1])
+    # Kept for one revision of the catalog: hashing the documents is costly.
+    @lru_cache(maxsize=1)
+    def index(_: int) -> JsonObject:
+        return openapi.index(catalog)
 
-    async def openapi_document(self, request: Request) -> Response:
-        """``/openapi/v3/PLACE``."""
-        self._check(request)
-        return json_response(openapi.document(self._catalog, request.path_params["place"]))
+    return [
+        route("/api", lambda request: _root(catalog, request, core=True)),
+        route("/apis", lambda request: _root(catalog, request, core=False)),
+        route("/apis/{group}", lambda request: json_response(documents.group(catalog, request.path_params["group"]))),
+        route("/api/{version}", resources),
+        route("/apis/{group}/{version}", resources),
+        route("/openapi/v2", _swagger),
+        route("/openapi/v3", lambda _: json_response(index(catalog.revision))),
+        route("/openapi/v3/{place:path}", lambda asked: json_response(openapi.document(catalog, **asked.path_params))),
+    ]
 
-    async def swagger(self, request: Request) -> Response:
-        """``/openapi/v2``, as JSON or as protobuf."""
-        self._check(request)
-        # Go clients ask for protobuf, and some accept nothing else here.
-        if openapi.V2_PROTOBUF in request.headers.get("accept", ""):
-            return Response(openapi.V2_PROTOBUF_BODY, media_type=openapi.V2_PROTOBUF_ANSWER)
-        return json_response(openapi.swagger())
+
+def _root(catalog: Catalog, request: Request, core: bool) -> Response:
+    # Clients may send the parameters in any order, so they are looked for one by one.
+    if "as=APIGroupDiscoveryList" in request.headers.get("accept", "") and "v=v2" in request.headers["accept"]:
+        response = json_response(documents.aggregated(catalog, core))
+        response.headers["Content-Type"] = documents.AGGREGATED
+        return response
+    return json_response(documents.core_versions() if core else documents.group_list(catalog))
+
+
+def _swagger(request: Request) -> Response:
+    # Go clients ask for protobuf, and some accept nothing else here.
+    if openapi.V2_PROTOBUF in request.headers.get("accept", ""):
+        return Response(openapi.V2_PROTOBUF_BODY, media_type=openapi.V2_PROTOBUF_ANSWER)
+    return json_response(openapi.swagger())

@@ -5,20 +5,19 @@ Everything that cannot be read is refused here (400, 404, 406, 415), with a mess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from deploy.local.apiserver.apimachinery.errors import bad_request, no_such_path, not_acceptable, unsupported_media_type
+from deploy.local.apiserver.apimachinery import errors
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject, NotJsonError, decode, encode, field
 from deploy.local.apiserver.apimachinery.media_types import APPLY_PATCH, JSON, PROTOBUF, YAML
 from deploy.local.apiserver.apimachinery.protobuf import decode_protobuf
 from deploy.local.apiserver.registry.api import DeleteOptions, RequestTarget, WriteOptions
 from deploy.local.apiserver.registry.listing import ListOptions
-from deploy.local.apiserver.registry.watching import WatchOptions
+from deploy.local.apiserver.registry.watching import LONGEST_WATCH, WatchOptions
 from deploy.local.apiserver.resources.catalog import Catalog
-from deploy.local.apiserver.routes.list_rules import check_together
 from deploy.local.apiserver.schema.shapes import check_shape
 from protocol.durations import DurationError, parse_duration
 from protocol.yaml_text import read_yaml
@@ -28,6 +27,11 @@ _TRUE: Final = frozenset({"true", "1", "True", "TRUE", "t", "T"})
 _VALIDATIONS: Final = frozenset({"Ignore", "Warn", "Strict"})
 
 Query = Mapping[str, str]
+
+_MATCH: Final = "resourceVersionMatch"
+_INITIAL: Final = "sendInitialEvents"
+_EXACT: Final = "Exact"
+_NOT_OLDER: Final = "NotOlderThan"
 
 
 class Form(Enum):
@@ -54,19 +58,19 @@ def target_of(catalog: Catalog, path: str) -> RequestTarget:
     elif len(parts) >= 4 and parts[0] == "apis":
         group, version, rest = parts[1], parts[2], parts[3:]
     else:
-        raise no_such_path()
+        raise errors.no_such_path()
     namespace = ""
     # `namespaces/NAME/status` is the status of a namespace, while `namespaces/NAME/pods` is a collection in it.
     if rest[0] == "namespaces" and len(rest) >= 3 and catalog.find(group, version, rest[2]):
         namespace, rest = rest[1], rest[2:]
     resource = catalog.find(group, version, rest[0])
     if resource is None or len(rest) > 3 or (namespace and not resource.namespaced):
-        raise no_such_path()
+        raise errors.no_such_path()
     target = RequestTarget(resource, namespace, *rest[1:])
     if target.subresource and target.subresource not in resource.subresources:
-        raise no_such_path()
+        raise errors.no_such_path()
     if target.name and resource.namespaced and not namespace:
-        raise no_such_path()
+        raise errors.no_such_path()
     return target
 
 
@@ -79,7 +83,7 @@ def form_of(accept: str) -> Form:
         options = dict(part.partition("=")[::2] for part in parameters)
         if kind in {JSON, "*/*", "application/*"} and options.get("as", "") in _FORMS:
             return _FORMS[options.get("as", "")]
-    raise not_acceptable((JSON,))
+    raise errors.not_acceptable((JSON,))
 
 
 def flag(query: Query, name: str) -> bool:
@@ -95,10 +99,10 @@ def check_timeout(query: Query) -> None:
     try:
         parse_duration(text)
     except DurationError as error:
-        raise bad_request(f"timeout: {error}") from None
+        raise errors.bad_request(f"timeout: {error}") from None
     # Durations in Go need a unit; only zero can do without.
     if text.isdecimal() and int(text):
-        raise bad_request(f"timeout: {text!r} has no unit")
+        raise errors.bad_request(f"timeout: {text!r} has no unit")
 
 
 def _number(query: Query, name: str) -> int | None:
@@ -108,12 +112,12 @@ def _number(query: Query, name: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise bad_request(f"{name}: expected a whole number, got {text!r}") from None
+        raise errors.bad_request(f"{name}: expected a whole number, got {text!r}") from None
 
 
 def _dry_run(value: str) -> bool:
     if value not in {"", "All"}:
-        raise bad_request(f'dryRun: Unsupported value: "{value}": supported values: "All"')
+        raise errors.bad_request(f'dryRun: Unsupported value: "{value}": supported values: "All"')
     return bool(value)
 
 
@@ -121,7 +125,7 @@ def write_options(query: Query) -> WriteOptions:
     """Options of a create, update or patch. Raises a 400."""
     validation = query.get("fieldValidation") or "Warn"
     if validation not in _VALIDATIONS:
-        raise bad_request(f'fieldValidation: Unsupported value: "{validation}"')
+        raise errors.bad_request(f'fieldValidation: Unsupported value: "{validation}"')
     return WriteOptions(
         _dry_run(query.get("dryRun", "")), query.get("fieldManager", ""), validation, flag(query, "force")
     )
@@ -136,13 +140,13 @@ def delete_options(query: Query, body: JsonObject) -> DeleteOptions:
     if grace is None:
         grace = _number(query, "gracePeriodSeconds")
     if grace is not None and (not isinstance(grace, int) or grace < 0):
-        raise bad_request(f"gracePeriodSeconds: expected a whole number of zero or more, got {grace!r}")
+        raise errors.bad_request(f"gracePeriodSeconds: expected a whole number of zero or more, got {grace!r}")
     policy = body.get("propagationPolicy") or query.get("propagationPolicy") or ""
     # The older form of propagationPolicy.
     if body.get("orphanDependents") or flag(query, "orphanDependents"):
         policy = "Orphan"
     if policy not in {"", "Background", "Foreground", "Orphan"}:
-        raise bad_request(
+        raise errors.bad_request(
             f'propagationPolicy: Unsupported value: "{policy}": supported values: "Background", "Foreground", "Orphan"'
         )
     dry = body.get("dryRun") or ([query["dryRun"]] if "dryRun" in query else [])
@@ -155,9 +159,42 @@ def delete_options(query: Query, body: JsonObject) -> DeleteOptions:
     )
 
 
+def _check_together(query: Query, is_watch: bool) -> None:
+    """Raises a 422 that names each option of a list, or of a watch, that the others forbid."""
+    causes = [
+        errors.Cause(name, f"Forbidden: {why}", errors.FORBIDDEN)
+        for name, why in (_watch_faults if is_watch else _list_faults)(query)
+    ]
+    match = query.get(_MATCH, "")
+    if match not in {"", _EXACT, _NOT_OLDER}:
+        words = f'Unsupported value: "{match}": supported values: "{_EXACT}", "{_NOT_OLDER}", ""'
+        causes.append(errors.Cause(_MATCH, words, "FieldValueNotSupported"))
+    if causes:
+        raise errors.invalid(errors.Subject("", "meta.k8s.io", "", "ListOptions"), causes)
+
+
+def _list_faults(query: Query) -> Iterator[tuple[str, str]]:
+    # The messages are kube-apiserver's, down to the lower-case "exact".
+    match, version = query.get(_MATCH, ""), query.get("resourceVersion", "")
+    if _INITIAL in query:
+        yield _INITIAL, "sendInitialEvents is forbidden for list"
+    if match and not version:
+        yield _MATCH, "resourceVersionMatch is forbidden unless resourceVersion is provided"
+    if match == _EXACT and version == "0":
+        yield _MATCH, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+
+
+def _watch_faults(query: Query) -> Iterator[tuple[str, str]]:
+    match = query.get(_MATCH, "")
+    if _INITIAL in query and match != _NOT_OLDER:
+        yield _MATCH, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+    if match and _INITIAL not in query:
+        yield _MATCH, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+
+
 def list_options(query: Query) -> ListOptions:
     """Options of a list. Raises a 400 or 422."""
-    check_together(query, is_watch=False)
+    _check_together(query, is_watch=False)
     return ListOptions(
         labels=query.get("labelSelector", ""),
         fields=query.get("fieldSelector", ""),
@@ -169,9 +206,9 @@ def list_options(query: Query) -> ListOptions:
     )
 
 
-def watch_options(query: Query, bookmark_every: float, longest: float) -> WatchOptions:
-    """Options of a watch; ``longest`` is the time-out of a watch that names none. Raises 400 or 422."""
-    check_together(query, is_watch=True)
+def watch_options(query: Query) -> WatchOptions:
+    """Options of a watch. Raises 400 or 422."""
+    _check_together(query, is_watch=True)
     timeout = _number(query, "timeoutSeconds")
     return WatchOptions(
         labels=query.get("labelSelector", ""),
@@ -179,13 +216,11 @@ def watch_options(query: Query, bookmark_every: float, longest: float) -> WatchO
         resource_version=query.get("resourceVersion", ""),
         bookmarks=flag(query, "allowWatchBookmarks"),
         initial=flag(query, "sendInitialEvents") if "sendInitialEvents" in query else None,
-        timeout=longest if not timeout else float(timeout),
-        bookmark_every=bookmark_every,
+        timeout=float(timeout or LONGEST_WATCH),
     )
 
 
 def _yaml(raw: bytes) -> Any:
-    """The value of YAML text; kubectl sends JSON."""
     # JSON is YAML too, but its own decoder is faster.
     if raw.lstrip()[:1] == b"{":
         return decode(raw)
@@ -194,10 +229,6 @@ def _yaml(raw: bytes) -> Any:
         return decode(encode(read_yaml(raw.decode())))
     except (UnicodeDecodeError, TypeError, ValueError, OverflowError) as error:
         raise NotJsonError(str(error)) from None
-
-
-def _json(raw: bytes) -> Any:
-    return decode(raw)
 
 
 _READERS: Final[dict[str, Callable[[bytes], Any]]] = {
@@ -224,17 +255,17 @@ class Body:
         """The decoded body. Raises a 415 for a media type not in ``accepted``, a 400 for unreadable text."""
         kind = self.media_type or JSON
         if kind not in accepted:
-            raise unsupported_media_type(self.media_type, accepted)
+            raise errors.unsupported_media_type(self.media_type, accepted)
         try:
-            return _READERS.get(kind, _json)(self.raw)
+            return _READERS.get(kind, decode)(self.raw)
         except NotJsonError as error:
-            raise bad_request(f"the body of the request is not readable as {kind}: {error}") from None
+            raise errors.bad_request(f"the body of the request is not readable as {kind}: {error}") from None
 
     def object(self, shape: JsonObject | None = None) -> JsonObject:
         """The object in the body. Raises a 400 if it is none or not of the ``shape``, and otherwise as ``value``."""
         value = self.value((JSON, YAML, PROTOBUF))
         if not isinstance(value, dict):
-            raise bad_request(f"the body of the request must be an object, got {type(value).__name__}")
+            raise errors.bad_request(f"the body of the request must be an object, got {type(value).__name__}")
         if shape is not None:
             check_shape(value, shape)
         return value

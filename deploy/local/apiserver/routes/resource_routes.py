@@ -8,57 +8,78 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from deploy.local.apiserver.apimachinery.errors import method_not_allowed, no_such_path, unauthorized
+from deploy.local.apiserver.apimachinery import errors, media_types
 from deploy.local.apiserver.apimachinery.jsonvalue import JsonObject
-from deploy.local.apiserver.apimachinery.media_types import APPLY_PATCH
-from deploy.local.apiserver.authn.identity import Authenticator, Identity
-from deploy.local.apiserver.authn.reviews import REVIEWS
+from deploy.local.apiserver.authn.identity import REVIEWS, Authenticator, Identity
+from deploy.local.apiserver.patch.apply import Application, apply
+from deploy.local.apiserver.patch.listkeys import builtin_list_keys, schema_list_keys
+from deploy.local.apiserver.patch.merge import json_patch, merge_patch
+from deploy.local.apiserver.patch.strategic import strategic_patch
 from deploy.local.apiserver.registry import subresources
-from deploy.local.apiserver.registry.api import Api, RequestTarget, WriteOutcome
+from deploy.local.apiserver.registry.api import Api, RequestTarget, WriteOptions, WriteOutcome
 from deploy.local.apiserver.registry.listing import list_page
 from deploy.local.apiserver.registry.metadata import timestamp
 from deploy.local.apiserver.registry.watching import Watch
-from deploy.local.apiserver.routes.patches import applied, change_of
-from deploy.local.apiserver.routes.requests import (
-    Body,
-    Form,
-    check_timeout,
-    delete_options,
-    flag,
-    form_of,
-    list_options,
-    target_of,
-    watch_options,
-    write_options,
-)
+from deploy.local.apiserver.routes import requests
 from deploy.local.apiserver.routes.responses import ClientView, json_response, raw_response
-from deploy.local.apiserver.schema.shapes import (
-    BINDING,
-    DELETE_OPTIONS,
-    EVICTION,
-    REVIEW,
-    SCALE,
-    TOKEN_REQUEST,
-    builtin_shape,
-    check_shape,
-)
-from deploy.local.apiserver.storage.history import StoredObject
+from deploy.local.apiserver.schema import shapes
+from deploy.local.apiserver.storage.store import StoredObject
+
+Change = Callable[[JsonObject], JsonObject]
+"""Turns the current state of an object into the desired one."""
+
+# Merge keys are known only for built-in kinds.
+_CUSTOM_PATCHES: Final = tuple(kind for kind in media_types.PATCHES if kind != media_types.STRATEGIC_PATCH)
+
+
+def _object(patch: Any) -> JsonObject:
+    if not isinstance(patch, dict):
+        raise errors.bad_request(f"a patch of this kind is an object, got {type(patch).__name__}")
+    return patch
+
+
+def applied(target: RequestTarget, body: requests.Body, options: WriteOptions, now: str) -> Change:
+    """The change of a server-side apply; from ``{}`` if there is no object yet. Raises 400 or 422."""
+    if not options.field_manager:
+        cause = errors.Cause("fieldManager", "Required value: is required for apply patch", "FieldValueRequired")
+        raise errors.invalid(errors.Subject("patchoptions", "meta.k8s.io", "", "PatchOptions"), [cause])
+    resource = target.resource
+    stated = _object(body.value(media_types.PATCHES))
+    shapes.check_metadata(stated.get("metadata"))
+    if not stated.get("apiVersion") or not stated.get("kind"):
+        raise errors.bad_request(f"invalid object type: {stated.get('apiVersion', '')}, Kind={stated.get('kind', '')}")
+    # Only the server decides who owns which field.
+    if (stated.get("metadata") or {}).get("managedFields"):
+        raise errors.bad_request("metadata.managedFields must be nil")
+    keys = partial(schema_list_keys, resource.schema.document) if resource.schema else builtin_list_keys
+    application = Application(options.field_manager, options.force, resource.api_version, now, keys, target.subresource)
+    return lambda live: apply(live, stated, application)
+
+
+# A server-side apply is not among these: it may create its object, and needs the options of the request.
+_MAKERS: Final[dict[str, Callable[[Any], Change]]] = {
+    media_types.JSON_PATCH: lambda patch: lambda body: json_patch(body, patch),
+    media_types.MERGE_PATCH: lambda patch: lambda body: _object(merge_patch(body, _object(patch))),
+    media_types.STRATEGIC_PATCH: lambda patch: lambda body: strategic_patch(body, _object(patch)),
+}
+
+
+def change_of(target: RequestTarget, body: requests.Body) -> Change:
+    """The change that a patch body describes. Raises a 400, or a 415 for an unsupported media type."""
+    accepted = _CUSTOM_PATCHES if target.resource.custom else media_types.PATCHES
+    if body.media_type not in accepted or body.media_type == media_types.APPLY_PATCH:
+        raise errors.unsupported_media_type(body.media_type, accepted)
+    return _MAKERS[body.media_type](body.value(accepted))
+
 
 _OF_ONE_NAMESPACE: Final = frozenset({"create", "deletecollection"})
 """Verbs on a collection that do not go across namespaces, as lists and watches do."""
-
-
-@dataclass(frozen=True, slots=True)
-class ApiServerSettings:
-    """``bookmark_every`` and ``longest_watch`` in seconds."""
-
-    bookmark_every: float = 30.0
-    longest_watch: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +89,16 @@ class Call:
     target: RequestTarget
     caller: Identity
     query: Mapping[str, str]
-    body: Body
-    form: Form
+    body: requests.Body
+    form: requests.Form
 
 
 class ResourceRoutes:
     """Everything below ``/api`` and ``/apis``."""
 
-    def __init__(
-        self, api: Api, authenticator: Authenticator, settings: ApiServerSettings, closing: asyncio.Event
-    ) -> None:
+    def __init__(self, api: Api, authenticator: Authenticator, closing: asyncio.Event) -> None:
         self._api = api
         self._authenticator = authenticator
-        self._settings = settings
         self._closing = closing
         self._verbs: dict[tuple[str, bool], tuple[str, Callable[[Call], Response]]] = {
             ("GET", True): ("get", self._get),
@@ -112,27 +130,27 @@ class ResourceRoutes:
         # Checked first, so that strangers learn nothing about what is served.
         caller = self._authenticator.caller(request.headers.get("authorization", ""))
         if caller is None:
-            raise unauthorized()
-        check_timeout(request.query_params)
-        target = target_of(self._api.catalog, request.url.path)
+            raise errors.unauthorized()
+        requests.check_timeout(request.query_params)
+        target = requests.target_of(self._api.catalog, request.url.path)
         raw = b"" if request.method == "GET" else await request.body()
-        body = Body.of(raw, request.headers.get("content-type", ""))
-        call = Call(target, caller, request.query_params, body, form_of(request.headers.get("accept", "")))
+        body = requests.Body.of(raw, request.headers.get("content-type", ""))
+        call = Call(target, caller, request.query_params, body, requests.form_of(request.headers.get("accept", "")))
         return self._handler(request.method, target)(call)
 
     def _handler(self, method: str, target: RequestTarget) -> Callable[[Call], Response]:
         if target.subresource:
             handler = self._subresources.get((method, target.subresource))
             if handler is None:
-                raise method_not_allowed()
+                raise errors.method_not_allowed()
             return handler
         # No resource has a verb without a name, so a method that is not in the table ends in a 405.
         verb, handler = self._verbs.get((method, bool(target.name)), ("", self._get))
         if verb not in target.resource.verbs:
-            raise method_not_allowed()
+            raise errors.method_not_allowed()
         if verb in _OF_ONE_NAMESPACE and target.resource.namespaced and not target.namespace:
             # kube-apiserver has no such route for custom resources, and a route without this method for built-in ones.
-            raise no_such_path() if target.resource.custom else method_not_allowed()
+            raise errors.no_such_path() if target.resource.custom else errors.method_not_allowed()
         return handler
 
     def _view(self, call: Call) -> ClientView:
@@ -143,7 +161,8 @@ class ResourceRoutes:
         response = raw_response(self._view(call).object(stored), code)
         for warning in warnings:
             # 299 is HTTP's code for miscellaneous warnings.
-            response.headers.append("Warning", f'299 - "{_quoted(warning)}"')
+            quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
+            response.headers.append("Warning", f'299 - "{quoted}"')
         return response
 
     def _outcome(self, call: Call, outcome: WriteOutcome) -> Response:
@@ -153,37 +172,39 @@ class ResourceRoutes:
         return self._shown(call, self._api.get(call.target))
 
     def _list(self, call: Call) -> Response:
-        if flag(call.query, "watch"):
+        if requests.flag(call.query, "watch"):
             return self._watch(call)
-        page = list_page(self._api.store, call.target, list_options(call.query))
+        page = list_page(self._api.store, call.target, requests.list_options(call.query))
         return raw_response(self._view(call).list(page))
 
     def _watch(self, call: Call) -> Response:
-        options = watch_options(call.query, self._settings.bookmark_every, self._settings.longest_watch)
+        options = requests.watch_options(call.query)
         watch = Watch(self._api.store, call.target, options, self._view(call).shape())
         return StreamingResponse(watch.lines(self._closing), media_type="application/json")
 
     def _create(self, call: Call) -> Response:
         resource = call.target.resource
         review = REVIEWS.get(resource.key)
-        body = call.body.object(REVIEW if review is not None else None)
+        body = call.body.object(shapes.REVIEW if review is not None else None)
         if review is not None:
-            status = review(self._authenticator, call.caller, resource, body)
+            status = review(self._authenticator, call.caller, body)
             head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}}
             return json_response({**head, "spec": body.get("spec", {}), "status": status}, 201)
-        return self._outcome(call, self._api.create(call.target, body, write_options(call.query)))
+        return self._outcome(call, self._api.create(call.target, body, requests.write_options(call.query)))
 
     def _update(self, call: Call) -> Response:
-        return self._outcome(call, self._api.update(call.target, call.body.object(), write_options(call.query)))
+        return self._outcome(
+            call, self._api.update(call.target, call.body.object(), requests.write_options(call.query))
+        )
 
     def _patch(self, call: Call) -> Response:
-        if call.body.media_type == APPLY_PATCH:
+        if call.body.media_type == media_types.APPLY_PATCH:
             return self._apply(call)
         change = change_of(call.target, call.body)
-        return self._outcome(call, self._api.change(call.target, change, write_options(call.query)))
+        return self._outcome(call, self._api.change(call.target, change, requests.write_options(call.query)))
 
     def _apply(self, call: Call) -> Response:
-        options = write_options(call.query)
+        options = requests.write_options(call.query)
         change = applied(call.target, call.body, options, timestamp(self._api.environment.now()))
         # An apply may create an object, but not by way of a subresource.
         if self._api.store.get(call.target.key) is None and not call.target.subresource:
@@ -191,7 +212,9 @@ class ResourceRoutes:
         return self._outcome(call, self._api.change(call.target, change, options))
 
     def _delete(self, call: Call) -> Response:
-        outcome = self._api.delete(call.target, delete_options(call.query, call.body.optional_object(DELETE_OPTIONS)))
+        outcome = self._api.delete(
+            call.target, requests.delete_options(call.query, call.body.optional_object(shapes.DELETE_OPTIONS))
+        )
         # kube-apiserver shows a pod that is gone; for other kinds it answers with a Status.
         if not outcome.gone or call.target.resource.key == "pods":
             return self._shown(call, outcome.stored)
@@ -203,46 +226,42 @@ class ResourceRoutes:
         return json_response(done)
 
     def _delete_all(self, call: Call) -> Response:
-        options = delete_options(call.query, call.body.optional_object(DELETE_OPTIONS))
-        page = list_page(self._api.store, call.target, list_options(call.query))
+        options = requests.delete_options(call.query, call.body.optional_object(shapes.DELETE_OPTIONS))
+        page = list_page(self._api.store, call.target, requests.list_options(call.query))
         for item in page.items:
             self._api.delete(RequestTarget(call.target.resource, item.key.namespace, item.key.name), options)
         return raw_response(self._view(call).list(page))
 
     def _bind(self, call: Call) -> Response:
-        options = write_options(call.query)
-        return json_response(subresources.bind(self._api, call.target, call.body.object(BINDING), options), 201)
+        options = requests.write_options(call.query)
+        return json_response(subresources.bind(self._api, call.target, call.body.object(shapes.BINDING), options), 201)
 
     def _evict(self, call: Call) -> Response:
         # Clients may leave out the kind, by which `delete_options` knows where to look.
-        options = delete_options(call.query, {**call.body.object(EVICTION), "kind": "Eviction"})
+        options = requests.delete_options(call.query, {**call.body.object(shapes.EVICTION), "kind": "Eviction"})
         return json_response(subresources.evict(self._api, call.target, options), 201)
 
     def _token(self, call: Call) -> Response:
-        request, key = call.body.object(TOKEN_REQUEST), self._authenticator.signing_key
+        request, key = call.body.object(shapes.TOKEN_REQUEST), self._authenticator.signing_key
         return json_response(subresources.issue_token(self._api, call.target, request, key), 201)
 
     def _get_scale(self, call: Call) -> Response:
         return json_response(subresources.scale_of(call.target.resource, self._api.get(call.target)))
 
     def _set_scale(self, call: Call) -> Response:
-        return self._scaled(call, call.body.object(SCALE))
+        return self._scaled(call, call.body.object(shapes.SCALE))
 
     def _patch_scale(self, call: Call) -> Response:
         # The patch applies to the Scale that the client sees, not to the object behind it.
         current = subresources.scale_of(call.target.resource, self._api.get(call.target))
         changed = change_of(call.target, call.body)(current)
-        check_shape(changed, SCALE)
+        shapes.check_shape(changed, shapes.SCALE)
         return self._scaled(call, changed)
 
     def _scaled(self, call: Call, scale: JsonObject) -> Response:
-        outcome = subresources.set_scale(self._api, call.target, scale, write_options(call.query))
+        outcome = subresources.set_scale(self._api, call.target, scale, requests.write_options(call.query))
         return json_response(subresources.scale_of(call.target.resource, outcome.stored))
 
     def _finalize(self, call: Call) -> Response:
-        namespace, options = call.body.object(builtin_shape("namespaces")), write_options(call.query)
+        namespace, options = call.body.object(shapes.builtin_shape("namespaces")), requests.write_options(call.query)
         return self._outcome(call, subresources.finalize_namespace(self._api, call.target, namespace, options))
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -17,14 +17,14 @@ from deploy.local.apiserver.registry.watching import Shape
 from deploy.local.apiserver.resources.columns import Tables, partial_metadata
 from deploy.local.apiserver.resources.resource import ServedResource
 from deploy.local.apiserver.routes.requests import Form
-from deploy.local.apiserver.storage.history import StoredObject
+from deploy.local.apiserver.storage.store import StoredObject
 
 _MEDIA_TYPE: Final = "application/json"
 
 
 def json_response(value: object, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON response."""
-    return Response(encode(value), code, headers, _MEDIA_TYPE)
+    return raw_response(encode(value), code, headers)
 
 
 def raw_response(raw: bytes, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -92,7 +92,6 @@ class ClientView:
 
 
 def _table_shape(tables: Tables) -> Shape:
-    """Tables of one row each."""
     # Yields once: the first Table of a watch describes the columns, the others do not.
     headers = iter((True,))
 

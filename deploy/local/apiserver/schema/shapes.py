@@ -39,21 +39,22 @@ _QUANTITY: Final[JsonObject] = {
 }
 _ANY: Final = _object()
 
+
+def _texts(*names: str) -> dict[str, JsonObject]:
+    return dict.fromkeys(names, _TEXT)
+
+
 _METADATA: Final = _object(
-    name=_TEXT,
-    generateName=_TEXT,
-    namespace=_TEXT,
-    uid=_TEXT,
-    resourceVersion=_TEXT,
+    **_texts("name", "generateName", "namespace", "uid", "resourceVersion"),
     labels=_map(_TEXT),
     annotations=_map(_TEXT),
     finalizers=_list(_TEXT),
     ownerReferences=_list(
-        _object(apiVersion=_TEXT, kind=_TEXT, name=_TEXT, uid=_TEXT, controller=_FLAG, blockOwnerDeletion=_FLAG)
+        _object(**_texts("apiVersion", "kind", "name", "uid"), controller=_FLAG, blockOwnerDeletion=_FLAG)
     ),
-    managedFields=_list(_object(manager=_TEXT, operation=_TEXT, apiVersion=_TEXT, subresource=_TEXT, fieldsV1=_ANY)),
+    managedFields=_list(_object(**_texts("manager", "operation", "apiVersion", "subresource"), fieldsV1=_ANY)),
 )
-_CONDITIONS: Final = _list(_object(type=_TEXT, status=_TEXT, reason=_TEXT, message=_TEXT))
+_CONDITIONS: Final = _list(_object(**_texts("type", "status", "reason", "message")))
 _EXPRESSIONS: Final = _list(_object(key=_TEXT, operator=_TEXT, values=_list(_TEXT)))
 _SELECTOR: Final = _object(matchLabels=_map(_TEXT), matchExpressions=_EXPRESSIONS)
 _CONTAINERS: Final = _list(
@@ -72,50 +73,34 @@ _AFFINITY: Final = _object(
     podAntiAffinity=_POD_AFFINITY,
 )
 _POD_SPEC: Final = _object(
-    nodeName=_TEXT,
-    schedulerName=_TEXT,
-    serviceAccountName=_TEXT,
-    serviceAccount=_TEXT,
-    restartPolicy=_TEXT,
+    **_texts("nodeName", "schedulerName", "serviceAccountName", "serviceAccount", "restartPolicy"),
     activeDeadlineSeconds=_WHOLE,
     terminationGracePeriodSeconds=_GRACE,
     schedulingGates=_list(_object(name=_TEXT)),
     containers=_CONTAINERS,
     initContainers=_CONTAINERS,
     nodeSelector=_map(_TEXT),
-    tolerations=_list(_object(key=_TEXT, operator=_TEXT, value=_TEXT, effect=_TEXT, tolerationSeconds=_WHOLE)),
+    tolerations=_list(_object(**_texts("key", "operator", "value", "effect"), tolerationSeconds=_WHOLE)),
     affinity=_AFFINITY,
     overhead=_map(_QUANTITY),
 )
 _POD_STATUS: Final = _object(
-    phase=_TEXT,
-    reason=_TEXT,
-    message=_TEXT,
-    podIP=_TEXT,
+    **_texts("phase", "reason", "message", "podIP"),
     conditions=_CONDITIONS,
     containerStatuses=_list(
         _object(name=_TEXT, ready=_FLAG, restartCount=_WHOLE, state=_object(waiting=_object(reason=_TEXT)))
     ),
 )
-_NODE: Final = (
-    _object(
-        unschedulable=_FLAG,
-        taints=_list(_object(key=_TEXT, value=_TEXT, effect=_TEXT, timeAdded=_TEXT)),
-    ),
-    _object(conditions=_CONDITIONS, allocatable=_map(_QUANTITY), capacity=_map(_QUANTITY)),
+_NODE: Final = _object(
+    spec=_object(unschedulable=_FLAG, taints=_list(_object(**_texts("key", "value", "effect", "timeAdded")))),
+    status=_object(conditions=_CONDITIONS, allocatable=_map(_QUANTITY), capacity=_map(_QUANTITY)),
 )
-_SCALED: Final = _object(replicas=_WHOLE)
+_SCALED: Final = _object(spec=_object(replicas=_WHOLE), status=_object(replicas=_WHOLE))
 _DEFINITION: Final = _object(
     spec=_object(
-        group=_TEXT,
-        scope=_TEXT,
+        **_texts("group", "scope"),
         names=_object(
-            plural=_TEXT,
-            kind=_TEXT,
-            singular=_TEXT,
-            listKind=_TEXT,
-            shortNames=_list(_TEXT),
-            categories=_list(_TEXT),
+            **_texts("plural", "kind", "singular", "listKind"), shortNames=_list(_TEXT), categories=_list(_TEXT)
         ),
         versions=_list(
             _object(
@@ -125,10 +110,10 @@ _DEFINITION: Final = _object(
                 schema=_object(openAPIV3Schema=_ANY),
                 subresources=_object(
                     status=_ANY,
-                    scale=_object(specReplicasPath=_TEXT, statusReplicasPath=_TEXT, labelSelectorPath=_TEXT),
+                    scale=_object(**_texts("specReplicasPath", "statusReplicasPath", "labelSelectorPath")),
                 ),
                 additionalPrinterColumns=_list(
-                    _object(name=_TEXT, jsonPath=_TEXT, type=_TEXT, format=_TEXT, description=_TEXT, priority=_WHOLE)
+                    _object(**_texts("name", "jsonPath", "type", "format", "description"), priority=_WHOLE)
                 ),
                 selectableFields=_list(_object(jsonPath=_TEXT)),
             )
@@ -140,7 +125,7 @@ _DEFINITION: Final = _object(
 
 _BUILTIN: Final[dict[str, JsonObject]] = {
     "pods": _object(spec=_POD_SPEC, status=_POD_STATUS),
-    "nodes": _object(spec=_NODE[0], status=_NODE[1]),
+    "nodes": _NODE,
     "namespaces": _object(spec=_object(finalizers=_list(_TEXT)), status=_object(phase=_TEXT)),
     "secrets": _object(data=_map(_TEXT), stringData=_map(_TEXT), type=_TEXT, immutable=_FLAG),
     "configmaps": _object(data=_map(_TEXT), binaryData=_map(_TEXT), immutable=_FLAG),
@@ -148,12 +133,12 @@ _BUILTIN: Final[dict[str, JsonObject]] = {
     "services": _object(spec=_object(ports=_list(_object(port=_WHOLE, protocol=_TEXT)))),
     "poddisruptionbudgets.policy": _object(spec=_object(selector=_SELECTOR), status=_object(disruptionsAllowed=_WHOLE)),
     "customresourcedefinitions.apiextensions.k8s.io": _DEFINITION,
-    "deployments.apps": _object(spec=_SCALED, status=_SCALED),
-    "replicasets.apps": _object(spec=_SCALED, status=_SCALED),
-    "statefulsets.apps": _object(spec=_SCALED, status=_SCALED),
+    "deployments.apps": _SCALED,
+    "replicasets.apps": _SCALED,
+    "statefulsets.apps": _SCALED,
     "horizontalpodautoscalers.autoscaling": _object(
         spec=_object(
-            scaleTargetRef=_object(apiVersion=_TEXT, kind=_TEXT, name=_TEXT), minReplicas=_WHOLE, maxReplicas=_WHOLE
+            scaleTargetRef=_object(**_texts("apiVersion", "kind", "name")), minReplicas=_WHOLE, maxReplicas=_WHOLE
         ),
         status=_object(currentReplicas=_WHOLE, desiredReplicas=_WHOLE, conditions=_CONDITIONS),
     ),
@@ -175,7 +160,7 @@ TOKEN_REQUEST: Final = _object(
     spec=_object(
         audiences=_list({"type": "string"}),
         expirationSeconds=_WHOLE,
-        boundObjectRef=_object(kind=_TEXT, apiVersion=_TEXT, name=_TEXT, uid=_TEXT),
+        boundObjectRef=_object(**_texts("kind", "apiVersion", "name", "uid")),
     ),
 )
 REVIEW: Final = _object(metadata=_METADATA, spec=_object(token=_TEXT, audiences=_list({"type": "string"})))

@@ -34,11 +34,6 @@ def type_name(value: Any) -> str:
     return _TYPES[type(value)]
 
 
-def _is_of_type(value: Any, wanted: str) -> bool:
-    actual = type_name(value)
-    return actual == wanted or (wanted == "number" and actual == "integer")
-
-
 def _is_time(text: str) -> bool:
     try:
         # RFC 3339 requires an offset; `fromisoformat` does not.
@@ -82,26 +77,21 @@ def _pattern(pattern: Any, value: Any, _: JsonObject) -> str | None:
         return f"cannot match '{pattern}'"
 
 
-def _min_length(limit: Any, value: Any, _: JsonObject) -> str | None:
-    return f"should be at least {limit} chars long" if len(value) < limit else None
+_Check = Callable[[Any, Any, JsonObject], str | None]
 
 
-def _min_items(limit: Any, value: Any, _: JsonObject) -> str | None:
-    return f"should have at least {limit} items" if len(value) < limit else None
+def _at_least(words: str) -> _Check:
+    return lambda limit, value, _: words.format(limit) if len(value) < limit else None
 
 
-def _min_properties(limit: Any, value: Any, _: JsonObject) -> str | None:
-    return f"should have at least {limit} properties" if len(value) < limit else None
-
-
-_BODY_CHECKS: Final[tuple[tuple[str, tuple[type, ...], Callable[[Any, Any, JsonObject], str | None]], ...]] = (
+_BODY_CHECKS: Final[tuple[tuple[str, tuple[type, ...], _Check], ...]] = (
     ("minimum", (int, float), _minimum),
     ("maximum", (int, float), _maximum),
     ("multipleOf", (int, float), _multiple),
     ("pattern", (str,), _pattern),
-    ("minLength", (str,), _min_length),
-    ("minItems", (list,), _min_items),
-    ("minProperties", (dict,), _min_properties),
+    ("minLength", (str,), _at_least("should be at least {} chars long")),
+    ("minItems", (list,), _at_least("should have at least {} items")),
+    ("minProperties", (dict,), _at_least("should have at least {} properties")),
     ("format", (str, int, float), _format),
 )
 """Keyword, the types of value that it applies to, and the check. Their messages read "<path> in body <message>"."""
@@ -173,7 +163,9 @@ def _wrong_type(value: Any, schema: JsonObject) -> str | None:
     if schema.get("x-kubernetes-int-or-string"):
         return None if type_name(value) in {"integer", "string"} else "integer,string"
     wanted = schema.get("type")
-    return wanted if wanted and not _is_of_type(value, wanted) else None
+    # Each integer is a number, too.
+    fits = {type_name(value), "number"} if type_name(value) == "integer" else {type_name(value)}
+    return wanted if wanted and wanted not in fits else None
 
 
 def _own_violations(value: Any, schema: JsonObject, path: str) -> Iterator[Cause]:

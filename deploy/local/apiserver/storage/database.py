@@ -10,9 +10,7 @@ import sqlite3
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
-
-from deploy.local.apiserver.storage.history import Key
+from typing import Final, NamedTuple
 
 _SETUP: Final = """
     CREATE TABLE IF NOT EXISTS objects (
@@ -26,6 +24,14 @@ _SETUP: Final = """
 _PUT: Final = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)"
 _DROP: Final = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?"
 _ADVANCE: Final = "UPDATE revision SET value = ?"
+
+
+class Key(NamedTuple):
+    """Key of an object: resource (``plural.group``), namespace (``""`` if the resource has none) and name."""
+
+    resource: str
+    namespace: str
+    name: str
 
 
 class ObjectDatabase:

@@ -133,7 +133,6 @@ def _places(group: str, root: Path) -> Iterator[Path]:
 
 
 def _hierarchies(root: Path) -> list[Path]:
-    """The hierarchies of version 1."""
     paths = root.iterdir() if root.is_dir() else ()
     # Links such as `cpu` lead to `cpu,cpuacct`; following them would make every group twice.
     return sorted(path for path in paths if path.is_dir() and not path.is_symlink())

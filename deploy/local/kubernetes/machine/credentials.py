@@ -11,19 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from deploy.local.certificates import CertificateSubject, authority, issue, server_identity, signing_key
+from deploy.local import kubeconfigs
+from deploy.local.certificates import authority, issue, server_identity, signing_key
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, API_SERVICE, CONTROL_HOST, NodePlan
-from deploy.local.kubernetes.plan.kubeconfigs import (
-    ADMIN,
-    NODES,
-    certified,
-    kubeconfig,
-    node_user,
-    token_list,
-    tokened,
-)
 from deploy.local.private_file import secret_file, write_private
-from protocol.runtime.certificates.forms import CertifiedKey
+from protocol.runtime.certificates.issuing import Issued, Purpose
 
 INSIDE: Final = f"https://{CONTROL_HOST}:{API_PORT}"
 """The API server's URL in the cluster's network."""
@@ -39,7 +31,7 @@ class Pki:
     """The keys and certificates of one cluster, in one folder."""
 
     folder: Path
-    signer: CertifiedKey
+    signer: Issued
     now: datetime
 
     @classmethod
@@ -48,17 +40,17 @@ class Pki:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         pki = cls(folder, authority(folder, now), now)
         pki._write("api-server", pki.signer, server_identity("kube-apiserver", (CONTROL_HOST, API_SERVICE)))
-        pki._write("kubelet-client", pki.signer, CertificateSubject("kube-apiserver-kubelet-client"))
+        pki._write("kubelet-client", pki.signer, Purpose("kube-apiserver-kubelet-client"))
         # The API server trusts any user name that a client with a certificate of this authority sends in its headers,
         # so it is not the authority that signs users.
         front = authority(folder / "front-proxy", now)
-        pki._write("front-proxy-client", front, CertificateSubject("front-proxy-client"))
+        pki._write("front-proxy-client", front, Purpose("front-proxy-client"))
         private, public = signing_key()
         write_private(folder / "service-accounts.key", private.decode())
         write_private(folder / "service-accounts.pub", public.decode())
-        write_private(folder / "tokens.csv", token_list(pki.admin_token))
+        write_private(folder / "tokens.csv", kubeconfigs.token_list(pki.admin_token))
         for name, user in _CONTROL_PLANE.items():
-            write_private(folder / f"{name}.kubeconfig", pki.kubeconfig_of(CertificateSubject(user)))
+            write_private(folder / f"{name}.kubeconfig", pki.kubeconfig_of(Purpose(user)))
         return pki
 
     @property
@@ -66,30 +58,33 @@ class Pki:
         """The token of people, who may do everything."""
         return secret_file(self.folder / "admin-token")
 
-    def kubeconfig_of(self, identity: CertificateSubject) -> str:
+    def kubeconfig_of(self, identity: Purpose) -> str:
         """A kubeconfig for a program in the cluster's network."""
         pair = issue(self.signer, identity, self.now)
-        login = certified(pair.certificate_pem, pair.key_pem)
-        return kubeconfig(INSIDE, self.signer.certificate_pem, identity.user, login)
+        login = kubeconfigs.certified(pair.certificate, pair.key)
+        return kubeconfigs.kubeconfig(INSIDE, self.signer.pair.certificate, identity.name, login)
 
     def admin_kubeconfig(self, server: str) -> str:
         """A kubeconfig for people who reach the API server at ``server``."""
-        return kubeconfig(server, self.signer.certificate_pem, ADMIN, tokened(self.admin_token))
+        return kubeconfigs.kubeconfig(
+            server, self.signer.pair.certificate, kubeconfigs.ADMIN, kubeconfigs.tokened(self.admin_token)
+        )
 
     def write_node(self, node: NodePlan, folder: Path) -> None:
         """Write the credentials of ``node``, and the authority that it trusts, into its folder of settings."""
-        write_private(folder / "ca.pem", self.signer.certificate_pem.decode())
+        write_private(folder / "ca.pem", self.signer.pair.certificate.decode())
         # The API server checks this certificate when it fetches logs or runs commands.
-        serving = issue(
-            self.signer, CertificateSubject(node_user(node), names=(node.name,), addresses=(node.address,)), self.now
-        )
-        write_private(folder / "kubelet.crt", serving.certificate_pem.decode())
-        write_private(folder / "kubelet.key", serving.key_pem.decode())
+        serving = issue(self.signer, Purpose(kubeconfigs.node_user(node.name), (node.name,), (node.address,)), self.now)
+        write_private(folder / "kubelet.crt", serving.certificate.decode())
+        write_private(folder / "kubelet.key", serving.key.decode())
         # The Node authorizer needs both the user's name and the group.
-        write_private(folder / "kubelet.kubeconfig", self.kubeconfig_of(CertificateSubject(node_user(node), (NODES,))))
-        write_private(folder / "kube-proxy.kubeconfig", self.kubeconfig_of(CertificateSubject("system:kube-proxy")))
+        write_private(
+            folder / "kubelet.kubeconfig",
+            self.kubeconfig_of(Purpose(kubeconfigs.node_user(node.name), groups=(kubeconfigs.NODES,))),
+        )
+        write_private(folder / "kube-proxy.kubeconfig", self.kubeconfig_of(Purpose("system:kube-proxy")))
 
-    def _write(self, name: str, signer: CertifiedKey, identity: CertificateSubject) -> None:
+    def _write(self, name: str, signer: Issued, identity: Purpose) -> None:
         pair = issue(signer, identity, self.now)
-        write_private(self.folder / f"{name}.crt", pair.certificate_pem.decode())
-        write_private(self.folder / f"{name}.key", pair.key_pem.decode())
+        write_private(self.folder / f"{name}.crt", pair.certificate.decode())
+        write_private(self.folder / f"{name}.key", pair.key.decode())

@@ -37,7 +37,6 @@ async def load_image(nodes: Path, archive: Path) -> list[str]:
 
 
 def _first_processes(nodes: Path) -> dict[str, str]:
-    """The pid of the first process of each node that runs."""
     # A node writes the file when it has booted and removes it when it ends.
     return {file.parent.name: file.read_text().strip() for file in sorted(nodes.glob("*/pid"))}
 

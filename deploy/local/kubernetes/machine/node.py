@@ -141,7 +141,7 @@ class Node:
         if part not in self._running:
             command = (part, *_COMMANDS[part](self.plan))
             program = LocalProgram(command, self._place.log(part), self._enter(), {"PATH": _PATH})
-            supervisor = ProcessSupervisor(program, self._clock, lambda _: None)
+            supervisor = ProcessSupervisor(program, self._clock)
             self._running[part] = supervisor, asyncio.ensure_future(supervisor.run())
 
     def stop(self, part: str) -> None:
@@ -155,7 +155,6 @@ class Node:
         return {f"{self.plan.name} {part}": supervisor for part, (supervisor, _) in self._running.items()}
 
     async def _import_images(self) -> None:
-        """Puts the archives of the node's images among its images. Raises ``NodeError``."""
         ctr = f"ctr --address {CONTAINERD_SOCKET} --namespace k8s.io images import --all-platforms=false"
         script = f'for each in {IMAGES}/*.tar; do {ctr} "$each" || exit; done'
         program = LocalProgram(("sh", "-c", script), self._place.log("images"), self._enter(), {"PATH": _PATH})
@@ -167,7 +166,6 @@ class Node:
             await asyncio.shield(end(process))
 
     def _first_process(self) -> LocalProgram:
-        """The program that becomes the node's first process."""
         # --kill-child and the PID namespace end all of the node with its first process. Private propagation keeps the
         # node's mounts from the machine.
         apart = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private")

@@ -91,7 +91,6 @@ async def _without_nftables() -> str:
 
 
 async def _complaint(*command: str, typed: str = "") -> str:
-    """Error output of ``command``; empty if it succeeds."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,

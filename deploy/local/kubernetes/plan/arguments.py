@@ -102,7 +102,6 @@ def scheduler(pki: str) -> list[str]:
 
 
 def _follower(kubeconfig: str) -> list[str]:
-    """A client of the API server."""
     users = [f"--{use}kubeconfig={kubeconfig}" for use in ("", "authentication-", "authorization-")]
     # There is only one instance, so an election would only delay its start.
     return [*users, "--bind-address=127.0.0.1", "--leader-elect=false", "--profiling=false"]

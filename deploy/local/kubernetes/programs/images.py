@@ -21,25 +21,11 @@ from deploy.images.formats import oci
 from deploy.images.formats.elf import read_binary
 from deploy.images.formats.tree import File, Tree, directory, symlink, tree
 from deploy.images.inputs.checkout import Checkout
-from deploy.local.kubernetes.plan.cluster_plan import (
-    BUSYBOX_IMAGE,
-    COREDNS_IMAGE,
-    METRICS_SERVER_IMAGE,
-    PAUSE_IMAGE,
-    VPA_RECOMMENDER_IMAGE,
-)
+from deploy.local.kubernetes.plan import cluster_plan
 from deploy.local.kubernetes.plan.installation_plan import OWN_IMAGES, REFERENCE, kube_scheduler_image
+from deploy.local.kubernetes.programs import versions
 from deploy.local.kubernetes.programs.build import MODULES, Builder, printed
 from deploy.local.kubernetes.programs.toolchain import find_go
-from deploy.local.kubernetes.programs.versions import (
-    COREDNS,
-    KUBERNETES,
-    METRICS_SERVER,
-    PAUSE,
-    VERTICAL_POD_AUTOSCALER,
-    kubernetes_set,
-    required_version,
-)
 from vm_image.origin import Origin
 from vm_image.store import Report
 
@@ -105,21 +91,23 @@ def write_image(image: ProgramImage, path: Path, report: Report) -> None:
 
 
 def _images(builder: Builder, add_ons: Sequence[str], report: Report) -> list[ProgramImage]:
-    pause, dns, metrics = (builder.ensure(module_set, report) for module_set in (PAUSE, COREDNS, METRICS_SERVER))
+    pause, dns, metrics = (
+        builder.ensure(module_set, report) for module_set in (versions.PAUSE, versions.COREDNS, versions.METRICS_SERVER)
+    )
     images = [
-        ProgramImage(PAUSE_IMAGE, pause / "pause"),
-        ProgramImage(COREDNS_IMAGE, dns / "coredns"),
-        ProgramImage(METRICS_SERVER_IMAGE, metrics / "metrics-server"),
+        ProgramImage(cluster_plan.PAUSE_IMAGE, pause / "pause"),
+        ProgramImage(cluster_plan.COREDNS_IMAGE, dns / "coredns"),
+        ProgramImage(cluster_plan.METRICS_SERVER_IMAGE, metrics / "metrics-server"),
     ]
-    if VERTICAL_POD_AUTOSCALER.name in add_ons:
-        recommender = builder.ensure(VERTICAL_POD_AUTOSCALER, report) / "vpa-recommender"
-        images.append(ProgramImage(VPA_RECOMMENDER_IMAGE, recommender))
+    if versions.VERTICAL_POD_AUTOSCALER.name in add_ons:
+        recommender = builder.ensure(versions.VERTICAL_POD_AUTOSCALER, report) / "vpa-recommender"
+        images.append(ProgramImage(cluster_plan.VPA_RECOMMENDER_IMAGE, recommender))
     # The machine's own busybox. Without one, `Path('')` is the current folder, which `stands_alone` rejects.
     busybox = Path(shutil.which("busybox") or "")
     if stands_alone(busybox):
-        images.append(ProgramImage(BUSYBOX_IMAGE, busybox, APPLETS))
+        images.append(ProgramImage(cluster_plan.BUSYBOX_IMAGE, busybox, APPLETS))
     else:
-        report(f"images: none of {BUSYBOX_IMAGE}, for which Debian's busybox-static is missing")
+        report(f"images: none of {cluster_plan.BUSYBOX_IMAGE}, for which Debian's busybox-static is missing")
     return images
 
 
@@ -146,10 +134,10 @@ def build_parts(minor: str, folder: Path, report: Report) -> InstallationParts:
     platform = native_platform()
     maker = LayerMaker(Checkout(), platform, platform, Origin(), report)
     folder.mkdir(parents=True, exist_ok=True)
-    kubernetes = kubernetes_set(minor)
+    kubernetes = versions.kubernetes_set(minor)
     programs = Builder.usual(find_go()).ensure(kubernetes, report)
     # Only go.mod says which patch release belongs to the minor version.
-    version = required_version((MODULES / kubernetes.name / "go.mod").read_text(), KUBERNETES)
+    version = versions.required_version((MODULES / kubernetes.name / "go.mod").read_text(), versions.KUBERNETES)
     scheduler = folder / "kube-scheduler.tar"
     write_image(ProgramImage(kube_scheduler_image(version), programs / "kube-scheduler"), scheduler, report)
     own = [build(IMAGES[name], maker, REFERENCE.format(name=name), folder).path for name in OWN_IMAGES]

@@ -324,6 +324,5 @@ class FactInformer(KnownFacts[F]):
 
 
 def _identity(found: Unreadable) -> Json:
-    """Identity of an object that could not be decoded."""
     name = {"namespace": found.name.namespace, "name": found.name.name}
     return {"metadata": name | {"uid": found.uid, "resourceVersion": found.version}}

@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from protocol.runtime.certificates.forms import (
+from protocol.runtime.certificates.issuing import (
     AUTHORITY,
     NO_AUTHORITY,
     CertificateForm,

@@ -17,7 +17,7 @@ from protocol.runtime.certificates.issuing import (
     new_authority,
     read_pair,
 )
-from protocol.runtime.certificates.stored import authorities_as, authorities_in, content, encoded
+from protocol.runtime.certificates.keeper import authorities_as, authorities_in, content, encoded
 from protocol.units import Seconds
 from tests.scheduler_plugin.certificates import pair
 

@@ -16,7 +16,7 @@ from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError, P
 from protocol.runtime import http_connection
 from protocol.runtime.credentials import Credentials
 from protocol.runtime.keep_alive import KEEPALIVE
-from protocol.runtime.kubernetes import direct_api, pool
+from protocol.runtime.kubernetes import direct_api, large_pages, pool
 from protocol.runtime.kubernetes.direct_api import DirectApi
 from protocol.runtime.kubernetes.pool import ConnectionPool
 from protocol.units import Instant, Seconds
@@ -270,6 +270,7 @@ async def test_a_page_is_taken_apart_object_by_object() -> None:
 
 async def test_oversized_page_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_api, "LONGEST_PAGE", 10)
+    monkeypatch.setattr(large_pages, "LONGEST_PAGE", 10)
     async with api(chunks(b"123456", b"789012")) as (found, _):
         with pytest.raises(PageTooLargeError, match="more than 10 bytes"):
             await found.page(CALL)
@@ -322,6 +323,7 @@ async def test_connect_timeout_is_failure(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_other_paths_have_answers_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_api, "LONGEST_PAGE", 10)
+    monkeypatch.setattr(large_pages, "LONGEST_PAGE", 10)
     async with api(answer("200 OK", b"ok" * 10), [END]) as (found, _):
         assert await found.raw(CALL) == (b"ok" * 10, {})
         with pytest.raises(ApiUnknownError, match="the server ended the connection"):

@@ -11,7 +11,7 @@ import pytest
 from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError, PageTooLargeError
 from protocol.kubernetes.pages import Page
 from protocol.runtime.credentials import CredentialsError
-from protocol.runtime.kubernetes import http_api
+from protocol.runtime.kubernetes import large_pages
 from protocol.runtime.kubernetes.http_api import HttpApi
 from protocol.units import Seconds
 from tests.nesting import DEEP, DEEP_LIST
@@ -145,7 +145,7 @@ async def test_a_page_is_taken_apart_object_by_object() -> None:
 
 
 async def test_oversized_page_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_api, "LONGEST_PAGE", 10)
+    monkeypatch.setattr(large_pages, "LONGEST_PAGE", 10)
     with pytest.raises(PageTooLargeError, match="more than 10 bytes"):
         await page_of(b"123456", b"789012", AssertionError("must not be read"))
 

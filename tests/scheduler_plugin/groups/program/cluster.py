@@ -25,9 +25,9 @@ from deploy.local.apiserver.apimachinery.errors import StatusError as ServerErro
 from deploy.local.apiserver.registry.watching import Watch
 from deploy.local.apiserver.resources.definitions import CRD_KEY
 from deploy.local.apiserver.routes.requests import target_of, watch_options
-from deploy.local.apiserver.routes.resource_routes import ApiServerSettings, ResourceRoutes
+from deploy.local.apiserver.routes.resource_routes import ResourceRoutes
 from deploy.local.apiserver.server import admin_tokens, build
-from deploy.local.apiserver.storage.history import StoredObject
+from deploy.local.apiserver.storage.store import StoredObject
 from deploy.local.cluster.content import definitions
 from protocol.kubernetes.api import ApiCall, ApiRefusedError, ApiUnknownError
 from protocol.kubernetes.objects import Json, JsonObject, child
@@ -60,10 +60,8 @@ class EmbeddedCluster:
         environment = Environment(
             lambda: datetime.fromtimestamp(clock.wall(), UTC), lambda: f"uid-{next(self._uids)}", lambda text: text[0]
         )
-        self.server = build(None, admin_tokens(TOKEN), environment, ApiServerSettings())
-        self._routes = ResourceRoutes(
-            self.server.api, self.server.authenticator, ApiServerSettings(), self.server.closing
-        )
+        self.server = build(None, admin_tokens(TOKEN), environment)
+        self._routes = ResourceRoutes(self.server.api, self.server.authenticator, self.server.closing)
         self.connections: list[Connection] = []
         self.written: list[Written] = []
 
@@ -138,7 +136,7 @@ class EmbeddedCluster:
     async def stream(self, path: str, query: dict[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
         """The lines of a watch."""
         target = target_of(self.server.api.catalog, path)
-        watch = Watch(self.server.api.store, target, watch_options(query, 3600.0, 3600.0), None)
+        watch = Watch(self.server.api.store, target, watch_options(query), None)
         yield self._lines(watch)
 
     async def _lines(self, watch: Watch) -> AsyncIterator[bytes]:

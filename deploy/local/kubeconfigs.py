@@ -7,7 +7,6 @@ from typing import Final
 
 import yaml
 
-from deploy.local.kubernetes.plan.cluster_plan import NodePlan
 from protocol.kubernetes.objects import Json
 
 # Members of this group pass every check, before RBAC is asked.
@@ -44,10 +43,10 @@ def kubeconfig(server: str, authority: bytes, user: str, login: Json) -> str:
     )
 
 
-def node_user(node: NodePlan) -> str:
+def node_user(node: str) -> str:
     """The user name of a node's kubelet."""
     # The Node authorizer requires this prefix.
-    return f"system:node:{node.name}"
+    return f"system:node:{node}"
 
 
 def token_list(token: str) -> str:
