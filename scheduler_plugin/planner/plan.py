@@ -9,7 +9,8 @@ from math import ceil
 from typing import Final
 
 from protocol.messages import ObjectName
-from protocol.units import Instant, Resources, Seconds
+from protocol.smoothing.window import WindowMax
+from protocol.units import ZERO, Bytes, Instant, MilliCpu, Resources, Seconds
 from scheduler_plugin.ledger import Move, MoveCause
 from scheduler_plugin.ledger.accounts.deferred import DeferredResizes
 from scheduler_plugin.ledger.accounts.giving import promised
@@ -27,21 +28,28 @@ GRACE: Final = Seconds(30.0)
 SETTLES_SOON: Final = Seconds(10.0)
 """How long a node is cordoned, or a move needless, at most before that counts: unlike a peak, it does not pass."""
 
+SOONEST: Final = Seconds(3.0)
+"""How long a denial, or a pod's deferred resize, lasts at least before VMs move: agents ask again within that time."""
+
+MEM_OF_VCPU: Final = Bytes.parse("4Gi")
+"""Memory that is as hard to do without as one vCPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class MigrationPolicy:
     """Rules for migrations: when VMs are moved, and how many at once.
 
-    ``settle``: pressure that lasts this long moves VMs; ``settle_denied``: the same while a VM is denied what it
-    asks for. Active migrations, people's too, are at most ``out_per_node`` and ``in_per_node`` for each node, and
-    ``per_cluster`` in all (a fraction is one of all nodes, rounded up), as far as the scheduler adds to them.
+    ``settle``: pressure that lasts this long moves VMs. ``settle_denied``: so does the denial of a VM that lacks up to
+    one vCPU; of one that lacks more, a denial that is shorter in proportion. Active migrations, people's too, are at
+    most ``out_per_node`` and ``in_per_node`` for each node, and ``per_cluster`` in all (a fraction is one of all nodes,
+    rounded up), as far as the scheduler adds to them.
     ``timeout`` is how long one may take, ``placement_timeout`` how long its target pod may wait for its node. With
     ``opt_in`` only VMs that ask for it are moved. With ``enabled`` False the scheduler moves no VM by itself.
     """
 
     enabled: bool = True
-    settle: Seconds = Seconds(10.0)
-    settle_denied: Seconds = Seconds(3.0)
+    settle: Seconds = Seconds(120.0)
+    settle_denied: Seconds = Seconds(90.0)
     rest: Rest = field(default_factory=Rest)
     out_per_node: int = 1
     in_per_node: int = 2
@@ -56,6 +64,13 @@ class MigrationPolicy:
         limit = self.per_cluster
         # Rounded up: a small cluster may still move one VM.
         return ceil(limit * nodes) if isinstance(limit, Fraction) else limit
+
+    def denial_settles(self, lacking: Resources) -> Seconds:
+        """The time after which the denial of a VM that lacks ``lacking`` moves VMs."""
+        # A move costs about the same for any VM. It pays once the denial has cost as much (ski rental): what it will
+        # cost yet is not known, and so the sum is never more than twice that of a scheduler that knew.
+        vcpus = max(lacking.cpu.as_cores, lacking.mem.ratio(MEM_OF_VCPU), 1.0)
+        return max(Seconds(self.settle_denied / vcpus), min(SOONEST, self.settle_denied))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +125,27 @@ def seen_of(book: NodeAccount) -> Seen:
     return book.room, book.unmet, book.migrating, book.waits, book.asked
 
 
+class LastingExcess:
+    """The part of a node's excess that it has had all through the last ``span`` seconds (> 0)."""
+
+    def __init__(self, span: Seconds) -> None:
+        self.span = span
+        self._cpu, self._mem = WindowMax(span), WindowMax(span)
+
+    def observe(self, excess: Resources, now: Instant) -> Resources:
+        """Take the excess at ``now``; returns the least of each resource within the span."""
+        # The windows find the greatest value, so they get negative ones.
+        self._cpu.add(-excess.cpu.value, now)
+        self._mem.add(-excess.mem.value, now)
+        return Resources(MilliCpu(-int(self._cpu.max() or 0)), Bytes(-int(self._mem.max() or 0)))
+
+
 @dataclass(frozen=True, slots=True)
 class RoomNeed:
     """A node that VMs should leave since ``since``: as much of them as the ``excess``, or all if that is None.
 
     ``denied_since`` is when the present denial of a VM there began, None if none is denied. ``seen`` are the amounts in
-    the book that this was derived from: see ``seen_of``.
+    the book that this was derived from: see ``seen_of``. ``lasting`` is None if all must go, or if nothing has to last.
     """
 
     book: NodeAccount
@@ -123,6 +153,7 @@ class RoomNeed:
     excess: Resources | None
     since: Instant
     denied_since: Instant | None
+    lasting: LastingExcess | None = None
 
     def is_of(self, book: NodeAccount, *, drains: bool) -> bool:
         """Return True if ``book`` still holds the amounts that this was derived from: then it is still right."""
@@ -140,18 +171,39 @@ class RoomNeed:
         # What is already on its way out is not asked for twice.
         return Freedom.of(self.excess, book.room.watermark, slack, book.wished.minus_or_zero(book.migrating))
 
-    def is_due(self, policy: MigrationPolicy, now: Instant) -> bool:
-        """Return True if it has lasted long enough to move VMs."""
-        # Long enough for the agent to have asked again: a wish that is met meanwhile moves nobody.
-        is_denied = self.denied_since is not None and now - self.denied_since >= policy.settle_denied
-        settle = min(policy.settle, SETTLES_SOON) if self.excess is None else policy.settle
-        return is_denied or now - self.since >= settle
+    def due(self, policy: MigrationPolicy, now: Instant) -> RoomNeed | None:
+        """The part of it that has lasted long enough to move VMs and that no VM promises to give; None if none has.
 
-    def after_giving(self, now: Instant) -> RoomNeed | None:
-        """The part that is missing once the node's VMs have given back what they promise; None if that is enough."""
+        Denials go first: what is reserved above the watermark denies nobody anything.
+        """
         if self.excess is None:
-            return self
-        missing = self.excess.minus_or_zero(promised(self.book, now))
+            return self if now - self.since >= min(policy.settle, SETTLES_SOON) else None
+        least = self.excess if self.lasting is None else self.lasting.observe(self.excess, now)
+        denied = self._long_denied(policy, now)
+        if denied.any:
+            return self._after_giving(denied, now)
+        if now - self.since < policy.settle:
+            return None
+        # A move for the watermark alone, whoever is denied something just now.
+        return replace(self, denied_since=None)._after_giving(least, now)
+
+    def _long_denied(self, policy: MigrationPolicy, now: Instant) -> Resources:
+        """The room that VMs have been denied for long enough, and pods that wait for a resize, beyond what leaves."""
+        if self.denied_since is None or now - self.denied_since < min(SOONEST, policy.settle_denied):
+            return ZERO
+        book, pressure = self.book, self.book.pressure
+        unmet = Resources.sum(
+            claim.unmet
+            for claim in book.claims.values()
+            if claim.denied_since is not None and now - claim.denied_since >= policy.denial_settles(claim.unmet)
+        )
+        # What pods ask for is pressure beyond all that VMs are denied. Nobody can give a pod room but by leaving.
+        pods = pressure.capacity.minus_or_zero(book.unmet.minus_or_zero(book.room.free))
+        return (unmet.minus_or_zero(book.room.free) + pods).minus_or_zero(pressure.slack + pressure.migrating)
+
+    def _after_giving(self, excess: Resources, now: Instant) -> RoomNeed | None:
+        """The part of ``excess`` that is missing once the node's VMs have given back what they promise."""
+        missing = excess.minus_or_zero(promised(self.book, now))
         return replace(self, excess=missing) if missing.any else None
 
     @property

@@ -4,8 +4,8 @@ Rules that hold here:
 
 - ``plan`` decides; nothing is carried out here. Each plan is complete: it repeats what still holds. The planner
   remembers only how long something has held and what was refused lately; forgetting that (a restart) only delays.
-- A node is relieved once its pressure has lasted: for ``settle``, or for ``settle_denied`` if a VM is denied what it
-  asks for, or a pod waits that asks for room (B.14). A cordoned node is emptied by the same rules.
+- A node is relieved of the part of its pressure that has lasted for ``settle``, and sooner of what VMs were denied or
+  pods that wait ask for (``RoomNeed.due``, B.14, B.17). A cordoned node is emptied by the same rules.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from scheduler_plugin.planner.plan import (
     GRACE,
     SETTLES_SOON,
     Cancel,
+    LastingExcess,
     MigrationPolicy,
     MovePlan,
     RoomNeed,
@@ -126,7 +127,7 @@ class Planner:
         due = {
             name: left
             for name, need in self._needs.items()
-            if policy.enabled and need.is_due(policy, now) and (left := need.after_giving(now)) is not None
+            if policy.enabled and (left := need.due(policy, now)) is not None
         }
         self._stuck = {name: stuck for name, stuck in self._stuck.items() if name in due}
         if len(due) > AT_ONCE:
@@ -181,6 +182,7 @@ class Planner:
                 excess=None if drains else pressure.excess,
                 since=now if previous is None else previous.since,
                 denied_since=(now if denied_before is None else denied_before) if is_denied else None,
+                lasting=None if drains else _lasting(previous, policy),
             )
 
     def _learn(
@@ -226,6 +228,13 @@ class Planner:
                 yield Cancel(migration.name, explanations.TIMED_OUT.format(span=policy.timeout))
             elif since is not None and now - since >= min(policy.settle, SETTLES_SOON):
                 yield Cancel(migration.name, explanations.NOT_NEEDED.format(node=migration.source))
+
+
+def _lasting(previous: RoomNeed | None, policy: MigrationPolicy) -> LastingExcess | None:
+    lasting = None if previous is None else previous.lasting
+    if lasting is not None and lasting.span == policy.settle:
+        return lasting
+    return LastingExcess(policy.settle) if policy.settle > 0 else None
 
 
 def _needless(ledger: LedgerViews, policy: MigrationPolicy, ours: list[Migration]) -> list[Migration]:

@@ -28,8 +28,8 @@ class MigrationSection(Section):
 
     enabled: bool = True
     auto_migration: Literal["optOut", "optIn"] = "optOut"
-    settle_seconds: Span = 10
-    settle_denied_seconds: Span = 3
+    settle_seconds: Span = 120
+    settle_denied_seconds: Span = 90
     cooldown_seconds: Span = 3600
     backoff_seconds: SpanAboveZero = 60
     backoff_most_seconds: SpanAboveZero = 3600

@@ -30,7 +30,8 @@ share a node with another one of their group."""
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of one victim order over the hours counted.
 
-    ``asked`` are requests for more than the agent held, ``denied`` those of them that got less than they asked for.
+    ``asked`` are growths: requests for more than the agent held, without repeats of denied ones. ``denied`` are those
+    that got less than they asked for at first.
     ``in_place_percent`` is the share of them that was granted in full without a move, 100 if nothing was asked.
     ``denied_vm_seconds`` is how long VMs lacked what they had asked for, ``denied_vcpu_hours`` how much it was, and
     ``longest_denial_seconds`` the longest that one VM did without a break. ``unfairness_percent`` is the share of those

@@ -13,7 +13,6 @@ from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.invariant_checks import InvariantChecks
 from scripts.autoscale.simulate.migration_model import NO_MIGRATION, Loads, SimulatedMigrations
-from scripts.autoscale.simulate.recording_grid import Ints
 from scripts.autoscale.simulate.run_statistics import RunStatistics
 from scripts.autoscale.simulate.simulated_cluster import SimulatedCluster
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm, agent_policy
@@ -22,6 +21,9 @@ from scripts.autoscale.simulate.wake_schedule import WakeSchedule, recheck_delay
 
 WARM_UP: Final = Seconds(3600.0)
 PLANNER_PERIOD: Final = Seconds(1.0)
+ASKS_AGAIN: Final = 3
+"""The planner's rounds between two requests of agents on a node that denies VMs: some three seconds, as in fact."""
+
 SIZES: Final = 48
 """A VM starts with its need at one of this many random instants, so that not all VMs start at the same load."""
 
@@ -51,6 +53,8 @@ class Run:
         self._statistics = RunStatistics(fleet, self._cluster, self._moves, self._vms, self.warm_up)
         self._denied: dict[int, Resources] = {}
         self._short: set[int] = set()
+        # The VMs whose agents acted within the last step, after its statistics.
+        self._late: list[SimulatedVm] = []
 
     def play(self) -> Iterator[int]:
         """Plays all steps; yields the number of steps played after each."""
@@ -93,11 +97,14 @@ class Run:
         self._wake_denied()
         self._wake_asked(now)
         # Agents first, then the planner, as a node's pressure comes from what agents were granted.
-        acted = self._run_agents(step, self._wakes.due(step, is_new), demand, used, now)
+        acted = self._run_agents(step, self._wakes.due(step, is_new).tolist(), demand, used, now)
+        # Before neighbours give anything back: a denial of three seconds counts as one of a whole step.
+        self._statistics.note_vms(arrived + acted + self._late)
+        self._late = []
         moved, stuck = self._run_planner(step, (demand, used))
-        touched, changed = self._cluster.take_touched(), arrived + acted + moved
+        touched, changed = self._cluster.take_touched(), arrived + acted + moved + self._late
         self._checks.after_step(step, touched, changed)
-        self._statistics.after_step(touched, changed, cores, stuck)
+        self._statistics.after_step(touched, moved, cores, stuck)
 
     def _run_planner(self, step: int, loads: Loads) -> tuple[list[SimulatedVm], int]:
         """Runs the planner through the step: the VMs that left or arrived, and the number of stuck nodes."""
@@ -107,6 +114,8 @@ class Run:
         for number in range(rounds):
             now = Instant(step * self._fleet.settings.step + number * every)
             moved += self._arrive(step, now)
+            if number and number % ASKS_AGAIN == 0:
+                self._late += self._run_short(step, loads, now)
             leaving, plan = self._moves.reconcile(now, loads)
             for vm in leaving:
                 # A VM keeps its size while it moves, which its agent learns in the next step.
@@ -121,16 +130,27 @@ class Run:
             self._wakes.note_change(step, vm.index)
         return arrived
 
+    def _run_short(self, step: int, loads: Loads, now: Instant) -> list[SimulatedVm]:
+        """Runs agents within a step: the denied ones, and neighbours that can give them room."""
+        claims = [
+            claim
+            for node in self._cluster.ledger.strained
+            for claim in self._cluster.ledger.nodes[node].claims.values()
+            if self._cluster.ledger.nodes[node].unmet.any and (claim.offered.any or claim.unmet.any)
+        ]
+        due = sorted(self._cluster.vms[claim.vm.name].index for claim in claims if claim.vm and claim.vm.name)
+        self._short.update(due)
+        return self._run_agents(step, due, *loads, now) if due else []
+
     def _run_agents(
-        self, step: int, due: Ints, demand: list[float], used: list[float], now: Instant
+        self, step: int, due: list[int], demand: list[float], used: list[float], now: Instant
     ) -> list[SimulatedVm]:
         """Runs the agents that are ``due``: each observes its guest and acts if it has to. Returns those that acted."""
         wakes, cluster, vms = self._wakes, self._cluster, self._vms
-        order = due.tolist()
         # In the same order, the first VMs would always get the last room of a node.
-        self._random.shuffle(order)
+        self._random.shuffle(due)
         acted = []
-        for index in order:
+        for index in due:
             vm = vms[index]
             size = vm.use
             if vm.observe(demand[index], used[index], now) or vm.is_waiting or index in self._short:

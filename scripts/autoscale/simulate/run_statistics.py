@@ -76,10 +76,10 @@ class RunStatistics:
         self._denied_steps = np.zeros(len(vms), dtype=np.int64)
         self._before = self._counts()
 
-    def after_step(self, touched: Iterable[str], changed: list[SimulatedVm], cores: Floats, stuck: int) -> None:
-        """Records a step. ``changed`` holds all VMs whose size or permit may differ from the step before."""
+    def after_step(self, touched: Iterable[str], moved: list[SimulatedVm], cores: Floats, stuck: int) -> None:
+        """Records a step. ``moved`` holds the VMs that left or arrived in it; see ``note_vms`` for the others."""
         self._note_nodes(touched)
-        self._note_vms(changed)
+        self.note_vms(moved)
         if self.curves.played >= self._warm_up and self._denied:
             self._denied_steps[list(self._denied)] += 1
         # Demand above the VM's bounds can be served by no scheduler, so it does not count as short.
@@ -108,7 +108,8 @@ class RunStatistics:
             self._used[number] = max(room.reserved.cpu.ratio(room.total.cpu), room.reserved.mem.ratio(room.total.mem))
             self._over[number] = not room.reserved.within(room.watermark)
 
-    def _note_vms(self, changed: list[SimulatedVm]) -> None:
+    def note_vms(self, changed: list[SimulatedVm]) -> None:
+        """Takes the VMs whose size, permit or node may differ from when they were noted last."""
         for vm in changed:
             self._has[vm.index] = vm.use.cpu.as_cores
             self._on[vm.index] = self._number[vm.node]

@@ -34,9 +34,10 @@ RUNNING: Final = "Running"
 
 
 class SimulatedCluster:
-    """The ledger and the API's objects. ``asked``, ``granted`` and ``denied`` count requests for more than is held.
+    """The ledger and the API's objects. ``asked``, ``granted`` and ``denied`` count growths, requests for more.
 
-    ``in_place`` are those of the granted for which their VM did not have to move first.
+    An agent that repeats a denied request asks for no other growth. ``in_place`` are those of the granted for which
+    their VM did not have to move first.
     """
 
     def __init__(self, fleet: SimulatedFleet) -> None:
@@ -56,7 +57,7 @@ class SimulatedCluster:
 
     def ask(self, vm: SimulatedVm, request: AgentRequest, now: Instant) -> PluginResponse:
         """Answers a request of the VM's agent."""
-        ceiling = vm.held
+        ceiling, denial = vm.held, vm.state.scheduler.denial
         decision = self.ledger.apply(AgentAsked(vm.pod, request), now)
         if decision.persist is not None:
             vm.version += 1
@@ -66,7 +67,8 @@ class SimulatedCluster:
             self.ledger.apply(written, now)
             self.touched.add(vm.node)
         # Requests for less are always granted and would hide the denials.
-        if not request.resources.within(ceiling):
+        is_repeat = denial is not None and request.resources.within(denial.wanted)
+        if not is_repeat and not request.resources.within(ceiling):
             is_granted = request.resources.within(decision.permit)
             self.asked += 1
             self.granted += is_granted
