@@ -189,7 +189,7 @@ class RoomNeed:
 
     def _long_denied(self, policy: MigrationPolicy, now: Instant) -> Resources:
         """The room that VMs have been denied for long enough, and pods that wait for a resize, beyond what leaves."""
-        if self.denied_since is None or now - self.denied_since < min(SOONEST, policy.settle_denied):
+        if self.denied_since is None:
             return ZERO
         book, pressure = self.book, self.book.pressure
         unmet = Resources.sum(
@@ -197,8 +197,10 @@ class RoomNeed:
             for claim in book.claims.values()
             if claim.denied_since is not None and now - claim.denied_since >= policy.denial_settles(claim.unmet)
         )
-        # What pods ask for is pressure beyond all that VMs are denied. Nobody can give a pod room but by leaving.
-        pods = pressure.capacity.minus_or_zero(book.unmet.minus_or_zero(book.room.free))
+        pods = ZERO
+        if now - self.denied_since >= min(SOONEST, policy.settle_denied):
+            # What pods ask for is pressure beyond all that VMs are denied. Nobody can give a pod room but by leaving.
+            pods = pressure.capacity.minus_or_zero(book.unmet.minus_or_zero(book.room.free))
         return (unmet.minus_or_zero(book.room.free) + pods).minus_or_zero(pressure.slack + pressure.migrating)
 
     def _after_giving(self, excess: Resources, now: Instant) -> RoomNeed | None:

@@ -167,14 +167,16 @@ class Planner:
         for name in ledger.strained:
             book, previous = ledger.nodes[name], self._needs.get(name)
             drains = not book.room.is_open and policy.drain_cordoned
+            lasting = None if drains else _lasting(previous, policy)
             # A node may stay strained for hours without any change; its need is derived once.
-            if previous is not None and previous.is_of(book, drains=drains):
+            if previous is not None and previous.lasting is lasting and previous.is_of(book, drains=drains):
                 yield previous
                 continue
             pressure = book.pressure
             if not drains and not pressure.too_much:
                 continue
-            is_denied = pressure.capacity.any and pressure.too_much
+            # What leaves may be enough for those that are denied, and yet too little for the watermark.
+            is_denied = not pressure.capacity.within(pressure.slack + pressure.migrating)
             denied_before = None if previous is None else previous.denied_since
             yield RoomNeed(
                 book,
@@ -182,7 +184,7 @@ class Planner:
                 excess=None if drains else pressure.excess,
                 since=now if previous is None else previous.since,
                 denied_since=(now if denied_before is None else denied_before) if is_denied else None,
-                lasting=None if drains else _lasting(previous, policy),
+                lasting=lasting,
             )
 
     def _learn(

@@ -38,7 +38,7 @@ class PlannerFixture:
     """The ledger, the planner and the time."""
 
     def __init__(self, *nodes: object, policy: MigrationPolicy | None = None, select: Selection = least_cost) -> None:
-        self.policy = policy or MigrationPolicy(settle=Seconds(10.0), out_per_node=1)
+        self.policy = policy or MigrationPolicy(settle=Seconds(10.0), settle_denied=Seconds(3.0), out_per_node=1)
         self.fleet = Fleet(*nodes)  # type: ignore[arg-type] # node() above makes nodes
         self.ledger = self.fleet.ledger
         self.planner = Planner(select)

@@ -69,7 +69,7 @@ def test_denying_node_waits_for_second_request() -> None:
     assert fixture.plan() == MovePlan()
     assert fixture.plan(after=2.9) == MovePlan()
     (move,) = fixture.plan(after=0.1).moves
-    said = "node n1 lacks 4 vCPU and 4 GiB and denies what VMs ask for"
+    said = "node n1 lacks 1 vCPU and 1 GiB and denies what VMs ask for"
     assert (move.vm, move.cause, move.reason.split(";")[0]) == (name("a"), MoveCause.DENIED_VM, said)
 
 
@@ -94,6 +94,8 @@ def test_replaced_node_is_replanned() -> None:
     for of in "ab":
         fixture.add(f"{of}2", "n1", 5)
     (move,) = fixture.plan(after=10).moves
+    assert (move.vm, move.reason.split(";")[0]) == (name("a2"), "node n1 is 1 vCPU and 1 GiB above its watermark")
+    (move,) = fixture.plan(after=11).moves
     assert (move.vm, move.reason.split(";")[0]) == (name("a2"), "node n1 is 3 vCPU and 3 GiB above its watermark")
 
 

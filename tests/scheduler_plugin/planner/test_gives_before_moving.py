@@ -56,7 +56,7 @@ def test_denied_vm_waits_for_a_promise_first() -> None:
     claim = fixture.ledger.claims["uid-starving"]
     said = "VM db/large is asked to give back 3 vCPU and 3 GiB that it does not need"
     assert list(room_being_made(fixture.ledger, claim, fixture.now)) == [said]
-    assert first_move(fixture) == (3.0, MoveCause.DENIED_VM)
+    assert first_move(fixture) == (30.0, MoveCause.DENIED_VM)
 
 
 @pytest.mark.parametrize(("target", "moves"), [(9.0, False), (12.0, True)])
