@@ -14,7 +14,7 @@ from protocol.units import Bytes, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.ledger import VmTruth, overcommitted, violations
 from scheduler_plugin.ledger.events import VmSeen
-from scheduler_plugin.planner.plan import MovePlan
+from scheduler_plugin.planner.plan import MigrationPolicy, MovePlan
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettings
 from scripts.autoscale.simulate.migration_model import SimulatedMigrations
 from scripts.autoscale.simulate.recording_grid import RecordingGrid
@@ -23,6 +23,7 @@ from scripts.autoscale.simulate.simulated_vm import SimulatedVm, agent_policy
 from scripts.autoscale.simulate.vm_table import UNIT, VmTable
 
 STEP = Seconds(15.0)
+SETTLE = MigrationPolicy().settle
 MOST = UNIT * 64
 GIB = 1024**3
 

@@ -9,7 +9,7 @@ from scheduler_plugin.ledger import Move
 from scheduler_plugin.ledger.events import PodGone
 from scripts.autoscale.simulate.migration_model import NO_MIGRATION, ORDERS
 from scripts.autoscale.simulate.vm_table import UNIT
-from tests.scripts.simulate.simulation_fixture import GIB, SimulationFixture
+from tests.scripts.simulate.simulation_fixture import GIB, SETTLE, SimulationFixture
 
 
 def on_the_way(order: str = "least-loaded", bandwidth: str = "256Mi") -> SimulationFixture:
@@ -18,7 +18,7 @@ def on_the_way(order: str = "least-loaded", bandwidth: str = "256Mi") -> Simulat
     fixture.cores = [5.0, 0.5, 0.5]
     fixture.step()
     assert (fixture.moves.active, fixture.reserved()) == (0, (40, 4))
-    fixture.step(60.0)
+    fixture.step(SETTLE)
     return fixture
 
 
@@ -67,7 +67,7 @@ def test_a_target_that_fills_up_meanwhile_does_not_get_the_room_that_is_booked()
     fixture = SimulationFixture([30, 10], [18], order="least-loaded")
     fixture.cores = [5.0, 0.5, 15.0]
     fixture.step()
-    fixture.step(60.0)
+    fixture.step(SETTLE)
     fixture.run_agent(fixture.vms[2])
     assert (fixture.vms[2].use, fixture.vms[2].is_denied, fixture.cluster.denied) == (UNIT * 54, True, 1)
     fixture.step()
@@ -77,7 +77,7 @@ def test_a_target_that_fills_up_meanwhile_does_not_get_the_room_that_is_booked()
 def test_who_has_just_moved_rests_even_where_it_is_crowded_again() -> None:
     fixture = SimulationFixture([30, 10], [18], order="least-loaded")
     fixture.cores = [5.0, 0.5, 9.0]
-    for seconds in (15.0, 60.0, 15.0):
+    for seconds in (15.0, SETTLE, 15.0):
         fixture.step(seconds)
     assert fixture.nodes == ["node-0", "node-1", "node-1"]
     arrived_at = fixture.now
@@ -101,7 +101,7 @@ def test_a_copy_that_takes_too_long_fails_at_the_time_out_and_leaves_everything_
         (40, 4),
     )
     assert not fixture.vms[1].is_migrating
-    fixture.step(59.0)
+    fixture.step(SETTLE - 1.0)
     assert fixture.moves.active == 0
     fixture.step(1.0)
     assert (fixture.moves.active, fixture.moves.started) == (1, 2)
@@ -124,14 +124,14 @@ def test_each_order_sends_another_vm_of_the_same_node(order: str, goes: int | No
     fixture = SimulationFixture([12, 12, 12], [], order=order)
     fixture.cores = [2.0, 0.5, 1.0]
     fixture.step()
-    fixture.step(60.0)
+    fixture.step(SETTLE)
     assert [vm.index for vm in fixture.vms if vm.is_migrating] == ([] if goes is None else [goes])
 
 
 def test_a_node_that_nobody_can_leave_is_counted_as_stuck() -> None:
     fixture = SimulationFixture([40], [30], order="least-loaded")
     fixture.step()
-    plan = fixture.step(60.0)
+    plan = fixture.step(SETTLE)
     assert [stuck.node for stuck in plan.stuck] == ["node-0"]
     assert fixture.moves.started == 0
 

@@ -15,8 +15,8 @@ from scripts.autoscale.simulate.run import Run
 from scripts.autoscale.simulate.simulated_vm import SimulatedVm
 
 MINUTE = 60.0
-HELD_DENIALS = (196, 134, 62, 1860.0, 1020.0)
-HELD_MOVES = (13, 49.12007385212928, 0.7633487654320986, 1.4777819615555867)
+HELD_DENIALS = (147, 126, 21, 3930.0, 1170.0)
+HELD_MOVES = (12, 34.09220714587718, 0.7229166666666667, 2.408567930934743)
 SMALL = SimulationSettings(nodes=4, vms=40, hours=0.5, step=Seconds(30.0), fill=0.85)
 
 
@@ -37,14 +37,14 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     for name, order in (("early", (1.0, 0.05)), ("late", (0.05, 1.0))):
         rows = [f"{at * 600},{order[at % 12 // 6]}" for at in range(24)]
         (folder / f"{name}.csv").write_text("seconds,cpu_cores\n" + "\n".join(rows) + "\n")
-    settings = replace(SMALL, nodes=3, hours=1.0, seed=2, traces=(folder,))
+    settings = replace(SMALL, nodes=3, hours=2.0, seed=2, traces=(folder,))
     return {order: played(settings, order) for order in ORDERS}
 
 
 def test_a_crowded_fleet_is_never_over_committed_under_any_order(day: dict[str, Run]) -> None:
     for run in day.values():
         found = run.figures(0.0)
-        assert (run.problems, found.violations, found.hours) == ([], 0, 1.0)
+        assert (run.problems, found.violations, found.hours) == ([], 0, 2.0)
         assert found.asked == found.granted + found.denied > 0
 
 
@@ -112,7 +112,7 @@ def test_migration_spares_a_fleet_the_denials_that_it_has_without(day: dict[str,
         assert found[order].migrations > 0
         assert found[order].over_watermark_percent < still.over_watermark_percent
         assert found[order].denied_vm_seconds < 0.5 * still.denied_vm_seconds
-        assert found[order].longest_denial_seconds <= min(MINUTE, still.longest_denial_seconds)
+        assert found[order].longest_denial_seconds <= 2 * MINUTE < still.longest_denial_seconds
         # Neighbours give back first, and who has moved rests for an hour.
         assert found[order].moved_again == 0
 

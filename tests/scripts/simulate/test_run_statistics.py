@@ -10,7 +10,7 @@ from scheduler_plugin.ledger.events import PodGone
 from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.run_statistics import RunStatistics
 from scripts.autoscale.simulate.simulated_vm import Gifts
-from tests.scripts.simulate.simulation_fixture import SimulationFixture
+from tests.scripts.simulate.simulation_fixture import SETTLE, STEP, SimulationFixture
 
 WARM_UP = 2
 MINUTE = 1 / 60
@@ -117,6 +117,8 @@ def test_of_a_denial_that_began_before_anything_was_counted_the_rest_is() -> Non
 def test_migrations_are_counted_from_when_they_begin() -> None:
     fixture = SimulationFixture([30, 10], [4], order="least-loaded")
     fixture.cores = [5.0, 0.5, 0.5]
+    for _ in range(round(SETTLE / STEP) - 1):
+        fixture.step()
     record = RunStatistics(fixture.fleet, fixture.cluster, fixture.moves, fixture.vms, 1)
     found = noted(fixture, record, 5)
     assert (found.migrations, found.failed, found.copied_gib) == (1, 0, 1.0)
