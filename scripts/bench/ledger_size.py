@@ -122,7 +122,7 @@ def _rounds(fleet: LargeFleet) -> tuple[list[float], list[float]]:
             fleet.ask(number, more=True)
         fleet.plan(planner)
         # Long enough for the pressure to have settled.
-        fleet.now += 11
+        fleet.now += MigrationPolicy().settle + 1
         busy += fleet.plan(planner)
     return quiet, busy
 

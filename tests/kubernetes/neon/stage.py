@@ -46,7 +46,7 @@ nodeDefaults:
   computeUnit: {vCPUs: 250m, mem: 1Gi}
   cpu: {watermark: 0.9, system: 0}
   memory: {watermark: 0.9, system: 0}
-migration: {autoMigration: optIn, settleSeconds: 2}
+migration: {autoMigration: optIn, settleSeconds: 2, settleDeniedSeconds: 2}
 agents:
   nodeAgents: ["kube-system:autoscaling-agent"]
 """

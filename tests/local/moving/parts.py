@@ -47,6 +47,7 @@ nodeDefaults:
   computeUnit: {vCPUs: 1, mem: 1Gi}
   cpu: {watermark: 0.9, system: 0}
   memory: {watermark: 0.9, system: 0}
+migration: {settleSeconds: 10, settleDeniedSeconds: 3}
 """
 FOLLOWING = f"{SETTINGS}permits: {{asPodRequests: true}}\n"
 DEADLINE = Seconds(5.0)

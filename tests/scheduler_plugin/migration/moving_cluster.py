@@ -50,10 +50,13 @@ class MovingCluster:
         cluster.stamp = lambda: micro_timestamp(self.clock.wall())
         self.controller = FakeController(cluster, "db")
         settings = parse_settings(SETTINGS + more)
-        # A shorter wait than the default makes shorter stories; a test that is about the wait sets its own.
+        # Shorter waits than the defaults make shorter stories; a test that is about a wait sets its own.
+        policy = settings.migration
         if "settleSeconds" not in more:
-            settings = replace(settings, migration=replace(settings.migration, settle=Seconds(10.0)))
-        self._settings = settings
+            policy = replace(policy, settle=Seconds(10.0))
+        if "settleDeniedSeconds" not in more:
+            policy = replace(policy, settle_denied=Seconds(3.0))
+        self._settings = replace(settings, migration=policy)
         self._stack = AsyncExitStack()
         self.scheduler: Running
 

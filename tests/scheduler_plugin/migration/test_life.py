@@ -159,7 +159,7 @@ async def test_disabled_migrations_stop_moves() -> None:
         assert (s.created(), (await s.view("nodes"))["migrationsIdle"]) == (0, idle)
         assert "autoscale_scheduler_migrations_enabled 0.0" in await s.metrics()
         s.scheduler.parts.context.feed.use(
-            parse_settings(SETTINGS + "migration: {maxBandwidth: 64Mi, timeoutSeconds: 60}")
+            parse_settings(SETTINGS + "migration: {settleSeconds: 10, maxBandwidth: 64Mi, timeoutSeconds: 60}")
         )
         await s.passes(2)
         spec = s.controller.migration["spec"]

@@ -57,7 +57,7 @@ async def test_explain_names_who_makes_room() -> None:
         await s.passes(3)
         assert s.migrations == [("db", "n2", "")]
         (room,) = (await s.view("explain/default/big"))["makingRoom"]
-        why = "node n1 lacks 1.9 vCPU and denies what VMs ask for"
+        why = "node n1 lacks 1 vCPU and denies what VMs ask for"
         assert room.partition(";")[0] == f"VM default/db moves from n1 to n2: {why}"
         assert (await s.view("explain/default/db"))["makingRoom"] == []
         page = await s.metrics()
