@@ -124,11 +124,9 @@ class Planner:
         if not self._needs:
             self._stuck = {}
             return []
-        due = {
-            name: left
-            for name, need in self._needs.items()
-            if policy.enabled and (left := need.due(policy, now)) is not None
-        }
+        # Looked at even if no VM may be moved: what has lasted counts once VMs may.
+        due = {name: left for name, need in self._needs.items() if (left := need.due(policy, now)) is not None}
+        due = due if policy.enabled else {}
         self._stuck = {name: stuck for name, stuck in self._stuck.items() if name in due}
         if len(due) > AT_ONCE:
             # A node found stuck in this or an earlier look waits behind those that may still be relieved.
@@ -168,8 +166,9 @@ class Planner:
             book, previous = ledger.nodes[name], self._needs.get(name)
             drains = not book.room.is_open and policy.drain_cordoned
             lasting = None if drains else _lasting(previous, policy)
+            is_same = previous is not None and previous.lasting is lasting
             # A node may stay strained for hours without any change; its need is derived once.
-            if previous is not None and previous.lasting is lasting and previous.is_of(book, drains=drains):
+            if previous is not None and is_same and previous.is_of(book, drains=drains):
                 yield previous
                 continue
             pressure = book.pressure
@@ -182,7 +181,8 @@ class Planner:
                 book,
                 seen=seen_of(book),
                 excess=None if drains else pressure.excess,
-                since=now if previous is None else previous.since,
+                # A cordon is no pressure that lasts, nor has anything lasted through a span that has just been set.
+                since=previous.since if previous is not None and is_same else now,
                 denied_since=(now if denied_before is None else denied_before) if is_denied else None,
                 lasting=lasting,
             )

@@ -36,6 +36,7 @@ def check(fixture: PlannerFixture) -> None:
 
 def test_pod_asking_for_room_gets_it() -> None:
     fixture = world(waiting(2, 6))
+    fixture.policy = MigrationPolicy()
     assert fixture.plan() == MovePlan()
     assert fixture.plan(after=2.9) == MovePlan()
     (move,) = fixture.plan(after=0.1).moves
