@@ -14,6 +14,7 @@ from deploy.local.kubernetes.plan.installation_plan import (
     for_version,
     hopeless,
     kube_scheduler_image,
+    moving_soon,
     not_rolled_out,
 )
 from protocol.kubernetes.objects import Json
@@ -57,6 +58,12 @@ def test_every_image_that_they_name_is_built() -> None:
 def test_kube_scheduler_has_the_version_of_the_cluster() -> None:
     line = "image: registry.k8s.io/kube-scheduler:v1.36.0 # never newer"
     assert for_version(line, "v1.35.9") == "image: registry.k8s.io/kube-scheduler:v1.35.9 # never newer"
+
+
+def test_installed_scheduler_moves_vms_within_seconds() -> None:
+    installed = moving_soon((ROOT / "deploy/scheduler-deploy.yaml").read_text())
+    settings = [line.split("#")[0].strip() for line in installed.splitlines() if "settle" in line.split("#")[0]]
+    assert settings == ["settleSeconds: 3", "settleDeniedSeconds: 3"]
 
 
 def test_installed_means_all_rolled_out() -> None:

@@ -11,7 +11,14 @@ import msgspec
 
 from deploy.kube.client import ApiClient
 from deploy.local.kubernetes.plan.cluster_plan import CONTAINERD_SOCKET, PROGRAMS
-from deploy.local.kubernetes.plan.installation_plan import MANIFESTS, NAMESPACE, for_version, hopeless, not_rolled_out
+from deploy.local.kubernetes.plan.installation_plan import (
+    MANIFESTS,
+    NAMESPACE,
+    for_version,
+    hopeless,
+    moving_soon,
+    not_rolled_out,
+)
 from deploy.local.kubernetes.programs.ensure import built_apart
 from deploy.local.kubernetes.programs.images import InstallationParts
 from protocol.kubernetes.api import ApiError
@@ -76,7 +83,7 @@ async def built_parts(minor: str, folder: Path, report: Callable[[str], None]) -
 
 async def apply_manifests(kubeconfig: Path, parts: InstallationParts) -> None:
     """Applies the manifests. Raises ``InstallationError`` with what kubectl says."""
-    texts = [for_version((_PROJECT / manifest).read_text(), parts.version) for manifest in MANIFESTS]
+    texts = [moving_soon(for_version((_PROJECT / manifest).read_text(), parts.version)) for manifest in MANIFESTS]
     # Takes over fields that somebody applied by hand without --server-side, instead of failing with a conflict.
     how = ("apply", "--server-side", "--force-conflicts", "--filename=-")
     await kubectl(kubeconfig, parts, *how, typed="\n---\n".join(texts))

@@ -1,6 +1,7 @@
 """Parts of an installation of the autoscaler on a cluster, and the tests of whether it is done or has failed (pure).
 
-The images are those of ``autoscale images build``, and people apply the same manifests; nothing exists only for this.
+The images are those of ``autoscale images build``, and people apply the same manifests, but for the version of
+kube-scheduler and for how soon VMs move.
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ def for_version(manifest: str, version: str) -> str:
     """The manifest with the kube-scheduler of that version."""
     # Kubernetes does not support a kube-scheduler that is newer than the API server.
     return re.sub(rf"{re.escape(_KUBE_SCHEDULER)}:v[0-9.]+", kube_scheduler_image(version), manifest)
+
+
+def moving_soon(manifest: str) -> str:
+    """The manifest with a scheduler that moves VMs within seconds."""
+    # Whoever tries it on one machine watches a node fill up; a fleet lets most peaks pass.
+    return re.sub(r"(settle(?:Denied)?Seconds): \d+", r"\1: 3", manifest)
 
 
 def not_rolled_out(workloads: Iterable[Json]) -> list[str]:
