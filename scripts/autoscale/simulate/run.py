@@ -38,8 +38,8 @@ class Run:
         self.warm_up = round(WARM_UP / settings.step)
         self.steps = self.warm_up + settings.steps
         # The planner runs every second of a step, as the real one does: its pace decides how long a node stays too
-        # full. One that may move nothing runs once.
-        self._planner_rounds = 1 if order == NO_MIGRATION else max(1, round(settings.step / PLANNER_PERIOD))
+        # full.
+        self._planner_rounds = max(1, round(settings.step / PLANNER_PERIOD))
         self._fleet = fleet
         # Every random choice comes from a seeded stream: the same fleet and the same order give the same result.
         self._random = Random(f"{settings.seed} chance")
@@ -116,6 +116,9 @@ class Run:
             moved += self._arrive(step, now)
             if number and number % ASKS_AGAIN == 0:
                 self._late += self._run_short(step, loads, now)
+            # A planner that may move nothing runs once.
+            if number and self.order == NO_MIGRATION:
+                continue
             leaving, plan = self._moves.reconcile(now, loads)
             for vm in leaving:
                 # A VM keeps its size while it moves, which its agent learns in the next step.
