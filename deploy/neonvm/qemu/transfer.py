@@ -33,7 +33,7 @@ from deploy.neonvm.qemu.transfer_report import (
     parse_run_state,
     transfer_info,
 )
-from deploy.neonvm.qemu.wire import Arbiter, Decided, Wire
+from deploy.neonvm.qemu.wire import Decide, Decided, OpenWire, decided_here, socket_pair
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -72,8 +72,8 @@ class TransferEndpoints:
     lead_to_source: Callable[[], None]
     lead_to_target: Callable[[], None]
     frames: FrameHandover = field(default_factory=FrameHandover)
-    wire: Wire = field(default_factory=Wire)
-    arbiter: Arbiter = field(default_factory=Arbiter)
+    open_wire: OpenWire = socket_pair
+    decide: Decide = decided_here
 
 
 class Transfer:
@@ -114,7 +114,7 @@ class Transfer:
             if not await self._taken_up() and not self._must_end():
                 await self._begin()
         except TransferError:
-            raise  # the source's runner has no arbiter, so nothing was begun
+            raise  # the source's runner decides nothing, so nothing was begun
         except GuestError as error:
             if await self._keeps():
                 raise await self._taken_back(TransferFault.REFUSED, str(error)) from error
@@ -150,7 +150,7 @@ class Transfer:
         await source.call("migrate-set-parameters", rates)
         # Before the move starts: the guest may stop at any moment after it.
         await self._endpoints.frames.prepare()
-        route = await self._endpoints.wire.open(source, target)
+        route = await self._endpoints.open_wire(source, target)
         # A target spoils the one frame that it takes before it knows its guest's features: let it be this announcement.
         self._endpoints.lead_to_source()
         await target.call("migrate-incoming", {"uri": route.incoming})
@@ -159,7 +159,7 @@ class Transfer:
     async def _taken_up(self) -> bool:
         """Return True if the move was begun by another process before. Raises ``GuestError``."""
         # What was decided, and what both ends say, is all there is to know of a move that another process began.
-        decided = await self._endpoints.arbiter.decided()
+        decided = await self._endpoints.decide(Decided.OPEN)
         if decided is Decided.GIVEN:
             await self._release()
         self._is_called_off = self._is_called_off or decided is Decided.KEPT
@@ -237,7 +237,7 @@ class Transfer:
     async def _gives(self) -> bool:
         """Return True if the target may run. If another process took the guest back, this one does as well."""
         try:
-            decided = await self._endpoints.arbiter.give()
+            decided = await self._endpoints.decide(Decided.GIVEN)
         except GuestError:
             return False  # asked again with the next look
         self._is_called_off = self._is_called_off or decided is Decided.KEPT
@@ -246,7 +246,7 @@ class Transfer:
     async def _keeps(self) -> bool:
         """Return True if the source may go on."""
         try:
-            decided = await self._endpoints.arbiter.keep()
+            decided = await self._endpoints.decide(Decided.KEPT)
         except GuestError:
             self._refusals += not self._endpoints.source.alive
             return False

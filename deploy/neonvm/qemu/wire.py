@@ -1,13 +1,13 @@
 """The link between the two machines of a move: what carries the bytes, and the one place that decides who goes on.
 
-A target gets the order to run only after ``give`` has said yes, and a source is continued only after ``keep`` has.
-Whichever is called first decides for ever, however often either is called.
+A target gets the order to run only after ``GIVEN`` was decided, and a source is continued only after ``KEPT`` was.
+Whichever is asked for first holds for ever, however often either is asked for.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -25,17 +25,18 @@ class Route:
     outgoing: Mapping[str, object]
 
 
-class Wire:
-    """The connection that carries the bytes. This one is within one machine, and has no address to find or clean up."""
+OpenWire = Callable[[Machine, Machine], Awaitable[Route]]
+"""Connects the source to the target. Raises ``GuestError``."""
 
-    async def open(self, source: Machine, target: Machine) -> Route:
-        """Gives each process one end. Raises ``GuestError``."""
-        ours, theirs = socket.socketpair()
-        # Each QEMU has a duplicate, so the ends of this process are closed.
-        with ours, theirs:
-            await target.give(_ENDS, theirs)
-            await source.give(_ENDS, ours)
-        return Route(f"fd:{_ENDS}", {"uri": f"fd:{_ENDS}"})
+
+async def socket_pair(source: Machine, target: Machine) -> Route:
+    """An ``OpenWire`` within one machine: there is no address to find or clean up."""
+    ours, theirs = socket.socketpair()
+    # Each QEMU has a duplicate, so the ends of this process are closed.
+    with ours, theirs:
+        await target.give(_ENDS, theirs)
+        await source.give(_ENDS, ours)
+    return Route(f"fd:{_ENDS}", {"uri": f"fd:{_ENDS}"})
 
 
 class Decided(StrEnum):
@@ -46,21 +47,12 @@ class Decided(StrEnum):
     KEPT = "kept"
 
 
-class Arbiter:
-    """Decides which end goes on after a move. Raises ``GuestError`` if the decision is unknown.
+Decide = Callable[[Decided], Awaitable[Decided]]
+"""Decides if nothing was decided before, and returns what holds; ``OPEN`` only asks. Raises ``GuestError``."""
 
-    This one is for a process that owns both machines: they do not outlive it, so nothing else decides, and the guest is
-    taken back from a target that would not run.
+
+async def decided_here(wanted: Decided) -> Decided:
+    """A ``Decide`` for a process that owns both machines: they do not outlive it, so nothing else decides, and the
+    guest is taken back from a target that would not run.
     """
-
-    async def decided(self) -> Decided:
-        """The decision; here each move begins and ends in this process."""
-        return Decided.OPEN
-
-    async def give(self) -> Decided:
-        """Decides for the target, if nothing was decided before."""
-        return Decided.GIVEN
-
-    async def keep(self) -> Decided:
-        """Decides for the source, if nothing was decided before."""
-        return Decided.KEPT
+    return wanted

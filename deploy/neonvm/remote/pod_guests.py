@@ -22,12 +22,11 @@ from deploy.neonvm.objects.pod_form import is_open
 from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, PodRole
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
-from deploy.neonvm.remote.looks import Looks
 from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved
-from deploy.neonvm.remote.pod_wire import SourceDecides, TlsWire
+from deploy.neonvm.remote.pod_wire import open_tls
 from deploy.neonvm.remote.remote_guest import RemoteGuest
 from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
-from deploy.neonvm.remote.runner_client import RunnerClient
+from deploy.neonvm.remote.runner_client import Looks, RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
@@ -178,8 +177,8 @@ class PodGuests:
             lead_to_source=functools.partial(self._lead_to, ends[0]),
             lead_to_target=functools.partial(self._lead_to, ends[1]),
             # No frames here: the pods hand them over themselves.
-            wire=TlsWire(*ends, move, clock.wall()),
-            arbiter=SourceDecides(ends[0], move),
+            open_wire=lambda *_: open_tls(*ends, move, clock.wall()),
+            decide=functools.partial(ends[0].decide, move),
         )
 
     def _lead_to(self, runner: RunnerClient) -> None:
