@@ -12,7 +12,7 @@ from typing import Final
 
 from deploy.kube.events import WARNING
 from deploy.neonvm.controller.plan import UnderWay, VmObservation, VmPlan, plan
-from deploy.neonvm.dependencies import ControllerDependencies
+from deploy.neonvm.dependencies import ControllerDependencies, HostedGuest
 from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.owners import is_owned_by, migration_of
 from deploy.neonvm.objects.phases import RUNNING, is_under_way
@@ -108,15 +108,15 @@ class NeonVmController:
         if vm is None:
             return
         pod = self._pod_of(vm)
-        guest = self._deps.guest_host.guest(name_of(pod), uid_of(pod)) if pod is not None else None
-        facts = await self._facts(vm, pod, guest, self._under_way(name))
-        await self._carry_out(plan(facts), facts, guest)
+        hosted = self._deps.guest_host.guest(pod)
+        facts = await self._facts(vm, pod, hosted, self._under_way(name))
+        await self._carry_out(plan(facts), facts, hosted.resizer)
 
     async def _facts(
-        self, vm: Json, pod: Json | None, guest: Resizer | None, under_way: UnderWay | None
+        self, vm: Json, pod: Json | None, hosted: HostedGuest, under_way: UnderWay | None
     ) -> VmObservation:
         machine: VirtualMachine | None = None
-        fault = ""
+        guest, fault = hosted.resizer, ""
         try:
             machine = machine_of(vm)
         except InvalidObjectError as error:
@@ -135,8 +135,8 @@ class NeonVmController:
             new_pod_name=lambda: f"{name_of(vm).name}-{self._deps.suffix()}",
             others=tuple(other for other in self._runners_of(vm) if pod is None or name_of(other) != name_of(pod)),
             under_way=under_way,
-            is_known=pod is None or self._deps.guest_host.is_known(name_of(pod), uid_of(pod)),
-            acceleration=self._deps.guest_host.acceleration(name_of(pod), uid_of(pod)) if pod is not None else None,
+            is_known=pod is None or hosted.is_known,
+            acceleration=hosted.acceleration,
             stalled=guest.stalled if guest else frozenset(),
         )
 
@@ -163,7 +163,7 @@ class NeonVmController:
             return None
         source, target = (text(migration, "status", f"{end}PodName") for end in ("source", "target"))
         pod = self._deps.pods.get(ObjectName(vm.namespace, target))
-        guest = self._deps.guest_host.guest(name_of(pod), uid_of(pod)) if pod is not None else None
+        guest = self._deps.guest_host.guest(pod).resizer
         # A receiving guest is in the pod, but is not the VM's yet.
         runs = guest is not None and guest.state.phase in {GuestPhase.BOOTING, GuestPhase.RUNNING}
         return UnderWay(

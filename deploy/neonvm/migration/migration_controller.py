@@ -18,7 +18,6 @@ from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.phases import RUNNING, has_remains, is_under_way
 from deploy.neonvm.objects.vm_spec import machine_of
-from deploy.neonvm.ports import PodRole
 from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.api import ApiRefusedError
 from protocol.kubernetes.objects import Json, is_leaving, labels_of, name_of, pod_phase, text, uid_of, whole
@@ -133,8 +132,7 @@ class MigrationController:
         source = self._pod(migration, text(migration, "status", "sourcePodName") or text(vm or {}, "status", "podName"))
         target = self._pod(migration, text(migration, "status", "targetPodName"))
         others = [other for other in known.migrations if uid_of(other) != uid_of(migration)]
-        guest = deps.guest_host.guest(name_of(source), uid_of(source)) if source is not None else None
-        transfer = self.transfers.of(uid_of(migration))
+        guest = deps.guest_host.guest(source)
         return MoveFacts(
             migration=migration,
             fault=_fault(migration, vm),
@@ -143,13 +141,13 @@ class MigrationController:
             remains=self._remains(others) if self._age(migration) < _REMAINS else "",
             source=source,
             target=target,
-            source_role=self._role(source),
-            target_role=self._role(target),
-            is_quiet=guest is not None and guest.is_quiet,
-            transfer=transfer,
+            source_role=guest.role,
+            target_role=deps.guest_host.guest(target).role,
+            is_quiet=guest.resizer is not None and guest.resizer.is_quiet,
+            transfer=self.transfers.of(uid_of(migration)),
             is_overdue=self._remaining(migration) <= 0,
             new_pod_name=lambda: f"{text(migration, 'spec', 'vmName')}-{deps.suffix()}",
-            hindrance=deps.guest_host.hindrance(name_of(source), uid_of(source)) if source is not None else "",
+            hindrance=guest.hindrance,
         )
 
     def _remains(self, migrations: Sequence[Json]) -> str:
@@ -172,14 +170,11 @@ class MigrationController:
         # begun waits longer.
         if (phase == RUNNING and age >= _DARK) or (not phase and age >= _REMAINS):
             return ""
-        dark = [pod for pod in ends if not self._deps.guest_host.is_known(name_of(pod), uid_of(pod))]
+        dark = [pod for pod in ends if not self._deps.guest_host.guest(pod).is_known]
         return " and ".join(pod_on(pod) for pod in dark)
 
     def _pod(self, migration: Json, name: str) -> Json | None:
         return self._deps.pods.get(ObjectName(name_of(migration).namespace, name)) if name else None
-
-    def _role(self, pod: Json | None) -> PodRole:
-        return self._deps.guest_host.role(name_of(pod), uid_of(pod)) if pod is not None else PodRole.EMPTY
 
     def _age(self, migration: Json) -> Seconds:
         """Time since the migration was first seen here."""

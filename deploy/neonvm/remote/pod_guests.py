@@ -16,10 +16,11 @@ from typing import Final
 from deploy.kube.informer import Informer, ObjectChange
 from deploy.neonvm.access.connections import AskRunner, RunnerPlace
 from deploy.neonvm.addressing import QMP_PORT, RUNNER_PORT
+from deploy.neonvm.dependencies import HostedGuest
 from deploy.neonvm.objects.booted import booted
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pod_form import is_open
-from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, PodRole
+from deploy.neonvm.ports import GuestError, GuestPhase, PodRole
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved
@@ -32,7 +33,7 @@ from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.backoff import Backoff
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, pod_phase, text, uid_of
+from protocol.kubernetes.objects import Json, child, is_over, items, labels_of, name_of, pod_phase, text, uid_of
 from protocol.messages import ObjectName
 from protocol.names import LABEL_VM_NAME
 from protocol.runtime.clock import Clock
@@ -90,39 +91,23 @@ class PodGuests:
         self.is_ending = False
         deps.pods.listen(self._pod_changed)
 
-    def guest(self, pod: ObjectName, uid: str) -> Resizer | None:
-        """The guest of that very pod; None if it is not known, or only receives."""
-        followed = self._of(pod, uid)
-        if followed is None or not followed.guest.is_known or followed.resizer.state.phase is GuestPhase.RECEIVING:
-            return None
-        return followed.resizer
-
-    def is_known(self, pod: ObjectName, uid: str) -> bool:
-        """Return True if that pod's guest has been looked at."""
-        followed = self._of(pod, uid)
-        return followed is not None and followed.guest.is_known
-
-    def role(self, pod: ObjectName, uid: str) -> PodRole:
-        """Role of that pod's guest, if it was queried."""
-        followed = self._of(pod, uid)
+    def guest(self, pod: Json | None) -> HostedGuest:
+        """The guest of that very pod."""
+        name, uid = name_of(pod or {}), uid_of(pod or {})
         # The API server's word counts before what was last seen of the guest.
-        if not self._lives(pod, uid):
-            return PodRole.EMPTY
-        return (
-            PodRole.of(followed.resizer.state.phase)
-            if followed is not None and followed.guest.is_known
-            else PodRole.UNKNOWN
-        )
-
-    def hindrance(self, pod: ObjectName, uid: str) -> str:
-        """The reason why that pod's guest cannot be moved: any program may stand at the address of an open pod."""
-        current = self._deps.pods.get(pod)
-        return texts.OLD_RUNNER if current is not None and uid_of(current) == uid and is_open(current) else ""
-
-    def acceleration(self, pod: ObjectName, uid: str) -> Acceleration | None:
-        """Speed class of that pod's guest."""
-        followed = self._of(pod, uid)
-        return followed.guest.acceleration if followed is not None else None
+        role = PodRole.UNKNOWN if self._lives(name, uid) else PodRole.EMPTY
+        current, followed = self._deps.pods.get(name), self._followed.get(name)
+        # Any program may stand at the address of an open pod.
+        is_exposed = current is not None and uid_of(current) == uid and is_open(current)
+        hindrance = texts.OLD_RUNNER if is_exposed else ""
+        if followed is None or followed.uid != uid:
+            return HostedGuest(None, role, False, hindrance)
+        if not followed.guest.is_known:
+            return HostedGuest(None, role, False, hindrance, followed.guest.acceleration)
+        phase = followed.resizer.state.phase
+        resizer = None if phase is GuestPhase.RECEIVING else followed.resizer
+        role = PodRole.of(phase) if role is PodRole.UNKNOWN else role
+        return HostedGuest(resizer, role, True, hindrance, followed.guest.acceleration)
 
     async def vm_address(self, vm: Json) -> str:
         """The VM's address on the flat network; empty if it is not on it. Raises as ``AddressClaims.take``."""
@@ -256,10 +241,6 @@ class PodGuests:
     def _lives(self, name: ObjectName, uid: str) -> bool:
         pod = self._deps.pods.get(name)
         return pod is not None and uid_of(pod) == uid and not is_over(pod)
-
-    def _of(self, pod: ObjectName, uid: str) -> _Followed | None:
-        followed = self._followed.get(pod)
-        return followed if followed is not None and followed.uid == uid else None
 
     def _pod_changed(self, change: ObjectChange) -> None:
         if any(
