@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from vm_image.build import ensure_image, rebuild
 from vm_image.host import BuildError
-from vm_image.origin import NEWEST, Origin
+from vm_image.recipe import NEWEST, Origin
 
 _DESCRIPTION = """Builds the guest image: a kernel, an initrd and a root disk with postgres 15 and node_exporter.
 

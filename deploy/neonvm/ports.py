@@ -158,19 +158,17 @@ class ResizableGuest(Protocol):
         """The guest's present size."""
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Gives the guest this much CPU: whole CPUs online, and a quota for the fraction.
-
-        Returns what it then says that it has; None if it must be asked (see ``state``).
+        """Gives the guest this much CPU: whole CPUs online, and a quota for the fraction. Returns what it then says
+        that it has; None if it must be asked (see ``state``).
         """
 
     async def set_memory(self, use: Bytes) -> None:
         """Asks the guest to have this much memory; shrinking may stop part of the way (see ``state``)."""
 
     async def ended(self) -> str:
-        """Returns once a guest that was started has stopped or cannot go on, and says why, in one line for people.
-
-        A guest that cannot go on may still hold all it had: ``stop`` releases it. Raises ``GuestError`` if it was
-        never started.
+        """Returns once a guest that was started has stopped or cannot go on, and says why, in one line for people. A
+        guest that cannot go on may still hold all it had: ``stop`` releases it. Raises ``GuestError`` if it was never
+        started.
         """
 
 
@@ -181,9 +179,8 @@ class Guest(ResizableGuest, Protocol):
         """Starts the guest; returns once it has been launched, long before it has booted."""
 
     async def receive(self) -> None:
-        """Launches the guest empty and standing still, for another pod's guest of the same VM to be sent to.
-
-        It uses the VM's disk only once it runs. ``stop`` ends it like any other.
+        """Launches the guest empty and standing still, for another pod's guest of the same VM to be sent to. It uses
+        the VM's disk only once it runs. ``stop`` ends it like any other.
         """
 
     async def send(
@@ -255,17 +252,15 @@ class ClusterNetwork(Protocol):
         """Port of a program in the network whose usual port is ``port``; see ``PodNetwork.moved_ports``."""
 
     async def expose(self, target: str, port: int) -> int:
-        """Forwards a free loopback port of this machine to ``target:port`` in the network; returns that port.
-
-        ``port`` is the usual one.
+        """Forwards a free loopback port of this machine to ``target:port`` in the network; returns that port. ``port``
+        is the usual one.
         """
 
 
 class PodSockets(Protocol):
-    """Sockets of this process that live in a pod's network; every ``ClusterNetwork`` of ours offers them.
-
-    A pod of None means the control plane's place in the network; ports are the usual ones. Both raise ``OSError`` as
-    sockets do, and ``NetworkError`` for a pod that is not plugged in.
+    """Sockets of this process that live in a pod's network; every ``ClusterNetwork`` of ours offers them. A pod of None
+    means the control plane's place in the network; ports are the usual ones. Both raise ``OSError`` as sockets do, and
+    ``NetworkError`` for a pod that is not plugged in.
     """
 
     async def connect(self, pod: ObjectName | None, host: str, port: int) -> socket.socket:

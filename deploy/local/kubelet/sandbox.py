@@ -37,8 +37,8 @@ from deploy.neonvm.ports import (
     TransferError,
     TransferFault,
 )
-from deploy.neonvm.runner.pod_guest import guest_of_vm
 from deploy.neonvm.runner.resizer import HERE, Pace, Resizer
+from deploy.neonvm.runner.runner_arguments import guest_of_vm
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.kubernetes.api import ApiError
 from protocol.kubernetes.objects import Json, name_of, node_of, uid_of

@@ -15,8 +15,7 @@ from typing import Final
 
 import msgspec
 
-from deploy.neonvm.access.introduction import Introduced, Introduction
-from deploy.neonvm.access.keys import fingerprint
+from deploy.neonvm.access.keys import Introduced, Introduction, fingerprint
 from deploy.neonvm.network.sockets import connected, tcp_socket
 from deploy.neonvm.texts import controller as texts
 

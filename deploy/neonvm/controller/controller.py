@@ -15,9 +15,8 @@ from deploy.neonvm.controller.plan import UnderWay, VmObservation, VmPlan, plan
 from deploy.neonvm.dependencies import ControllerDependencies, HostedGuest
 from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.owners import is_owned_by, migration_of
-from deploy.neonvm.objects.phases import RUNNING, is_under_way
 from deploy.neonvm.objects.pods import runner_pod, to_repeat, usage_annotation
-from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers
+from deploy.neonvm.objects.vm_spec import FINALIZER, RUNNING, finalizers_of, is_under_way, machine_of, other_finalizers
 from deploy.neonvm.ports import GuestError, GuestPhase
 from deploy.neonvm.runner.resizer import Resizer
 from deploy.neonvm.texts import controller as texts

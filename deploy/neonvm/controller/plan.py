@@ -12,10 +12,20 @@ from typing import Final
 
 from deploy.neonvm.objects.booted import Booted, booted
 from deploy.neonvm.objects.owners import is_owned_by
-from deploy.neonvm.objects.phases import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING
 from deploy.neonvm.objects.pod_limits import limits_say, within_limits
 from deploy.neonvm.objects.pods import MOVED, pod_end
-from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, restarts
+from deploy.neonvm.objects.vm_spec import (
+    ENDED,
+    FAILED,
+    FINALIZER,
+    MIGRATING,
+    PENDING,
+    PRE_MIGRATING,
+    RUNNING,
+    SCALING,
+    finalizers_of,
+    restarts,
+)
 from deploy.neonvm.ports import CPU, MEMORY, Acceleration, GuestPhase, GuestState
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import Reasoned, reasoned
@@ -29,10 +39,9 @@ from protocol.virtual_machine import VirtualMachine
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """The migration of the VM that has begun and not ended.
-
-    ``is_placed``: its target has, or had, a node. ``is_transferring``: it is beyond its preparation. ``target_guest``
-    is what the guest has in the target's pod once it runs there, None before.
+    """The migration of the VM that has begun and not ended. ``is_placed``: its target has, or had, a node.
+    ``is_transferring``: it is beyond its preparation. ``target_guest`` is what the guest has in the target's pod once
+    it runs there, None before.
     """
 
     source: str
@@ -73,7 +82,6 @@ class VmObservation:
 @dataclass(frozen=True, slots=True)
 class VmPlan:
     """``status`` is merged into the object's status where it differs; the rest is done in the order of the fields.
-
     ``remake_pod``: the pod has no node, and would boot with more than the VM now asks for. It is deleted as long as
     that is so, and made again. ``hold`` stops resizing the guest; ``strays`` are pods that the VM no longer needs.
     """

@@ -40,9 +40,8 @@ def present(names: Sequence[str], drivers: Path = DRIVERS) -> list[str]:
 
 
 class Plugin:
-    """Offers ``count`` places of a resource. ``watchers`` counts the kubelets that follow.
-
-    ``grant`` says what the containers get for theirs; it may raise ``OSError``.
+    """Offers ``count`` places of a resource. ``watchers`` counts the kubelets that follow. ``grant`` says what the
+    containers get for theirs; it may raise ``OSError``.
     """
 
     def __init__(self, count: int, grant: Callable[[list[list[str]]], Iterable[Grant]]) -> None:

@@ -20,7 +20,8 @@ from deploy.neonvm.migration.migration_facts import (
     why_unplaced,
 )
 from deploy.neonvm.objects.owners import is_owned_by
-from deploy.neonvm.objects.phases import (
+from deploy.neonvm.objects.pods import MOVED, pod_end
+from deploy.neonvm.objects.vm_spec import (
     ENDED,
     FAILED,
     MIGRATING,
@@ -31,7 +32,6 @@ from deploy.neonvm.objects.phases import (
     SUCCEEDED,
     is_held,
 )
-from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.ports import PodRole
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import Reasoned, reasoned

@@ -17,8 +17,7 @@ from typing import Final
 
 from deploy.neonvm.addressing import METRICS_PORT, USUAL_PORTS
 from deploy.neonvm.network.addresses import AddressPool
-from deploy.neonvm.network.forwarder import Forwarder
-from deploy.neonvm.network.sockets import connected, listening, tcp_socket, who_listens
+from deploy.neonvm.network.sockets import Forwarder, connected, listening, tcp_socket, who_listens
 from deploy.neonvm.ports import NetworkError, PodNetwork
 from protocol.messages import ObjectName
 

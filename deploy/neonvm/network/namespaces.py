@@ -32,8 +32,7 @@ from deploy.neonvm.network import netns
 from deploy.neonvm.network.addresses import AddressPool
 from deploy.neonvm.network.announcement import announcement
 from deploy.neonvm.network.commands import ip_in, run
-from deploy.neonvm.network.forwarder import Forwarder
-from deploy.neonvm.network.sockets import connected, listening
+from deploy.neonvm.network.sockets import Forwarder, connected, listening
 from deploy.neonvm.ports import NetworkError, PodNetwork
 from protocol.messages import ObjectName
 
@@ -138,9 +137,8 @@ class NamespaceNetwork:
         self._vms.release(vm)
 
     async def join(self, node: str, bridge: str, address: str, mtu: int) -> None:
-        """Gives this machine an address on a bridge of a node; ``connect_joined`` connects from there.
-
-        Its MAC is that of the flat network's address. Raises ``NetworkError`` if the node has no such bridge.
+        """Gives this machine an address on a bridge of a node; ``connect_joined`` connects from there. Its MAC is that
+        of the flat network's address. Raises ``NetworkError`` if the node has no such bridge.
         """
         place = f"{self._prefix}joined"
         # The machine joins only one bridge; a repeated call changes nothing.
@@ -162,9 +160,8 @@ class NamespaceNetwork:
         return _enter(self._node(node))
 
     async def configure(self, node: str | None, *lines: str) -> None:
-        """Runs ``lines`` of ``ip -batch`` in a node's namespace (of the control plane: the switch).
-
-        Raises ``NetworkError``.
+        """Runs ``lines`` of ``ip -batch`` in a node's namespace (of the control plane: the switch). Raises
+        ``NetworkError``.
         """
         await ip_in(self._switch if node is None else self._node(node), *lines)
 

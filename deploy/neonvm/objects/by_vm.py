@@ -10,9 +10,8 @@ from protocol.messages import ObjectName
 
 
 class ByVm:
-    """The objects of one kind, by VM. ``vm_of`` names the VM of an object, empty if it has none.
-
-    ``on_change`` gets the name of every VM with a changed object.
+    """The objects of one kind, by VM. ``vm_of`` names the VM of an object, empty if it has none. ``on_change`` gets the
+    name of every VM with a changed object.
     """
 
     def __init__(self, found: Informer, vm_of: Callable[[Json], str], on_change: Callable[[ObjectName], None]) -> None:

@@ -23,9 +23,8 @@ QEMU_OWN: Final = Bytes.parse("256Mi")
 
 
 def within_limits(machine: RunningMachine, pod: Json, slot: Bytes) -> RunningMachine:
-    """``machine`` as far as the limits of ``pod`` let it grow, its memory in whole slots above what it boots with.
-
-    The guest has in any case what it boots with: a limit below that kills it, and ``limits_say`` reports it.
+    """``machine`` as far as the limits of ``pod`` let it grow, its memory in whole slots above what it boots with. The
+    guest has in any case what it boots with: a limit below that kills it, and ``limits_say`` reports it.
     """
     cpu, mem = _limit(pod, "cpu"), _limit(pod, "memory")
     if cpu is not None:

@@ -99,7 +99,6 @@ def policy_todo(
     pods: Sequence[JsonObject] = (),
 ) -> Todo | None:
     """The change that a namespace with these VMs, NetworkPolicies and ``pods`` of VMs needs; None if it needs none.
-
     ``others`` says that policies of other kinds may select its pods.
     """
     # A pod has the labels that its VM had when it was made, and those that people and webhooks gave it.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from deploy.neonvm.objects.phases import is_under_way
+from deploy.neonvm.objects.vm_spec import is_under_way
 from deploy.neonvm.remote.address_choice import LABEL_CLAIM, owner_of
 from protocol.kubernetes.objects import Json, JsonObject, child, items, labels_of, name_of, text, uid_of
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, NODES, VIRTUAL_MACHINES
@@ -24,9 +24,8 @@ LABEL_CLIENT: Final = "autoscaling.neon.tech/flat-network-client"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address. ``nodes`` are where its frames may come from, by name, the present one first.
-
-    ``namespace`` is its VM's; empty for a client, which all namespaces may talk to.
+    """One address. ``nodes`` are where its frames may come from, by name, the present one first. ``namespace`` is its
+    VM's; empty for a client, which all namespaces may talk to.
     """
 
     address: str
@@ -96,9 +95,8 @@ def _vm_of(migration: Json) -> ObjectName:
 
 
 def rightful_address(pod: Json, objects: FlatObjects) -> str:
-    """The address that ``pod`` may have; empty if none.
-
-    A pod is believed to run a VM if the VM's status names it, or that of a migration of it that is under way.
+    """The address that ``pod`` may have; empty if none. A pod is believed to run a VM if the VM's status names it, or
+    that of a migration of it that is under way.
     """
     # The pod's labels and owners must agree with the VM, but prove nothing: whoever may make pods writes them.
     pod_name = name_of(pod)

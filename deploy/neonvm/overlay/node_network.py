@@ -57,9 +57,8 @@ _AT_ONCE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class NodeNetworkDependencies:
-    """Caches of the kinds in ``WATCHED``, and ``holder``, which names the pod that has a place.
-
-    ``isolated`` and ``underlay`` are as for ``elements``. ``dropped`` gets the kernel's counters.
+    """Caches of the kinds in ``WATCHED``, and ``holder``, which names the pod that has a place. ``isolated`` and
+    ``underlay`` are as for ``elements``. ``dropped`` gets the kernel's counters.
     """
 
     client: ApiClient
@@ -175,9 +174,8 @@ class NodeNetwork:
         return peers(self._deps.caches[NODES].objects.values(), self._place.name)
 
     async def _adopt(self, links: list[dict[str, object]]) -> bool:
-        """Notes the addresses of taps that an earlier version has handed out; True if there were any.
-
-        Raises ``NetworkError``.
+        """Notes the addresses of taps that an earlier version has handed out; True if there were any. Raises
+        ``NetworkError``.
         """
         # An earlier version did not note addresses on taps, and its pods still run.
         unnamed = {name for name, address in taps_in(links).items() if not address}

@@ -56,9 +56,8 @@ class BootTrial:
     limit: float = _LIMIT
 
     async def fault(self, command: TrialCommand) -> str:
-        """The reason why ``command`` does not boot the image's kernel and initrd; empty if it does.
-
-        Raises ``GuestError``.
+        """The reason why ``command`` does not boot the image's kernel and initrd; empty if it does. Raises
+        ``GuestError``.
         """
         file = self.folder / f"{await self._key(command)}.json"
         verdict = _remembered(file)

@@ -39,7 +39,6 @@ class DaemonResponse:
 
 class GuestDaemon:
     """The daemon of one guest, asked from inside its pod: the private link is not reachable from elsewhere.
-
     ``last_cpu`` is what it reported last, for when the guest stands still and cannot be asked. ``password`` is the
     database's; a guest that boots is ready once it has it.
     """

@@ -37,9 +37,8 @@ _OURS: Final = (DEAF, HAND, HOLD, TAKE)
 
 
 class FrameHandover:
-    """Keeps frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``.
-
-    This one keeps none: senders must repeat the frames that are not read.
+    """Keeps frames that were sent to the guest while it moves. Only ``restore`` raises ``GuestError``. This one keeps
+    none: senders must repeat the frames that are not read.
     """
 
     async def prepare(self) -> None:

@@ -51,7 +51,4 @@ class Hypervisor(Protocol):
         """A new disk on top of ``base``, which stays as it is. Raises ``GuestError``."""
 
     async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
-        """Starts ``command``, with the number of its monitor's socket; its errors go to ``log``.
-
-        Raises ``GuestError``.
-        """
+        """Starts ``command``, with the number of its monitor's socket; its errors go to ``log``. Raises ``GuestError``."""

@@ -108,9 +108,8 @@ def receiving(spec: GuestSpec) -> Sequence[str]:
 
 
 def qemu_command(spec: GuestSpec, image: GuestImage, accelerator: Accelerator, monitor_fd: int) -> list[str]:
-    """The QEMU process of ``spec``, whose monitor is the inherited socket ``monitor_fd``.
-
-    Raises ``GuestError`` for a size or an attachment that QEMU cannot be given.
+    """The QEMU process of ``spec``, whose monitor is the inherited socket ``monitor_fd``. Raises ``GuestError`` for a
+    size or an attachment that QEMU cannot be given.
     """
     files = Files.of(spec)
     return [
@@ -170,9 +169,8 @@ def _monitors(sockets: Sequence[Path]) -> Iterator[str]:
 
 
 def plugged(spec: GuestSpec, use: Bytes) -> Bytes:
-    """The part of ``use`` that the memory device must provide, so that the guest never gets more than ``use``.
-
-    Raises ``GuestError`` if ``use`` is outside of the guest's bounds.
+    """The part of ``use`` that the memory device must provide, so that the guest never gets more than ``use``. Raises
+    ``GuestError`` if ``use`` is outside of the guest's bounds.
     """
     if not spec.mem_min <= use <= spec.mem_max:
         raise GuestError(f"{spec.vm}: memory must be between {spec.mem_min} and {spec.mem_max}, not {use}")
@@ -261,10 +259,9 @@ def _interfaces(spec: GuestSpec) -> Iterator[str]:
 
 def _netdev(attachment: str) -> str:
     """The network backend of an attachment: ``tap:NAME``, ``fd:NUMBER`` of a tap that is inherited, ``unix:PATH`` of a
-    hub, ``forward:ADDRESS:PORT:PORT``, or ``ports:ADDRESS:PORT=PORT,…``.
-
-    The last two are a private link without privileges: a user-mode network of this guest alone. Its metrics and daemon
-    ports are forwarded from these ports of a loopback address; or each named port from one of an address.
+    hub, ``forward:ADDRESS:PORT:PORT``, or ``ports:ADDRESS:PORT=PORT,…``. The last two are a private link without
+    privileges: a user-mode network of this guest alone. Its metrics and daemon ports are forwarded from these ports of
+    a loopback address; or each named port from one of an address.
     """
     kind, _, place = attachment.partition(":")
     match kind:

@@ -147,10 +147,7 @@ class QemuGuest:
         return GuestState(GuestPhase.RUNNING, await self._daemon.cpu(), memory)
 
     async def standing(self) -> GuestState | None:
-        """Last known size of a guest that is paused because it was sent; None for all others.
-
-        Raises ``GuestError``.
-        """
+        """Last known size of a guest that is paused because it was sent; None for all others. Raises ``GuestError``."""
         machine = self._alive()
         if machine is None or self._receives:
             return None
@@ -160,18 +157,16 @@ class QemuGuest:
         return GuestState(phase, self._daemon.last_cpu, await self._memory(machine))
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Switches CPUs in the guest and sets the quota for the fraction; what it then says that it has.
-
-        Raises ``GuestError``.
+        """Switches CPUs in the guest and sets the quota for the fraction; what it then says that it has. Raises
+        ``GuestError``.
         """
         if not MilliCpu(0) < use <= self._spec.cpu_max:
             raise GuestError(f"{self._spec.vm}: CPU must be above zero and at most {self._spec.cpu_max}, not {use}")
         return await self.daemon.switch_cpu(use)
 
     async def set_memory(self, use: Bytes) -> None:
-        """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``.
-
-        A guest gives memory back only as far as it can spare it; ``state`` says how far it came.
+        """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``. A guest
+        gives memory back only as far as it can spare it; ``state`` says how far it came.
         """
         # Checked even if there is no memory device, so that a wrong size is refused either way.
         wanted, machine = plugged(self._spec, use), self.machine
@@ -185,9 +180,8 @@ class QemuGuest:
             await clock.sleep(_MEMORY_PAUSE)
 
     async def set_password(self, password: str) -> None:
-        """Sets the password of the database's accounts; a guest that boots is ready once it has it.
-
-        Raises ``GuestError``.
+        """Sets the password of the database's accounts; a guest that boots is ready once it has it. Raises
+        ``GuestError``.
         """
         self._daemon.password = password
         if self._ready:
@@ -195,7 +189,6 @@ class QemuGuest:
 
     async def ended(self) -> str:
         """Returns once the guest cannot go on: why, what its process complained about, and its console's last lines.
-
         Raises ``GuestError`` if it was never started.
         """
         machine = self._machine
@@ -205,9 +198,8 @@ class QemuGuest:
         return f"{reason}; QEMU said {machine.last_words()}; its console said {Files.of(self._spec).console_said()}"
 
     async def arrived(self) -> bool:
-        """Return True if the guest runs, if need be because another process, such as the controller, told it to.
-
-        Raises ``GuestError``.
+        """Return True if the guest runs, if need be because another process, such as the controller, told it to. Raises
+        ``GuestError``.
         """
         machine = self._alive()
         if machine is not None and self._receives and not self._is_moving:

@@ -32,10 +32,7 @@ class Qemu:
         self._inherit = tuple(inherit)
 
     async def make_disk(self, disk: Path, base: Path) -> None:
-        """An overlay of a ``.raw`` or ``.qcow2`` file.
-
-        Raises ``GuestError``.
-        """
+        """An overlay of a ``.raw`` or ``.qcow2`` file. Raises ``GuestError``."""
         half = disk.with_suffix(".new")
         process = await asyncio.create_subprocess_exec(
             "qemu-img", "create", "-q", "-f", "qcow2", "-F", base.suffix.removeprefix("."), "-b", str(base), str(half),
@@ -68,9 +65,8 @@ class QemuProcess:
     async def launch(
         cls, who: str, command: Callable[[int], Sequence[str]], log: Path, inherit: Sequence[int] = ()
     ) -> QemuProcess:
-        """Starts ``command``, with the number of its monitor's socket; its errors go to ``log``.
-
-        Raises ``GuestError`` with the end of the log if QEMU does not come up.
+        """Starts ``command``, with the number of its monitor's socket; its errors go to ``log``. Raises ``GuestError``
+        with the end of the log if QEMU does not come up.
         """
         ours, theirs = socket.socketpair()
         with theirs, log.open("wb") as complaints:

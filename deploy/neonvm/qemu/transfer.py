@@ -59,10 +59,9 @@ _ANNOUNCE: Final = {"initial": 20, "max": 100, "rounds": 5, "step": 40}
 
 @dataclass(frozen=True, slots=True)
 class TransferEndpoints:
-    """The machines of a move, what is between them, and the name of the VM for messages.
-
-    ``lead_to_source`` and ``lead_to_target`` tell the network where the guest's frames should go from now on, and
-    ``frames`` takes care of those that went to the source and were not read.
+    """The machines of a move, what is between them, and the name of the VM for messages. ``lead_to_source`` and
+    ``lead_to_target`` tell the network where the guest's frames should go from now on, and ``frames`` takes care of
+    those that went to the source and were not read.
     """
 
     vm: str

@@ -46,9 +46,8 @@ class AddressClaims:
         claims.listen(self._changed)
 
     async def take(self, vm: Json) -> str:
-        """The VM's address, the same for all its life; empty if it is not on the flat network.
-
-        Raises ``ApiError``, and ``GuestError`` if all are taken.
+        """The VM's address, the same for all its life; empty if it is not on the flat network. Raises ``ApiError``, and
+        ``GuestError`` if all are taken.
         """
         if not is_on_flat_network(vm):
             return ""

@@ -23,8 +23,7 @@ from deploy.neonvm.objects.pod_form import is_open
 from deploy.neonvm.ports import GuestError, GuestPhase, PodRole
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
-from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved
-from deploy.neonvm.remote.pod_wire import open_tls
+from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved, open_tls
 from deploy.neonvm.remote.remote_guest import RemoteGuest
 from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
 from deploy.neonvm.remote.runner_client import Looks, RunnerClient
@@ -120,9 +119,8 @@ class PodGuests:
     async def send(
         self, source: ObjectName, target: ObjectName, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
-        """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``.
-
-        If one of the pods is gone, the guest goes on in the other, if it may.
+        """Moves the guest of one pod into another. Raises and is cancelled as ``Guest.send``. If one of the pods is
+        gone, the guest goes on in the other, if it may.
         """
         here, there = self._end(source), self._end(target)
         if are_emulated(here, there):

@@ -35,7 +35,6 @@ _SIZE: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "siz
 
 class RemoteGuest:
     """One guest. ``machine`` opens its QEMU's monitor, ``looked`` is called when it has been looked at first.
-
     ``booted`` says what its orders are relative to.
     """
 

@@ -94,9 +94,8 @@ class RunnerClient:
             raise GuestError(texts.RUNNER_CPU_UNKNOWN.format(who=self.who, error=error)) from error
 
     async def set_cpu(self, use: MilliCpu) -> MilliCpu | None:
-        """Gives the guest this much CPU, by a request that both runners know; ours says what it then has.
-
-        Raises ``GuestError``.
+        """Gives the guest this much CPU, by a request that both runners know; ours says what it then has. Raises
+        ``GuestError``.
         """
         answer = await self._good("POST", "/cpu_change", CpuChange(cpu_to_wire(use)))
         try:

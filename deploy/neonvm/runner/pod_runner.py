@@ -49,9 +49,8 @@ class FlatPlace(Protocol):
         """Redirects frames for the VM to this pod."""
 
     async def prepare(self, machine: Machine) -> None:
-        """The guest is about to be sent: from its stop on, what it has not read goes back to the network.
-
-        Raises ``GuestError`` if an earlier preparation cannot be undone.
+        """The guest is about to be sent: from its stop on, what it has not read goes back to the network. Raises
+        ``GuestError`` if an earlier preparation cannot be undone.
         """
 
     def keep(self) -> None:
@@ -161,10 +160,7 @@ class PodRunner:
         return GateState(is_given=self.decisions.is_given, most_plugged=self._guest.most_plugged.value)
 
     async def standing(self) -> GateState:
-        """The state that the gate needs before it passes a command that begins or ends a move.
-
-        Raises ``GuestError``.
-        """
+        """The state that the gate needs before it passes a command that begins or ends a move. Raises ``GuestError``."""
         has_arrived = await self._guest.arrived()
         # A guest that was sent is paused after its move, and so has a last size.
         has_sent = has_arrived and await self._guest.standing() is not None

@@ -50,7 +50,6 @@ class _Followed:
 
 class Resizer:
     """One guest from its start to its end. ``on_change`` is called whenever ``state`` or ``fault`` has changed.
-
     ``phase`` is how the guest begins: it boots, or it receives, and is then held until it has arrived.
     """
 

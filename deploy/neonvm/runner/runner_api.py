@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from deploy.neonvm.access.callers import NOBODY, may_ask
-from deploy.neonvm.access.introduction import Introduced, Introduction, PodIdentity
+from deploy.neonvm.access.keys import Introduced, Introduction, PodIdentity
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.pod_runner import PodRunner

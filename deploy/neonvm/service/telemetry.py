@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from deploy.kube.informer import Informer, ObjectChange
-from deploy.neonvm.objects.phases import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING, SUCCEEDED
+from deploy.neonvm.objects.vm_spec import ENDED, FAILED, MIGRATING, PENDING, PRE_MIGRATING, RUNNING, SCALING, SUCCEEDED
 from protocol.kubernetes.objects import Json, text
 from protocol.runtime.build_info import describe_process
 

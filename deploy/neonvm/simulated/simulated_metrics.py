@@ -12,9 +12,8 @@ _SYSTEM_SHARE: Final = 0.2
 
 
 def exposition(kernel: SimulatedKernel, boot_time: float, collectors: Sequence[str]) -> str:
-    """The page of the named ``collectors``, of all if none is named; ``boot_time`` is in seconds since 1970.
-
-    Raises ``KeyError`` with the name of a collector that there is not.
+    """The page of the named ``collectors``, of all if none is named; ``boot_time`` is in seconds since 1970. Raises
+    ``KeyError`` with the name of a collector that there is not.
     """
     chosen = [_COLLECTORS[name] for name in collectors or _COLLECTORS]
     return "".join(line + "\n" for collector in chosen for line in collector(kernel, boot_time))

@@ -30,9 +30,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedKernel:
-    """A simulated guest at one age. ``asked`` is the size that was ordered, ``size`` the one it has.
-
-    ``pressed`` is a demand that replaces the load's until it is lifted.
+    """A simulated guest at one age. ``asked`` is the size that was ordered, ``size`` the one it has. ``pressed`` is a
+    demand that replaces the load's until it is lifted.
     """
 
     load: Load

@@ -39,10 +39,9 @@ class WireDemand(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class GuestServer:
-    """HTTP access to a guest.
-
-    ``kernel`` looks at it now and raises ``GuestError`` if it cannot go on, ``press`` changes its demand,
-    ``database`` and ``tell`` read and set what it says of its database, and ``fail`` ends it for a reason.
+    """HTTP access to a guest. ``kernel`` looks at it now and raises ``GuestError`` if it cannot go on, ``press``
+    changes its demand, ``database`` and ``tell`` read and set what it says of its database, and ``fail`` ends it for a
+    reason.
     """
 
     kernel: Callable[[], SimulatedKernel]

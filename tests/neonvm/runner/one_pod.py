@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.neonvm.access.callers import CONTROLLER
-from deploy.neonvm.access.introduction import PodIdentity
+from deploy.neonvm.access.keys import PodIdentity
 from deploy.neonvm.network.sockets import listening, tcp_socket
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.machine import Machine

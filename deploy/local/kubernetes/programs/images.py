@@ -40,7 +40,7 @@ from deploy.local.kubernetes.programs.versions import (
     kubernetes_set,
     required_version,
 )
-from vm_image.origin import Origin
+from vm_image.recipe import Origin
 from vm_image.store import Report
 
 # Changes with the way images are made, so that older archives are not used.
