@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -40,6 +41,18 @@ class ApiRefusedError(ApiError):
     def kind(self) -> RefusalKind:
         """The kind of refusal."""
         return self.refusal.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerating:
+    """Suppresses a refusal of this kind (``with``), as ``contextlib.suppress`` does an exception."""
+
+    kind: RefusalKind
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        return isinstance(error, ApiRefusedError) and error.kind is self.kind
 
 
 class ApiUnknownError(ApiError):

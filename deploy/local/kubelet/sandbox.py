@@ -18,13 +18,13 @@ from deploy.local.kubelet.agents import EXPLAIN_TOKEN, AgentFiles, AgentRun, run
 from deploy.local.kubelet.pod_status import failed_status, moved_status, running_status
 from deploy.local.kubelet.reporting import keep_writing_status
 from deploy.local.process import ProcessSupervisor
+from deploy.neonvm.network.chooser import LocalNetwork
 from deploy.neonvm.objects.booted import booted_spec, machine_for
 from deploy.neonvm.objects.owners import migration_of
 from deploy.neonvm.objects.pods import has_agent
 from deploy.neonvm.objects.vm_spec import kernel_arguments, machine_of, password_secret
 from deploy.neonvm.password import PasswordGuest, keep_password, password_in, usable
 from deploy.neonvm.ports import (
-    ClusterNetwork,
     Guest,
     GuestError,
     GuestPhase,
@@ -56,7 +56,7 @@ class NodeDependencies:
     """
 
     client: ApiClient
-    network: ClusterNetwork
+    network: LocalNetwork
     guests: Guests
     clock: Clock
     state: Path

@@ -191,7 +191,8 @@ def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPla
         )
     # What the guest can be given is fixed when its pod is made, so orders are clipped to it.
     guest, want = facts.guest, _usable(facts, made, pod).clip(machine.use)
-    behind = _behind(guest, want) if guest.phase is GuestPhase.RUNNING else frozenset[str]()
+    differs = {CPU: guest.cpu != want.cpu, MEMORY: guest.mem != want.mem}
+    behind = {name for name in differs if differs[name] and guest.phase is GuestPhase.RUNNING}
     place = _in_place(facts, pod, guest)
     conditions = [
         _serves(facts, guest),
@@ -205,12 +206,6 @@ def _with_pod(facts: VmObservation, machine: VirtualMachine, pod: Json) -> VmPla
     if guest.phase is GuestPhase.RUNNING and not behind and want == machine.use:
         status |= _revision(facts.vm)
     return VmPlan(status, want=want)
-
-
-def _behind(guest: GuestState, want: Resources) -> frozenset[str]:
-    """The part of ``want`` that the guest does not have."""
-    pairs = {CPU: guest.cpu == want.cpu, MEMORY: guest.mem == want.mem}
-    return frozenset(name for name, is_there in pairs.items() if not is_there)
 
 
 def _moving(facts: VmObservation, under_way: UnderWay) -> VmPlan:
@@ -255,7 +250,6 @@ def _serves(facts: VmObservation, guest: GuestState) -> Json:
 
 
 def _accelerated(facts: VmObservation) -> list[Json]:
-    """Says whether the guest runs on the host's own CPU; empty if unknown."""
     acceleration = facts.acceleration
     if acceleration is None:
         return []
@@ -265,18 +259,25 @@ def _accelerated(facts: VmObservation) -> list[Json]:
 
 def _beyond(facts: VmObservation, pod: Json) -> list[Json]:
     """Conditions that say why the running machine, within its pod's limits, cannot satisfy the spec."""
-    made = booted(pod)
-    if made is None or facts.machine is None:
+    made, machine, name = booted(pod), facts.machine, name_of(pod).name
+    if made is None or machine is None:
         return []
-    return [*_differing(facts, facts.machine, made, pod), *_limited(facts, facts.machine, made, pod)]
-
-
-def _limited(facts: VmObservation, machine: VirtualMachine, made: Booted, pod: Json) -> list[Json]:
-    problems = limits_say(made.machine, pod, machine.slot_size)
-    if not problems:
-        return []
-    limits = reasoned(texts.POD_LIMITS, pod=name_of(pod).name, problems=problems)
-    return [condition(facts.vm, "LimitedByPod", "True", *limits)]
+    running, low, high = made.machine, machine.bounds.min, machine.bounds.max
+    pairs = [
+        ("CPU max", running.cpu_max, high.cpu),
+        ("memory min", running.mem_min, low.mem),
+        ("memory max", running.mem_max, high.mem),
+    ]
+    differences = "; ".join(
+        texts.DIFFERENCE.format(what=what, has=has, wanted=wanted) for what, has, wanted in pairs if has != wanted
+    )
+    problems = limits_say(running, pod, machine.slot_size)
+    changed = reasoned(texts.SPEC_CHANGED, differences=differences, pod=name)
+    limited = reasoned(texts.POD_LIMITS, pod=name, problems=problems)
+    return [
+        *([condition(facts.vm, "RestartRequired", "True", *changed)] if differences else []),
+        *([condition(facts.vm, "LimitedByPod", "True", *limited)] if problems else []),
+    ]
 
 
 def _usable(facts: VmObservation, made: Booted, pod: Json) -> RunningMachine:
@@ -286,25 +287,7 @@ def _usable(facts: VmObservation, made: Booted, pod: Json) -> RunningMachine:
     return within_limits(made.machine, pod, slot)
 
 
-def _differing(facts: VmObservation, machine: VirtualMachine, made: Booted, pod: Json) -> list[Json]:
-    low, high = machine.bounds.min, machine.bounds.max
-    running = made.machine
-    pairs = [
-        ("CPU max", running.cpu_max, high.cpu),
-        ("memory min", running.mem_min, low.mem),
-        ("memory max", running.mem_max, high.mem),
-    ]
-    differences = "; ".join(
-        texts.DIFFERENCE.format(what=what, has=has, wanted=wanted) for what, has, wanted in pairs if has != wanted
-    )
-    if not differences:
-        return []
-    changed = reasoned(texts.SPEC_CHANGED, differences=differences, pod=name_of(pod).name)
-    return [condition(facts.vm, "RestartRequired", "True", *changed)]
-
-
-def _stalled(facts: VmObservation, guest: GuestState, want: Resources, behind: frozenset[str]) -> list[Json]:
-    """Says that the guest has stopped making progress towards its order; empty if it has not."""
+def _stalled(facts: VmObservation, guest: GuestState, want: Resources, behind: set[str]) -> list[Json]:
     resources = " and ".join(sorted(behind & facts.stalled))
     if not resources:
         return []

@@ -1,7 +1,4 @@
-"""The device plugin as the kubelet calls it.
-
-It looks for the devices with each allocation: a module that is loaded later counts from then on.
-"""
+"""The device plugin as the kubelet calls it."""
 
 from __future__ import annotations
 

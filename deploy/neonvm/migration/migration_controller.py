@@ -15,10 +15,10 @@ from deploy.neonvm.migration.migration_executor import MigrationExecutor, bandwi
 from deploy.neonvm.migration.migration_facts import MoveFacts, pod_on
 from deploy.neonvm.migration.migration_plan import plan_migration, waits_for_guests
 from deploy.neonvm.migration.transfers import Transfers
-from deploy.neonvm.objects.by_vm import ByVm
+from deploy.neonvm.objects.owners import ByVm
 from deploy.neonvm.objects.vm_spec import RUNNING, has_remains, is_under_way, machine_of
 from deploy.neonvm.texts import controller as texts
-from protocol.kubernetes.api import ApiRefusedError
+from protocol.kubernetes.api import Tolerating
 from protocol.kubernetes.objects import Json, is_leaving, labels_of, name_of, pod_phase, text, uid_of, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import MIGRATIONS, VIRTUAL_MACHINES
@@ -107,12 +107,9 @@ class MigrationController:
         order = {uid_of(migration): place for place, migration in enumerate(self._of.of(vm))}
         matching = [migration for migration in listed if text(migration, "spec", "vmName") == vm.name]
         matching.sort(key=lambda migration: (order.get(uid_of(migration), len(order)), name_of(migration).name))
-        try:
+        with Tolerating(RefusalKind.NOT_FOUND):
             return _Known(await client.get(VIRTUAL_MACHINES, vm), matching)
-        except ApiRefusedError as error:
-            if error.kind is not RefusalKind.NOT_FOUND:
-                raise
-            return _Known(None, matching)
+        return _Known(None, matching)
 
     def _forget_all_but(self, vm: ObjectName, uids: set[str]) -> bool:
         """Calls off the moves of migrations that vanished despite their finalizers. Return True if none is active."""
@@ -150,7 +147,6 @@ class MigrationController:
         )
 
     def _remains(self, migrations: Sequence[Json]) -> str:
-        """Leftovers of failed migrations, in words; empty if none."""
         failed = next((migration for migration in migrations if has_remains(migration)), None)
         if failed is None:
             return ""
@@ -176,7 +172,6 @@ class MigrationController:
         return self._deps.pods.get(ObjectName(name_of(migration).namespace, name)) if name else None
 
     def _age(self, migration: Json) -> Seconds:
-        """Time since the migration was first seen here."""
         return Seconds(whole(migration, "spec", "completionTimeout") - self._remaining(migration))
 
     def _remaining(self, migration: Json) -> Seconds:
@@ -188,7 +183,6 @@ class MigrationController:
 
 
 def _fault(migration: Json, vm: Json | None) -> str:
-    """The reason why this migration could never run; empty if it can."""
     try:
         bandwidth_of(migration)
         if vm is not None:

@@ -46,7 +46,7 @@ _BRIDGE: Final = ("link set lo up", "link add br0 type bridge mcast_snooping 0",
 
 
 class NamespaceNetwork:
-    """A ``ClusterNetwork`` and ``PodSockets`` of network namespaces. ``why`` ends its description."""
+    """A network and its ``PodSockets`` of network namespaces. ``why`` ends its description."""
 
     def __init__(self, cluster: str, why: str) -> None:
         if not CLUSTER_NAME.fullmatch(cluster):
@@ -82,7 +82,12 @@ class NamespaceNetwork:
         await self._forwarder.close()
         self._plugged.clear()
         self._nodes.clear()
-        faults = [fault for name in _names(self._prefix) if (fault := await _fault_of_removing(name))]
+        faults: list[str] = []
+        for name in _names(self._prefix):
+            try:
+                await _remove(name)
+            except NetworkError as error:
+                faults.append(str(error))  # one that stays must not keep the others
         if faults:
             raise NetworkError("; ".join(faults))
 
@@ -244,7 +249,6 @@ def _prefix(cluster: str) -> str:
 
 
 def _guest_side(address: str) -> Sequence[str]:
-    """The lines for the interfaces of a pod and its guest."""
     # The bridge does not learn on its uplink: after a guest has moved in, an old entry would still point outside, and
     # the bridge would drop frames for the guest. With only one guest behind it, it has nothing to learn.
     return (
@@ -260,7 +264,6 @@ def _guest_side(address: str) -> Sequence[str]:
 
 
 def _enter(namespace: str) -> Sequence[str]:
-    """Command prefix that runs a program in the namespace."""
     # Not `ip netns exec`, which mounts another /sys and so hides the control groups.
     return ("nsenter", f"--net={netns.RUN / namespace}", "--")
 
@@ -287,12 +290,3 @@ async def _remove(namespace: str) -> None:
             # A process keeps its namespace alive after the name is gone.
             os.kill(int(process), signal.SIGKILL)
     await run("ip", "netns", "del", namespace)
-
-
-async def _fault_of_removing(namespace: str) -> str | None:
-    """Removes one namespace; one that stays must not keep the others."""
-    try:
-        await _remove(namespace)
-    except NetworkError as error:
-        return str(error)
-    return None

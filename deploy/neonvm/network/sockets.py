@@ -1,4 +1,4 @@
-"""Sockets of the machine's own network, connected and listening, who has taken a port, and ports that lead into a network.
+"""Sockets of the machine's own network, who has taken a port, and ports that lead into another network.
 
 /proc/net/tcp and /proc/net/tcp6 list the sockets that listen, and /proc/PID/fd shows whose they are; only root may read
 that of other users' processes.
@@ -141,20 +141,24 @@ class Forwarder:
 
 
 async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, inside: socket.socket) -> None:
-    """Copies both ways until both ends have finished sending."""
     inner_reader, inner_writer = await asyncio.open_connection(sock=inside)
     try:
         async with asyncio.TaskGroup() as both:
-            both.create_task(_copy(reader, inner_writer))
-            both.create_task(_copy(inner_reader, writer))
+            both.create_task(_copy_all(reader, inner_writer))
+            both.create_task(_copy_all(inner_reader, writer))
     finally:
         inner_writer.close()
 
 
-async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+async def copy_stream(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """Copies until ``source`` has ended. Raises ``OSError``."""
     while part := await source.read(_CHUNK):
         target.write(part)
         await target.drain()
+
+
+async def _copy_all(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    await copy_stream(source, target)
     if target.can_write_eof():
         # Half-closed: the other direction may still have something to say.
         target.write_eof()

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from deploy.neonvm.objects.pods import is_runner
+from deploy.neonvm.objects.pods import runner_of
 from deploy.neonvm.objects.vm_spec import machine_of, own_ports
 from deploy.neonvm.texts import runner as texts
-from protocol.kubernetes.objects import Json, items, text
+from protocol.kubernetes.objects import Json, text
 from protocol.running_machine import RunningMachine
 from protocol.units import Resources
 from protocol.virtual_machine import InvalidObjectError, VirtualMachine
@@ -60,12 +60,7 @@ def _booted(dump: str, cpu_mode: str) -> Booted | None:
         vm = machine_of({"metadata": {"namespace": "", "name": ""}, "spec": spec})
     except (ArgumentsError, InvalidObjectError):
         return None
-    return Booted(
-        machine_for(vm),
-        vm.use,
-        (cpu_mode or text(spec, "cpuScalingMode")) == "QmpScaling",
-        *own_ports(spec),
-    )
+    return Booted(machine_for(vm), vm.use, (cpu_mode or text(spec, "cpuScalingMode")) == "QmpScaling", *own_ports(spec))
 
 
 def machine_for(vm: VirtualMachine) -> RunningMachine:
@@ -74,7 +69,7 @@ def machine_for(vm: VirtualMachine) -> RunningMachine:
 
 
 def _words(pod: Json) -> list[str]:
-    runner = next((container for container in items(pod, "spec", "containers") if is_runner(container)), {})
+    runner = runner_of(pod)
     # NeonVM's controller writes the arguments after the command of its runner, ours as ``args``.
     return [*_texts(runner.get("command")), *_texts(runner.get("args"))]
 

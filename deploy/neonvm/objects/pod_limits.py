@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from deploy.neonvm.objects.pods import is_runner
+from deploy.neonvm.objects.pods import runner_of
 from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.managed_fields import ManagedFields, limited_by
-from protocol.kubernetes.objects import Json, child, items
+from protocol.kubernetes.objects import Json, child
 from protocol.names import SCHEDULER_NAME
 from protocol.running_machine import RunningMachine
 from protocol.units import Bytes, MilliCpu, QuantityError
@@ -52,11 +52,10 @@ def limits_say(machine: RunningMachine, pod: Json, slot: Bytes) -> str:
 
 def _limit(pod: Json, name: str) -> str | None:
     """A limit of the guest's container; None if there is none that can be read."""
-    runner = next((container for container in items(pod, "spec", "containers") if is_runner(container)), {})
     # The CPU limit that our scheduler writes follows the VM, so it bounds nothing.
     if name == "cpu" and "cpu" in limited_by(SCHEDULER_NAME, _managed(pod)):
         return None
-    limit = child(runner, "resources", "limits").get(name)
+    limit = child(runner_of(pod), "resources", "limits").get(name)
     try:
         # Webhooks also write limits as numbers; a bool would be read as 1.
         amount = None if limit is None or isinstance(limit, bool) else str(limit)

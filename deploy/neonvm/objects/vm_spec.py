@@ -1,4 +1,4 @@
-"""Reads a VirtualMachine for the runtime, whose spec alone says what the next guest can be; phases in statuses (pure)."""
+"""Reads a VirtualMachine for the runtime, whose spec alone says what the next guest can be, and phases (pure)."""
 
 from __future__ import annotations
 

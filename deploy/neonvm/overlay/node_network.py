@@ -34,7 +34,7 @@ from deploy.neonvm.overlay.taps import hand_over, open_tap
 from deploy.neonvm.ports import NetworkError
 from deploy.neonvm.runner.flat_tap import TapOffer
 from deploy.neonvm.texts import network as texts
-from protocol.kubernetes.api import ApiRefusedError, ApiUnknownError
+from protocol.kubernetes.api import ApiError, Tolerating
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, NODES, PODS, VIRTUAL_MACHINES, Resource
@@ -193,14 +193,12 @@ class NodeNetwork:
     async def _pod(self, name: ObjectName) -> Json | None:
         """Raises ``NetworkError``."""
         try:
-            return await self._deps.client.get(PODS, name)
-        except ApiRefusedError as error:
-            if error.kind is RefusalKind.NOT_FOUND:
-                # The pod is gone; a kubelet may still report its place for a while.
-                return None
+            # The pod may be gone; a kubelet may still report its place for a while.
+            with Tolerating(RefusalKind.NOT_FOUND):
+                return await self._deps.client.get(PODS, name)
+        except ApiError as error:
             raise NetworkError(str(error)) from error
-        except ApiUnknownError as error:
-            raise NetworkError(str(error)) from error
+        return None
 
     async def serve(self, place: str, connection: socket.socket) -> None:
         """Hands its tap to the pod that has ``place``, as soon as it may have one. Raises ``OSError``."""

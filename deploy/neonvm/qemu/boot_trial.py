@@ -1,7 +1,4 @@
-"""Boot trials of accelerators, made with the kernel and the initrd that guests get, and remembered.
-
-A verdict holds for this boot of this host, this QEMU, kernel and initrd.
-"""
+"""Boot trials of accelerators, made with the kernel and the initrd that guests get, and remembered."""
 
 from __future__ import annotations
 
@@ -139,7 +136,6 @@ def _host() -> list[str]:
 
 
 async def _version(arguments: Sequence[str]) -> str:
-    """Version of the QEMU of this command line."""
     program = next(word for word in arguments if word.startswith("qemu-system-"))
     process = await asyncio.create_subprocess_exec(
         program, "--version", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE

@@ -1,7 +1,4 @@
-"""Talks to the small daemon in the guest (vm_image/rootfs/daemon.sh): one request on one connection.
-
-It is plain HTTP with the length in a header, on a socket that may live in another network namespace.
-"""
+"""Talks to the small daemon in the guest (vm_image/rootfs/daemon.sh): one request on one connection."""
 
 from __future__ import annotations
 

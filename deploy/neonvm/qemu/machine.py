@@ -6,7 +6,15 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+from deploy.neonvm.qemu.qemu_command import MEMORY_DEVICE
+from protocol.runtime.clock import Clock
+from protocol.units import Bytes, Seconds
+
+PLUGGED: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
+"""QEMU's name for how much memory is plugged in."""
+_MEMORY_SECONDS: Final = 3.0
 
 
 class Machine(Protocol):
@@ -44,6 +52,17 @@ class Machine(Protocol):
         """Ends the process, politely first; returns when it is gone."""
 
 
+async def plug_memory(machine: Machine, wanted: Bytes, clock: Clock, pause: Seconds) -> None:
+    """Has the memory device provide ``wanted``, and waits up to three seconds for the guest to follow. Raises
+    ``GuestError``.
+    """
+    await machine.call("qom-set", {**PLUGGED, "property": "requested-size", "value": wanted.value})
+    deadline = clock.now() + _MEMORY_SECONDS
+    # A guest gives back only what it can spare, so the wait has an end.
+    while await machine.call("qom-get", PLUGGED) != wanted.value and clock.now() < deadline:
+        await clock.sleep(pause)
+
+
 class Hypervisor(Protocol):
     """Factory of machines and their disks."""
 
@@ -51,4 +70,4 @@ class Hypervisor(Protocol):
         """A new disk on top of ``base``, which stays as it is. Raises ``GuestError``."""
 
     async def launch(self, who: str, command: Callable[[int], Sequence[str]], log: Path) -> Machine:
-        """Starts ``command``, with the number of its monitor's socket; its errors go to ``log``. Raises ``GuestError``."""
+        """Starts ``command`` with the number of its monitor's socket; errors go to ``log``. Raises ``GuestError``."""

@@ -26,7 +26,7 @@ _EVENTS: Final = ("MIGRATION", "STOP", "RESUME")
 
 
 class Hearings:
-    """Listeners to a machine's events, called when an event is read; they outlive a connection."""
+    """Listeners to a machine's events, called when an event is read."""
 
     def __init__(self) -> None:
         self._all: list[tuple[str, Callable[[], None]]] = []
@@ -49,13 +49,14 @@ class Hearings:
         return True
 
 
-class Monitor:
-    """One QMP connection. ``who`` names the machine in errors; ``hearings`` gets events."""
+class Monitor(Hearings):
+    """One QMP connection. ``who`` names the machine in errors; ``hearings`` gets its events, if they outlive it."""
 
-    def __init__(self, who: str, hearings: Hearings) -> None:
+    def __init__(self, who: str, hearings: Hearings | None = None) -> None:
+        super().__init__()
         self._who = who
         self._client = QMPClient(who)
-        self._listener = EventListener(_EVENTS, hearings.tell)
+        self._listener = EventListener(_EVENTS, (hearings or self).tell)
         # A queue of its own, or one reader would take the other's events.
         self._failures = EventListener(FAILURE_EVENTS)
         self._client.register_listener(self._listener)
@@ -98,11 +99,9 @@ class Monitor:
 
     async def wait_for_event(self, seconds: float) -> None:
         """Returns when the machine stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._listener.get()
-        except TimeoutError:
-            return
 
     def event_time(self, event: str) -> float | None:
         """The time when ``event`` last happened, in seconds since 1970 by QEMU; None if never or unknown."""

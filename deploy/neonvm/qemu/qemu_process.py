@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.qemu.machine import Machine
-from deploy.neonvm.qemu.monitor import Hearings, Monitor
+from deploy.neonvm.qemu.monitor import Monitor
 
 _QUIT_SECONDS: Final = 5.0
 _FAILED_QUIT_SECONDS: Final = 0.5
@@ -25,8 +25,6 @@ _LAST_EVENT_SECONDS: Final = 0.2
 
 class Qemu:
     """The ``Hypervisor`` of this machine. Its processes inherit the descriptors ``inherit``."""
-
-    _inherit: tuple[int, ...] = ()
 
     def __init__(self, inherit: Sequence[int] = ()) -> None:
         self._inherit = tuple(inherit)
@@ -49,13 +47,12 @@ class Qemu:
         return await QemuProcess.launch(who, command, log, self._inherit)
 
 
-class QemuProcess:
+class QemuProcess(Monitor):
     """A ``Machine`` that is a QEMU process of ours."""
 
     def __init__(self, process: asyncio.subprocess.Process, who: str, log: Path) -> None:
+        super().__init__(who)
         self._process = process
-        self._hearings = Hearings()
-        self._monitor = Monitor(who, self._hearings)
         self._log = log
         self._is_ending = False
         # One task from launch to end, so a failure is known at once and stays known.
@@ -85,7 +82,7 @@ class QemuProcess:
                 raise
         machine = cls(process, who, log)
         try:
-            await machine._monitor.connect(ours)
+            await machine.connect(ours)
         except BaseException as error:
             await machine.end()
             if isinstance(error, GuestError):
@@ -103,26 +100,6 @@ class QemuProcess:
         """The process."""
         return self._process.pid
 
-    async def call(self, command: str, arguments: Mapping[str, object] | None = None) -> object:
-        """One command of the monitor. Raises ``GuestError``."""
-        return await self._monitor.call(command, arguments)
-
-    async def give(self, name: str, end: socket.socket) -> None:
-        """Passes a socket on; commands know it by ``name``. Raises ``GuestError``."""
-        await self._monitor.give(name, end)
-
-    async def wait_for_event(self, seconds: float) -> None:
-        """Returns when QEMU stops, resumes or gets on with a migration, and after ``seconds`` at the latest."""
-        await self._monitor.wait_for_event(seconds)
-
-    def hearing(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
-        """Within it ``heard`` is called in the instant in which QEMU says ``event``."""
-        return self._hearings.hearing(event, heard)
-
-    def event_time(self, event: str) -> float | None:
-        """The time when QEMU last reported ``event``, in seconds since 1970; None if never."""
-        return self._monitor.event_time(event)
-
     async def failed(self) -> str:
         """Returns once the guest cannot go on or QEMU has ended, and says why in a few words."""
         # A caller that is cancelled must not end the watch of all others.
@@ -131,7 +108,7 @@ class QemuProcess:
     async def _watched(self) -> str:
         """The first reason for which the guest cannot go on; that the process has ended is the last resort."""
         gone = asyncio.ensure_future(self._process.wait())
-        failure = asyncio.ensure_future(self._monitor.failure())
+        failure = asyncio.ensure_future(self.failure())
         try:
             await asyncio.wait((gone, failure), return_when=asyncio.FIRST_COMPLETED)
             if not failure.done():
@@ -143,7 +120,6 @@ class QemuProcess:
             failure.cancel()
 
     def _exit(self) -> str:
-        """Exit status of the process, in words."""
         code = self._process.returncode or 0
         return f"QEMU was ended by {signal.Signals(-code).name}" if code < 0 else f"QEMU ended with exit code {code}"
 
@@ -168,7 +144,7 @@ class QemuProcess:
         await self._process.wait()
         await asyncio.wait((self._watch,))
         # Last: the watch reads the monitor until the process is gone.
-        await self._monitor.close()
+        await self.close()
 
     async def end(self) -> None:
         """Asks QEMU to quit, and kills it if it does not. Nothing is lost: all that QEMU has written is in the host's
@@ -182,11 +158,10 @@ class QemuProcess:
             await self.kill()
 
     async def _quit(self) -> None:
-        """Asks QEMU to quit."""
         try:
             # A guest that has failed gets little time: whoever restarts it is waiting.
             async with asyncio.timeout(_FAILED_QUIT_SECONDS if self._watch.done() else _QUIT_SECONDS):
-                await self._monitor.call("quit")
+                await self.call("quit")
                 await self._process.wait()
         except (GuestError, TimeoutError):
             return  # the kill that follows always works

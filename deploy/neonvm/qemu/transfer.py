@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -186,7 +187,6 @@ class Transfer:
             self._lead.back()
 
     async def _look(self) -> MoveView:
-        """Asks both ends for their state."""
         source = await self._source()
         target = await self._target()
         now = self._endpoints.clock.now()
@@ -199,7 +199,6 @@ class Transfer:
         )
 
     def _must_end(self) -> bool:
-        """Return True if it was called off, or has had all its time."""
         return self._is_called_off or self._endpoints.clock.now() - self._began >= self._limits.timeout
 
     async def _source(self) -> SourceSays:
@@ -243,7 +242,6 @@ class Transfer:
         return decided is Decided.GIVEN
 
     async def _keeps(self) -> bool:
-        """Return True if the source may go on."""
         try:
             decided = await self._endpoints.decide(Decided.KEPT)
         except GuestError:
@@ -342,7 +340,5 @@ def _capabilities(*names: str) -> dict[str, object]:
 
 async def _tried(machine: Machine, command: str, arguments: dict[str, int] | None = None) -> None:
     """Gives an order whose answer does not matter: its effect shows in the next look."""
-    try:
+    with suppress(GuestError):
         await machine.call(command, arguments)
-    except GuestError:
-        return

@@ -17,14 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from deploy.neonvm.addressing import MIGRATION_PORT
-from deploy.neonvm.ports import (
-    Acceleration,
-    GuestError,
-    GuestPhase,
-    GuestState,
-    TransferError,
-    TransferFault,
-)
+from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, GuestState, TransferError, TransferFault
 from deploy.neonvm.qemu.transfer import Transfer
 from deploy.neonvm.qemu.wire import Route
 from deploy.neonvm.remote.remote_guest import RemoteGuest

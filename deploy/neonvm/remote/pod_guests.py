@@ -10,6 +10,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,9 +45,7 @@ _AGAIN: Final = Seconds(5.0)
 """How long after a fault of this program it follows a guest again."""
 _SHOWN: Final = 300
 PACE: Final = Pace(
-    booting=Backoff(Seconds(0.5), Seconds(4.0)),
-    running=Seconds(30.0),
-    silent=Backoff(Seconds(2.0), Seconds(60.0)),
+    booting=Backoff(Seconds(0.5), Seconds(4.0)), running=Seconds(30.0), silent=Backoff(Seconds(2.0), Seconds(60.0))
 )
 """A guest's size is changed by our orders alone, and looked at after each. Its pod shows that
 it has booted, hangs or is back: such a change is a reason to look.
@@ -267,7 +266,5 @@ def _signs(pod: Json | None) -> object:
 
 
 async def _announced(runner: RunnerClient) -> None:
-    try:
+    with suppress(GuestError):
         await runner.announce()
-    except GuestError:
-        return

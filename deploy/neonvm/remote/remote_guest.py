@@ -16,8 +16,8 @@ import msgspec
 from deploy.neonvm.objects.booted import Booted
 from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.handover import TargetSays, target_says
-from deploy.neonvm.qemu.machine import Machine
-from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK, MEMORY_DEVICE
+from deploy.neonvm.qemu.machine import Machine, plug_memory
+from deploy.neonvm.qemu.qemu_command import MEMORY_BLOCK
 from deploy.neonvm.qemu.transfer_report import parse_memory, parse_run_state
 from deploy.neonvm.remote.remote_machine import RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
@@ -26,11 +26,9 @@ from deploy.neonvm.texts import controller as texts
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, Instant, MilliCpu, Seconds
 
-_MEMORY_SECONDS: Final = Seconds(3.0)
 _MEMORY_PAUSE: Final = Seconds(0.1)
 _SHOWN: Final = 300
 """Characters of a runner's words that go into its VM's status."""
-_SIZE: Final = {"path": f"/machine/peripheral/{MEMORY_DEVICE}", "property": "size"}
 
 
 class RemoteGuest:
@@ -95,16 +93,12 @@ class RemoteGuest:
         return await self.runner.set_cpu(use)
 
     async def set_memory(self, use: Bytes) -> None:
-        """Plugs or unplugs memory and waits up to three seconds for the guest to follow. Raises ``GuestError``."""
+        """Plugs or unplugs memory (``plug_memory``). Raises ``GuestError``."""
         low, high = self._booted.machine.mem_min, self._booted.machine.mem_max
         if not low <= use <= high:
             raise GuestError(texts.MEMORY_OUT_OF_RANGE.format(who=self.runner.who, low=low, high=high, use=use))
-        wanted = (use - low).down_to(MEMORY_BLOCK).value
         async with self._shared() as machine:
-            await machine.call("qom-set", {**_SIZE, "property": "requested-size", "value": wanted})
-            deadline = Instant(self._clock.now() + _MEMORY_SECONDS)
-            while await machine.call("qom-get", _SIZE) != wanted and self._clock.now() < deadline:
-                await self._clock.sleep(_MEMORY_PAUSE)
+            await plug_memory(machine, (use - low).down_to(MEMORY_BLOCK), self._clock, _MEMORY_PAUSE)
 
     @asynccontextmanager
     async def _shared(self) -> AsyncIterator[RemoteMachine]:

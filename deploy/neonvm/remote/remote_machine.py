@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Final
 
 from deploy.neonvm.access.connections import RunnerPlace
@@ -23,16 +22,16 @@ _CONNECT_SECONDS: Final = 3.0
 _QUIT_SECONDS: Final = 3.0
 
 
-class RemoteMachine:
+class RemoteMachine(Hearings):
     """One QEMU. ``lives`` says whether its pod has not ended; close it when done (``async with``)."""
 
     def __init__(self, place: RunnerPlace, connect: Connect, lives: Callable[[], bool]) -> None:
+        super().__init__()
         self._who = place.who
         self._place = place
         self._connect = connect
         self._lives = lives
         self._monitor: Monitor | None = None
-        self._hearings = Hearings()
         self._times: dict[str, float] = {}
         self._has_quit = False
         self._connecting = asyncio.Lock()
@@ -65,7 +64,7 @@ class RemoteMachine:
                 await broken.close()
             if not self.alive:
                 raise GuestError(texts.QEMU_ENDED.format(who=self._who))
-            monitor = Monitor(self._who, self._hearings)
+            monitor = Monitor(self._who, self)
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     end = await self._connect(self._place)
@@ -86,10 +85,6 @@ class RemoteMachine:
         else:
             # Without a connection there are no events; the caller looks again after the same time.
             await asyncio.sleep(seconds)
-
-    def hearing(self, event: str, heard: Callable[[], None]) -> AbstractContextManager[None]:
-        """Within it ``heard`` is called in the instant in which QEMU's ``event`` arrives, on any connection."""
-        return self._hearings.hearing(event, heard)
 
     def event_time(self, event: str) -> float | None:
         """The time when QEMU last reported ``event`` on any connection, in seconds since 1970; None if never."""

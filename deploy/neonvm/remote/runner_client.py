@@ -148,7 +148,6 @@ class RunnerClient:
         return answer
 
     async def _good(self, method: str, path: str, body: msgspec.Struct | None = None) -> bytes:
-        """The body of an answer that is no refusal."""
         return self._accepted(path, await self._ask(method, path, body))
 
     def _accepted(self, path: str, answer: RunnerHttpResponse) -> bytes:

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from deploy.neonvm.access.door import Door, ServeCaller, Tls
+from deploy.neonvm.access.door import Door, Tls
 from deploy.neonvm.access.keys import PodIdentity, RunnerKey
 from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT
 from deploy.neonvm.network.sockets import connected, listening, tcp_socket
@@ -24,17 +25,13 @@ from deploy.neonvm.objects.vm_spec import own_ports
 from deploy.neonvm.password import from_file, keep_password
 from deploy.neonvm.ports import GuestError, NetworkError
 from deploy.neonvm.qemu.accelerator import Accelerator, emulation
-from deploy.neonvm.qemu.qemu_command import in_container
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests, proven_accelerator
 from deploy.neonvm.qemu.qemu_process import Qemu
-from deploy.neonvm.runner.console import ConsoleCopy
-from deploy.neonvm.runner.flat_tap import FlatTap, handed_over
-from deploy.neonvm.runner.frame_return import FrameReturn
+from deploy.neonvm.runner.flat_tap import FlatTap, FrameReturn, handed_over
 from deploy.neonvm.runner.gate_server import GateServer
-from deploy.neonvm.runner.pod_runner import Ending, PodRunner
+from deploy.neonvm.runner.pod_runner import Ending, PodRunner, TlsIdentity
 from deploy.neonvm.runner.runner_api import RunnerApi
 from deploy.neonvm.runner.runner_arguments import RunnerArguments, guest_spec, parse_arguments
-from deploy.neonvm.runner.tls_identity import TlsIdentity
 from deploy.neonvm.texts import runner as texts
 from protocol.messages import ObjectName
 from protocol.names import PASSWORD_KEY
@@ -44,9 +41,49 @@ from protocol.units import Seconds
 from protocol.vm_arguments import ArgumentsError
 from vm_image.build import GuestImage
 
+_CHUNK: Final = 4096  # bytes
+_KEPT: Final = 256 * 1024  # bytes of the file, after which it begins again
+
+
+class ConsoleCopy:
+    """Copies a pipe to standard output and to ``kept``, from ``start`` until the process ends."""
+
+    def __init__(self, pipe: Path, kept: Path) -> None:
+        self._pipe = pipe
+        self._kept = kept
+
+    def start(self) -> None:
+        """Makes the pipe and begins. Raises ``OSError``."""
+        # A restarted container finds the pipe of its predecessor.
+        self._pipe.unlink(missing_ok=True)
+        os.mkfifo(self._pipe, 0o600)
+        # For writing as well: the pipe has no end of file between two QEMUs.
+        descriptor = os.open(self._pipe, os.O_RDWR | os.O_CLOEXEC)
+        # A thread of its own, because the log may be slower than the guest; QEMU drops what the pipe does not hold.
+        threading.Thread(target=self._copy, args=(descriptor,), name="console", daemon=True).start()
+
+    def _copy(self, descriptor: int) -> None:
+        with self._kept.open("wb", buffering=0) as log:
+            while part := os.read(descriptor, _CHUNK):
+                if log.tell() > _KEPT:
+                    # Truncated instead of rotated: only the last words matter, and one file bounds the disk it takes.
+                    log.seek(0)
+                    log.truncate()
+                log.write(part)
+                _write_all(part)
+
+
+def _write_all(part: bytes) -> None:
+    while part:
+        # A pipe or terminal may take less than it is given.
+        part = part[os.write(1, part) :]
+
+
 LOG: Final = logging.getLogger("neonvm.runner")
 
 _TAP_SECONDS: Final = 60.0  # the node's program may be starting too
+# QEMU need not be told to die with its owner: the container's end is the end of all that runs in it.
+_LAUNCHER: Final = list[str]
 _SPARE: Final = 2
 """Seconds of the grace period that are left for ending QEMU itself."""
 
@@ -78,7 +115,9 @@ class OwnPod:
 
 async def run(told: RunnerArguments) -> Ending:
     """Runs the pod to its end. Raises ``ArgumentsError``, ``GuestError``, ``NetworkError`` and ``OSError``."""
-    stop = _stop_on_signals()
+    stop = asyncio.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     tap = await handed_over(Path(FLAT_MOUNT), _TAP_SECONDS) if told.address else None
     if tap is not None and tap.address != told.address:
         # Started with another address, the guest would be fenced off from everybody.
@@ -94,7 +133,7 @@ async def run(told: RunnerArguments) -> Ending:
     gate = GateServer(spec, runner)
     async with AsyncExitStack() as open_ports:
         for port, serve in ((api_port, RunnerApi(runner, identity).serve), (qmp_port, gate.serve)):
-            _open(open_ports, port, serve, tls)
+            open_ports.push_async_callback(Door(listening(tcp_socket(), "0.0.0.0", port), serve, tls).close)
         passwords = asyncio.create_task(keep_password(runner, partial(from_file, _PASSWORD), SystemClock()))
         # The stack runs backwards: passwords stop first, then the doors are closed.
         open_ports.callback(passwords.cancel)
@@ -114,16 +153,12 @@ def _identity(told: RunnerArguments) -> tuple[PodIdentity | None, Tls | None]:
     return PodIdentity(key, _TOKEN), key.context
 
 
-def _open(open_ports: AsyncExitStack, port: int, serve: ServeCaller, tls: Tls | None) -> None:
-    open_ports.push_async_callback(Door(listening(tcp_socket(), "0.0.0.0", port), serve, tls).close)
-
-
 def _assembled(
     told: RunnerArguments, image: GuestImage, accelerator: Accelerator, tap: FlatTap | None
 ) -> tuple[PodRunner, tuple[Path, ...]]:
     descriptors = () if tap is None else (tap.descriptor,)
     spec = guest_spec(told, _IMAGES, _RUN, *((None, 0) if tap is None else (tap.descriptor, tap.mtu)))
-    made_by = QemuGuests(image, accelerator, OwnPod(), SystemClock(), Qemu(descriptors), in_container)
+    made_by = QemuGuests(image, accelerator, OwnPod(), SystemClock(), Qemu(descriptors), _LAUNCHER)
     tls = TlsIdentity(told.pod.name, _RUN)
     name_and_reason = (accelerator.name, accelerator.reason)
     flat = FrameReturn(tap, accelerator.frames_held) if tap is not None else None
@@ -143,14 +178,7 @@ async def _accelerator(told: RunnerArguments, image: GuestImage) -> Accelerator:
     if told.spec.get("enableAcceleration") is False:
         # Only an explicit false opts out; the API's default is to accelerate.
         return emulation(texts.EMULATION_WANTED)
-    return await proven_accelerator(image, in_container)
-
-
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
-    return stop
+    return await proven_accelerator(image, _LAUNCHER)
 
 
 def end(ending: Ending) -> int:

@@ -46,7 +46,6 @@ class Decisions:
         return self._held[move]
 
     def _follow_with(self, move: str) -> None:
-        """All earlier moves are over."""
         for earlier, decision in self._held.items():
             # A move that another one follows has ended without the guest; a late order about it gets this answer.
             if decision is Decided.OPEN:

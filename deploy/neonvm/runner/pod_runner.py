@@ -6,10 +6,14 @@ Orders come from the controller alone (``deploy.neonvm.access``).
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
+from cryptography import x509
 
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.daemon import DaemonResponse
@@ -18,9 +22,52 @@ from deploy.neonvm.qemu.qemu_guest import QemuGuest
 from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.qmp_gate import GateState
-from deploy.neonvm.runner.tls_identity import TlsIdentity
 from deploy.neonvm.texts import runner as texts
+from protocol.runtime.certificates.forms import new_key, private_pem, signing_request
 from protocol.units import MilliCpu, Seconds
+
+
+class TlsIdentity:
+    """Requests and certificates of one pod, for one migration each. ``folder`` is where the files are while QEMU reads
+    them. The key never leaves the pod, so no secret is ever sent or stored.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name = name
+        self._folder = folder
+        self._key = new_key()
+        self._move = ""
+
+    def request(self, move: str) -> str:
+        """A signing request for the certificate of ``move``, PEM; a key of its own for each move."""
+        if move != self._move:
+            # A repeated request of one move keeps its key, so that a certificate on its way still fits.
+            self._key, self._move = new_key(), move
+        return signing_request(self._name, self._key).decode()
+
+    def files(self, move: str, certificate: str, authority: str, *, is_server: bool) -> Path:
+        """A folder as QEMU's ``tls-creds-x509`` reads it. Raises ``GuestError`` for a certificate that does not fit."""
+        try:
+            parsed = x509.load_pem_x509_certificate(certificate.encode())
+        except ValueError as error:
+            raise GuestError(texts.CERTIFICATE_UNREADABLE.format(error=error)) from error
+        # A late answer for an earlier move would leave QEMU with a certificate that does not fit its key.
+        if move != self._move or parsed.public_key() != self._key.public_key():
+            raise GuestError(texts.OTHER_KEY)
+        folder = Path(tempfile.mkdtemp(prefix="tls-", dir=self._folder))
+        role = "server" if is_server else "client"
+        (folder / "ca-cert.pem").write_text(authority)
+        (folder / f"{role}-cert.pem").write_text(certificate)
+        # Made with its mode before the secret is written, so that nobody can open it in between.
+        (folder / f"{role}-key.pem").touch(mode=0o600)
+        (folder / f"{role}-key.pem").write_bytes(private_pem(self._key))
+        return folder
+
+    @staticmethod
+    def forget(place: Path) -> None:
+        """QEMU has read the files."""
+        shutil.rmtree(place, ignore_errors=True)
+
 
 CREDENTIALS: Final = "migration-tls"
 """QEMU's name for the certificate of the present migration."""
@@ -72,12 +119,7 @@ class PodRunner:
     """One guest. ``flat`` is its place on the flat network, if it has one; ``accelerator`` is its name and why."""
 
     def __init__(
-        self,
-        guest: QemuGuest,
-        tls: TlsIdentity,
-        accelerator: tuple[str, str],
-        flat: FlatPlace | None,
-        receives: bool,
+        self, guest: QemuGuest, tls: TlsIdentity, accelerator: tuple[str, str], flat: FlatPlace | None, receives: bool
     ) -> None:
         self._guest = guest
         self._tls = tls
@@ -160,7 +202,7 @@ class PodRunner:
         return GateState(is_given=self.decisions.is_given, most_plugged=self._guest.most_plugged.value)
 
     async def standing(self) -> GateState:
-        """The state that the gate needs before it passes a command that begins or ends a move. Raises ``GuestError``."""
+        """The state that the gate needs to pass a command that begins or ends a move. Raises ``GuestError``."""
         has_arrived = await self._guest.arrived()
         # A guest that was sent is paused after its move, and so has a last size.
         has_sent = has_arrived and await self._guest.standing() is not None

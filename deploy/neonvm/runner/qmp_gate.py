@@ -68,7 +68,6 @@ def _nothing(arguments: Arguments, _: GateState) -> bool:
 
 
 def _extensions(arguments: Arguments, _: GateState) -> bool:
-    """The capabilities of the handshake."""
     # QEMU's usual client enables what it is offered. Out-of-band commands are refused anyway (see `refusal`).
     return arguments in ({}, {"enable": []}, {"enable": ["oob"]})
 

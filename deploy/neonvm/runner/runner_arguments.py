@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deploy.neonvm.addressing import (
-    DAEMON_PORT,
-    GUEST_DAEMON_PORT,
-    METRICS_PORT,
-    MIGRATION_PORT,
-    MONITOR_PORT,
-)
+from deploy.neonvm.addressing import DAEMON_PORT, GUEST_DAEMON_PORT, METRICS_PORT, MIGRATION_PORT, MONITOR_PORT
 from deploy.neonvm.objects.vm_spec import machine_of, own_ports
 from deploy.neonvm.ports import GuestSpec, PodNetwork
 from deploy.neonvm.texts import runner as texts

@@ -8,7 +8,7 @@ import json
 import secrets
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +20,9 @@ from deploy.neonvm.access.connections import RunnerConnections
 from deploy.neonvm.objects.pod_form import POD_SECURITY, RunnerForm
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.service.app import ControllerService, LeadershipLostError, ServiceDependencies
-from deploy.neonvm.service.fenced_transport import FencedTransport
 from deploy.neonvm.service.runner_authority import RunnerAuthority
 from deploy.neonvm.service.telemetry import VmControllerTelemetry
+from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.objects import Json, child
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
@@ -34,6 +34,36 @@ from protocol.runtime.program import add_kubeconfig, add_log_level, credentials,
 from protocol.runtime.serving.limits import Limits
 from protocol.runtime.serving.listeners import Listener, serve
 from protocol.runtime.serving.probes import probes_app, standing
+from protocol.units import Seconds
+
+_READS = frozenset({"GET", "HEAD"})
+
+
+class FencedTransport(httpx.AsyncBaseTransport):
+    """Passes requests on to ``inner``. ``remaining`` is for how long this process may still write."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport, remaining: Callable[[], Seconds]) -> None:
+        self._inner = inner
+        self._remaining = remaining
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """One request. A write without the Lease raises ``ConnectError``, one that outlasts it ``ReadTimeout``."""
+        if request.method in _READS:
+            return await self._inner.handle_async_request(request)
+        left = self._remaining()
+        if left <= 0:
+            raise httpx.ConnectError(texts.NO_LEASE, request=request)
+        try:
+            # One limit over all steps: each step's own would let a write that waited for a connection begin too late.
+            async with asyncio.timeout(left):
+                return await self._inner.handle_async_request(request)
+        except TimeoutError:
+            raise httpx.ReadTimeout(texts.LEASE_ENDED, request=request) from None
+
+    async def aclose(self) -> None:
+        """Closes ``inner``."""
+        await self._inner.aclose()
+
 
 DESCRIPTION: Final = "Runs VirtualMachines in pods, resizes them, and moves them between nodes. One replica acts."
 
@@ -45,12 +75,7 @@ def parser() -> argparse.ArgumentParser:
         # The registry of a local kind cluster; the chart names a released image.
         ("--runner-image", "localhost:5001/neonvm-runner:dev", "IMAGE", "the image of runner pods"),
         ("--guest-resource", "", "NAME", "the resource that brings a pod its devices; empty: none is asked for"),
-        (
-            "--addresses",
-            "10.111.0.1-10.111.254.254",
-            "FIRST-LAST",
-            "the VMs' addresses, and nothing else's",
-        ),
+        ("--addresses", "10.111.0.1-10.111.254.254", "FIRST-LAST", "the VMs' addresses, and nothing else's"),
         ("--lease", "kube-system/neonvm-controller", "NAMESPACE/NAME", "the Lease that decides which replica acts"),
         ("--listen", "0.0.0.0:10293", "HOST:PORT", "where /metrics /healthz /readyz are"),
     ):
@@ -140,20 +165,11 @@ async def _run(options: argparse.Namespace) -> None:
         )
         async with ApiClient(HttpApi(fenced, login.token)) as client:
             form, addresses = _form(options), AddressRange.parse(options.addresses)
-            service = ControllerService(
-                ServiceDependencies(
-                    client,
-                    leadership,
-                    connections.ask,
-                    connections.monitor,
-                    clock,
-                    form,
-                    addresses,
-                    authority,
-                    connections.forget,
-                    namespace if options.network_policies else "",
-                )
+            reach, home = (connections.ask, connections.monitor), namespace if options.network_policies else ""
+            deps = ServiceDependencies(
+                client, leadership, *reach, clock, form, addresses, authority, connections.forget, home
             )
+            service = ControllerService(deps)
             async with asyncio.TaskGroup() as tasks:
                 background = tasks.create_task(service.run())
                 await serve([_listener(options, service)], stop)

@@ -18,12 +18,7 @@ from protocol.kubernetes.access_reviews import identity_in
 from protocol.kubernetes.api import ApiError, KubernetesApi
 from protocol.names import RUNNER_AUDIENCE
 from protocol.runtime.certificates.issuing import Purpose
-from protocol.runtime.certificates.keeper import (
-    CertificateKeeper,
-    Lives,
-    MissingSecretError,
-    WantedCertificate,
-)
+from protocol.runtime.certificates.keeper import CertificateKeeper, Lives, MissingSecretError, WantedCertificate
 from protocol.runtime.certificates.stored import certificate_in, content, read_secret
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
@@ -46,7 +41,7 @@ _RETRY: Final = Seconds(2.0)
 
 
 class RunnerAuthority:
-    """The leader's certificates for runner pods. Secrets are in ``namespace``, where the manifests create them empty."""
+    """The leader's certificates for runner pods, in Secrets of ``namespace`` that the manifests create empty."""
 
     def __init__(self, api: KubernetesApi, leadership: Leadership, clock: Clock, namespace: str) -> None:
         wanted = [WantedCertificate(OWN, Purpose(CONTROLLER)), WantedCertificate(OF_AGENTS, Purpose(AGENT))]

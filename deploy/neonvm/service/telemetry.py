@@ -46,7 +46,6 @@ class VmControllerTelemetry:
         return generate_latest(self.registry)
 
     def _changed(self, change: ObjectChange) -> None:
-        """Counts a guest that has just ended."""
         # A VM that is seen for the first time may have ended long ago.
         if change.before is None or change.after is None or not self._leads():
             return

@@ -24,8 +24,7 @@ import msgspec
 
 from deploy.neonvm.ports import GuestError
 from deploy.neonvm.simulated.simulated_load import Demand
-from deploy.neonvm.simulated.simulated_metrics import exposition
-from deploy.neonvm.simulated.simulated_model import SimulatedDatabase, SimulatedKernel
+from deploy.neonvm.simulated.simulated_model import SimulatedDatabase, SimulatedKernel, exposition
 from protocol.runtime.serving.http_requests import HttpResponse, read_request, write_response
 from protocol.units import Bytes
 
