@@ -12,7 +12,8 @@ from typing import Final
 from deploy.kube.events import WARNING
 from deploy.neonvm.controller.plan import UnderWay, VmObservation, VmPlan, plan
 from deploy.neonvm.dependencies import ControllerDependencies, HostedGuest
-from deploy.neonvm.objects.owners import ByVm, is_owned_by, migration_of
+from deploy.neonvm.objects.by_vm import ByVm
+from deploy.neonvm.objects.owners import is_owned_by, migration_of
 from deploy.neonvm.objects.pods import runner_pod, to_repeat, usage_annotation
 from deploy.neonvm.objects.vm_spec import (
     ENDED,

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from deploy.neonvm.objects.booted import Booted, booted
+from deploy.neonvm.objects.booted import Booted, booted, limits_say, within_limits
 from deploy.neonvm.objects.owners import is_owned_by
-from deploy.neonvm.objects.pod_limits import limits_say, within_limits
 from deploy.neonvm.objects.pods import MOVED, pod_end
 from deploy.neonvm.objects.vm_spec import (
     ENDED,
@@ -140,7 +139,6 @@ def _leave(facts: VmObservation) -> VmPlan:
 
 
 def _strays(facts: VmObservation) -> tuple[ObjectName, ...]:
-    """Pods of the VM that nobody needs: neither the VM names them nor a migration."""
     # The migration deletes its own pods.
     used = {facts.under_way.source, facts.under_way.target} if facts.under_way is not None else set()
     unclaimed = [pod for pod in facts.others if is_owned_by(pod, facts.vm) and not is_leaving(pod)]

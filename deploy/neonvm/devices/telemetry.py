@@ -27,12 +27,8 @@ class DeviceTelemetry:
             "autoscale_devices_registered", "1 while the kubelet offers the resource", registry=self.registry
         )
         registered.set_function(lambda: float(is_registered()))
-        self._registrations = Counter(
-            "autoscale_devices_registrations",
-            "Registrations with the kubelet, by outcome",
-            ("outcome",),
-            registry=self.registry,
-        )
+        what = "Registrations with the kubelet, by outcome"
+        self._registrations = Counter("autoscale_devices_registrations", what, ("outcome",), registry=self.registry)
         self._allocations = Counter(
             "autoscale_devices_allocations", "Containers that were given what there was", registry=self.registry
         )

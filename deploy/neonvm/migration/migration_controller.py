@@ -15,7 +15,7 @@ from deploy.neonvm.migration.migration_executor import MigrationExecutor, bandwi
 from deploy.neonvm.migration.migration_facts import MoveFacts, pod_on
 from deploy.neonvm.migration.migration_plan import plan_migration, waits_for_guests
 from deploy.neonvm.migration.transfers import Transfers
-from deploy.neonvm.objects.owners import ByVm
+from deploy.neonvm.objects.by_vm import ByVm
 from deploy.neonvm.objects.vm_spec import RUNNING, has_remains, is_under_way, machine_of
 from deploy.neonvm.texts import controller as texts
 from protocol.kubernetes.api import Tolerating

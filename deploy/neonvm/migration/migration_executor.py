@@ -11,7 +11,7 @@ from deploy.neonvm.migration.migration_facts import WAITS, MigrationPlan, MoveFa
 from deploy.neonvm.migration.transfers import Transfers
 from deploy.neonvm.objects.owners import is_owned_by, owner_reference
 from deploy.neonvm.objects.target_pod import target_pod, with_guest_of
-from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers
+from deploy.neonvm.objects.vm_spec import FINALIZER, finalizers_of, machine_of, other_finalizers, vm_of
 from deploy.neonvm.texts import controller as texts
 from deploy.neonvm.texts.controller import reasoned
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
@@ -76,7 +76,7 @@ class MigrationExecutor:
             await self._patch(migration, {"finalizers": other_finalizers(migration)})
         elif remaining > 0:
             # No event tells that the time is up.
-            self._requeue(_vm_of(migration), remaining)
+            self._requeue(vm_of(migration), remaining)
 
     async def _hold(self, migration: Json, vm: Json | None) -> None:
         """Adds the finalizer, and an owner reference so that Kubernetes deletes the migration with its VM."""
@@ -138,7 +138,7 @@ class MigrationExecutor:
             self._requeue(vm, _AGAIN)
             await self._record(facts, texts.MOVE_FAILED, repr(error), WARNING)
 
-        vm = _vm_of(migration)
+        vm = vm_of(migration)
         self._transfers.begin(uid_of(migration), send, lambda: self._requeue(vm, Seconds(0.0)), on_fault)
 
     async def _exists(self, pod: ObjectName) -> bool:
@@ -177,7 +177,3 @@ def bandwidth_of(migration: Json) -> Bytes:
 
 def _pod_of(migration: Json, end: str) -> ObjectName:
     return ObjectName(name_of(migration).namespace, text(migration, "status", f"{end}PodName"))
-
-
-def _vm_of(migration: Json) -> ObjectName:
-    return ObjectName(name_of(migration).namespace, text(migration, "spec", "vmName"))

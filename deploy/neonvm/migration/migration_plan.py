@@ -191,7 +191,6 @@ def _has_left(source: Json | None) -> bool:
 
 
 def _over(facts: MoveFacts) -> Reasoned:
-    """The reason why nothing is left to be sent."""
     transfer, why = facts.transfer, _broken(facts)
     if transfer.sending is Sending.FAILED and transfer.reason != texts.CANCELLED and why in (None, _target_lost(facts)):
         return transfer.reason, transfer.story  # a target ends whenever a move fails: the move knows what failed first

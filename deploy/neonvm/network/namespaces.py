@@ -273,7 +273,6 @@ def _digest(text: str) -> str:
 
 
 def _names(prefix: str) -> list[str]:
-    """The namespaces of a cluster, pods first."""
     if not netns.RUN.is_dir():
         return []
     names = [place.name for place in netns.RUN.iterdir() if place.name.startswith(prefix)]

@@ -72,6 +72,11 @@ UNFINISHED: Final = frozenset({PENDING, RUNNING})
 ENDED: Final = frozenset({SUCCEEDED, FAILED})
 
 
+def vm_of(migration: Json) -> ObjectName:
+    """The VM that the migration moves."""
+    return ObjectName(name_of(migration).namespace, text(migration, "spec", "vmName"))
+
+
 def is_under_way(migration: Json) -> bool:
     """Return True if the migration has begun and not ended."""
     return text(migration, "status", "phase") in UNFINISHED

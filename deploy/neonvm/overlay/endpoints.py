@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from deploy.neonvm.objects.vm_spec import is_under_way
+from deploy.neonvm.objects.vm_spec import is_under_way, vm_of
 from deploy.neonvm.remote.address_choice import LABEL_CLAIM, owner_of
 from protocol.kubernetes.objects import Json, JsonObject, child, items, labels_of, name_of, text, uid_of
 from protocol.kubernetes.resources import IP_ADDRESSES, MIGRATIONS, NODES, VIRTUAL_MACHINES
@@ -66,7 +66,7 @@ def endpoints(objects: FlatObjects) -> list[Endpoint]:
     for migration in filter(is_under_way, objects.migrations):
         # During a move both ends may send: the source until it stops, the target from its first announcement on.
         ends = [text(migration, "status", end) for end in ("sourceNode", "targetNode")]
-        moving.setdefault(_vm_of(migration), []).extend(ends)
+        moving.setdefault(vm_of(migration), []).extend(ends)
     all_endpoints = []
     for name, claim in objects.claims.items():
         if node := _client_node(claim):
@@ -90,10 +90,6 @@ def _client_node(claim: Json) -> str:
     return text(parent, "name") if is_client and text(parent, "resource") == NODES.plural else ""
 
 
-def _vm_of(migration: Json) -> ObjectName:
-    return ObjectName(name_of(migration).namespace, text(migration, "spec", "vmName"))
-
-
 def rightful_address(pod: Json, objects: FlatObjects) -> str:
     """The address that ``pod`` may have; empty if none. A pod is believed to run a VM if the VM's status names it, or
     that of a migration of it that is under way.
@@ -102,7 +98,7 @@ def rightful_address(pod: Json, objects: FlatObjects) -> str:
     pod_name = name_of(pod)
     name = ObjectName(pod_name.namespace, labels_of(pod).get(LABEL_VM_NAME, ""))
     vm = objects.vms.get(name, {})
-    moves = [move for move in objects.migrations if is_under_way(move) and _vm_of(move) == name]
+    moves = [move for move in objects.migrations if is_under_way(move) and vm_of(move) == name]
     rightful_owners = {
         (MIGRATIONS.kind, uid_of(move)) for move in moves if text(move, "status", "targetPodName") == pod_name.name
     }

@@ -127,7 +127,6 @@ def _contents(*files: Path) -> list[str]:
 
 
 def _host() -> list[str]:
-    """This boot of this machine and its CPU."""
     files = (Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id"))
     names = [file.read_text().strip() for file in files if file.exists()]
     cpu = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()

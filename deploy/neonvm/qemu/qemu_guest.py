@@ -28,8 +28,8 @@ from deploy.neonvm.qemu.handover import HELD_BY_THE_MOVE, TargetSays, target_say
 from deploy.neonvm.qemu.machine import PLUGGED, Hypervisor, Machine, plug_memory
 from deploy.neonvm.qemu.qemu_command import Files, launcher, plugged, qemu_command, receiving, trial_command
 from deploy.neonvm.qemu.qemu_process import Qemu
+from deploy.neonvm.qemu.reports import parse_run_state
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
-from deploy.neonvm.qemu.transfer_report import parse_run_state
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, MilliCpu, Seconds

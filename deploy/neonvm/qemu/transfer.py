@@ -26,15 +26,14 @@ from deploy.neonvm.qemu.handover import (
     source_says,
     target_says,
 )
-from deploy.neonvm.qemu.machine import Machine
-from deploy.neonvm.qemu.transfer_report import (
+from deploy.neonvm.qemu.machine import Decide, Decided, Machine, OpenWire, decided_here, socket_pair
+from deploy.neonvm.qemu.reports import (
     TransferReport,
     completed_info,
     parse_report,
     parse_run_state,
     transfer_info,
 )
-from deploy.neonvm.qemu.wire import Decide, Decided, OpenWire, decided_here, socket_pair
 from deploy.neonvm.transfer_terms import TransferInfo, TransferLimits
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
@@ -303,7 +302,6 @@ class Transfer:
         return TransferError(fault, f"{self._endpoints.vm}: {story}; nothing runs any more")
 
     def _blame(self, view: MoveView) -> tuple[TransferFault, str]:
-        """The reason why the guest stays where it is."""
         if view.target is TargetSays.GONE or view.source is SourceSays.KEPT:
             reasons = [self._endpoints.target.last_words(), self._report.error_desc]
             return TransferFault.TARGET_LOST, f"its target failed: {'; '.join(filter(None, reasons))}"

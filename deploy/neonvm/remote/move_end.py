@@ -17,11 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from deploy.neonvm.addressing import MIGRATION_PORT
-from deploy.neonvm.ports import Acceleration, GuestError, GuestPhase, GuestState, TransferError, TransferFault
+from deploy.neonvm.ports import GuestError, GuestPhase, GuestState, TransferError, TransferFault
+from deploy.neonvm.qemu.machine import Route
 from deploy.neonvm.qemu.transfer import Transfer
-from deploy.neonvm.qemu.wire import Route
-from deploy.neonvm.remote.remote_guest import RemoteGuest
-from deploy.neonvm.remote.remote_machine import RemoteMachine
+from deploy.neonvm.remote.remote_guest import RemoteGuest, RemoteMachine
 from deploy.neonvm.remote.runner_client import RunnerClient
 from deploy.neonvm.runner.pod_runner import TARGET_NAME
 from deploy.neonvm.runner.resizer import Resizer
@@ -116,11 +115,6 @@ class MoveEnd:
     guest: RemoteGuest | None = None
     resizer: Resizer | None = None
 
-    @property
-    def acceleration(self) -> Acceleration | None:
-        """Speed class of its guest, if known."""
-        return self.guest.acceleration if self.guest is not None else None
-
     def leave(self) -> None:
         """The guest runs elsewhere, or never will here."""
         if self.guest is not None and self.resizer is not None:
@@ -158,7 +152,7 @@ async def moved(
 
 def are_emulated(*ends: MoveEnd) -> bool:
     """Return True if guests are emulated there. Raises ``TransferError`` if the two ends cannot exchange a guest."""
-    accelerations = [end.acceleration for end in ends]
+    accelerations = [end.guest.acceleration if end.guest is not None else None for end in ends]
     # The guest's CPU would differ. An end whose acceleration is unknown does not hinder the move.
     if len({acceleration.is_on for acceleration in accelerations if acceleration is not None}) > 1:
         raise TransferError(TransferFault.REFUSED, texts.OTHER_ACCELERATOR)

@@ -25,8 +25,7 @@ from deploy.neonvm.ports import GuestError, GuestPhase, PodRole
 from deploy.neonvm.qemu.transfer import Transfer, TransferEndpoints, carried_through
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.move_end import MoveEnd, are_emulated, moved, open_tls
-from deploy.neonvm.remote.remote_guest import RemoteGuest
-from deploy.neonvm.remote.remote_machine import Connect, RemoteMachine
+from deploy.neonvm.remote.remote_guest import Connect, RemoteGuest, RemoteMachine
 from deploy.neonvm.remote.runner_client import Looks, RunnerClient
 from deploy.neonvm.runner.resizer import Pace, Resizer
 from deploy.neonvm.texts import controller as texts
@@ -126,7 +125,12 @@ class PodGuests:
             limits = limits.in_one_pass()
         machines = here.machine(), there.machine()
         transfer = Transfer(self._endpoints(here, there, *machines), limits, progress)
-        return await carried_through(moved(transfer, here, there, machines), lambda: self._stop(transfer))
+
+        def stop() -> None:
+            # The move outlives this process: the QEMUs go on, and the next leader takes it up where it is.
+            (transfer.leave if self.is_ending else transfer.call_off)()
+
+        return await carried_through(moved(transfer, here, there, machines), stop)
 
     def _end(self, name: ObjectName) -> MoveEnd:
         """One end of a move, followed or not: a move that another leader has begun is not left open."""
@@ -138,13 +142,6 @@ class PodGuests:
         # The pod may have ended: the move is carried to its end anyway.
         pod = self._deps.pods.get(name) or {}
         return MoveEnd(uid_of(pod) or str(name), *self._reached(name, pod))
-
-    def _stop(self, transfer: Transfer) -> None:
-        if self.is_ending:
-            # The move outlives this process: the QEMUs go on, and the next leader takes it up where it is.
-            transfer.leave()
-        else:
-            transfer.call_off()
 
     def _endpoints(
         self, here: MoveEnd, there: MoveEnd, source: RemoteMachine, target: RemoteMachine

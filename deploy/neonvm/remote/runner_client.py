@@ -15,7 +15,7 @@ import msgspec
 
 from deploy.neonvm.access.connections import AskRunner, RunnerHttpResponse, RunnerPlace
 from deploy.neonvm.ports import GuestError, TransferError, TransferFault
-from deploy.neonvm.qemu.wire import Decided
+from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.runner.pod_runner import RunnerStatus
 from deploy.neonvm.runner.runner_api import Certificate, CertificateRequest, CpuChange, Handover
 from deploy.neonvm.texts import controller as texts

@@ -27,7 +27,8 @@ from deploy.neonvm.ports import GuestError, NetworkError
 from deploy.neonvm.qemu.accelerator import Accelerator, emulation
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests, proven_accelerator
 from deploy.neonvm.qemu.qemu_process import Qemu
-from deploy.neonvm.runner.flat_tap import FlatTap, FrameReturn, handed_over
+from deploy.neonvm.runner.flat_tap import FlatTap, handed_over
+from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.gate_server import GateServer
 from deploy.neonvm.runner.pod_runner import Ending, PodRunner, TlsIdentity
 from deploy.neonvm.runner.runner_api import RunnerApi
@@ -45,38 +46,28 @@ _CHUNK: Final = 4096  # bytes
 _KEPT: Final = 256 * 1024  # bytes of the file, after which it begins again
 
 
-class ConsoleCopy:
-    """Copies a pipe to standard output and to ``kept``, from ``start`` until the process ends."""
-
-    def __init__(self, pipe: Path, kept: Path) -> None:
-        self._pipe = pipe
-        self._kept = kept
-
-    def start(self) -> None:
-        """Makes the pipe and begins. Raises ``OSError``."""
-        # A restarted container finds the pipe of its predecessor.
-        self._pipe.unlink(missing_ok=True)
-        os.mkfifo(self._pipe, 0o600)
-        # For writing as well: the pipe has no end of file between two QEMUs.
-        descriptor = os.open(self._pipe, os.O_RDWR | os.O_CLOEXEC)
-        # A thread of its own, because the log may be slower than the guest; QEMU drops what the pipe does not hold.
-        threading.Thread(target=self._copy, args=(descriptor,), name="console", daemon=True).start()
-
-    def _copy(self, descriptor: int) -> None:
-        with self._kept.open("wb", buffering=0) as log:
-            while part := os.read(descriptor, _CHUNK):
-                if log.tell() > _KEPT:
-                    # Truncated instead of rotated: only the last words matter, and one file bounds the disk it takes.
-                    log.seek(0)
-                    log.truncate()
-                log.write(part)
-                _write_all(part)
+def copy_console(pipe: Path, kept: Path) -> None:
+    """Copies the guest's console from a new ``pipe`` to standard output and its end to ``kept``. Raises ``OSError``."""
+    # A restarted container finds the pipe of its predecessor.
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe, 0o600)
+    # For writing as well: the pipe has no end of file between two QEMUs.
+    descriptor = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
+    # A thread of its own, because the log may be slower than the guest; QEMU drops what the pipe does not hold.
+    threading.Thread(target=_copy, args=(descriptor, kept), name="console", daemon=True).start()
 
 
-def _write_all(part: bytes) -> None:
-    while part:
-        # A pipe or terminal may take less than it is given.
-        part = part[os.write(1, part) :]
+def _copy(descriptor: int, kept: Path) -> None:
+    with kept.open("wb", buffering=0) as log:
+        while part := os.read(descriptor, _CHUNK):
+            if log.tell() > _KEPT:
+                # Truncated instead of rotated: only the last words matter, and one file bounds the disk it takes.
+                log.seek(0)
+                log.truncate()
+            log.write(part)
+            while part:
+                # A pipe or terminal may take less than it is given.
+                part = part[os.write(1, part) :]
 
 
 LOG: Final = logging.getLogger("neonvm.runner")
@@ -127,7 +118,7 @@ async def run(told: RunnerArguments) -> Ending:
     LOG.info(texts.STARTED, extra={"vm": str(told.vm), "accelerator": accelerator.reason})
     runner, spec = _assembled(told, image, accelerator, tap)
     # Before QEMU starts, which opens the pipe as its console.
-    ConsoleCopy(_RUN / "console", _IMAGES / "console.log").start()
+    copy_console(_RUN / "console", _IMAGES / "console.log")
     api_port, qmp_port = own_ports(told.spec)
     identity, tls = _identity(told)
     gate = GateServer(spec, runner)

@@ -17,9 +17,8 @@ from cryptography import x509
 
 from deploy.neonvm.ports import GuestError, GuestPhase, GuestState
 from deploy.neonvm.qemu.daemon import DaemonResponse
-from deploy.neonvm.qemu.machine import Machine
+from deploy.neonvm.qemu.machine import Decided, Machine
 from deploy.neonvm.qemu.qemu_guest import QemuGuest
-from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.qmp_gate import GateState
 from deploy.neonvm.texts import runner as texts
@@ -122,7 +121,7 @@ class PodRunner:
         self, guest: QemuGuest, tls: TlsIdentity, accelerator: tuple[str, str], flat: FlatPlace | None, receives: bool
     ) -> None:
         self._guest = guest
-        self._tls = tls
+        self.tls = tls
         self._accelerator = accelerator
         self._receives = receives
         self._has_credentials_for = ""
@@ -248,14 +247,10 @@ class PodRunner:
             self._flat.keep()
         return decision
 
-    def signing_request(self, move: str) -> str:
-        """A request for the certificate of ``move``, PEM."""
-        return self._tls.request(move)
-
     async def use_certificate(self, move: str, certificate: str, authority: str) -> None:
         """QEMU shows this certificate, and trusts this authority alone, from now on. Raises ``GuestError``."""
         is_server = not await self._guest.arrived()
-        folder = self._tls.files(move, certificate, authority, is_server=is_server)
+        folder = self.tls.files(move, certificate, authority, is_server=is_server)
         try:
             if self._has_credentials_for:
                 # QEMU refuses a second object with the same id.
@@ -275,4 +270,4 @@ class PodRunner:
                 await self._flat.prepare(self._guest.machine)
         finally:
             # QEMU has read the files into memory; the key must not stay on disk, even after a failure.
-            self._tls.forget(folder)
+            self.tls.forget(folder)

@@ -80,34 +80,15 @@ def parser() -> argparse.ArgumentParser:
         ("--listen", "0.0.0.0:10293", "HOST:PORT", "where /metrics /healthz /readyz are"),
     ):
         flags.add_argument(flag, default=default, metavar=metavar, help=f"{what} (default: %(default)s)")
-    flags.add_argument(
-        "--sidecar",
-        type=Path,
-        default=None,
-        metavar="FILE",
-        help="a pod's part: the agent beside each VM (none where there is no such file)",
-    )
-    flags.add_argument(
-        "--network-policies",
-        # Also gives --no-network-policies.
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="keep a NetworkPolicy around the ports of runner pods in each namespace that has VMs (default: yes)",
-    )
-    flags.add_argument(
-        "--pull-secret",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a Secret in the namespaces of VMs with which their pods pull images (repeatable)",
-    )
-    flags.add_argument(
-        "--pod-security",
-        type=_security,
-        default=POD_SECURITY,
-        metavar="JSON",
-        help="the security context of runner pods (default: user and group 65532, RuntimeDefault)",
-    )
+    sidecar = "a pod's part: the agent beside each VM (none where there is no such file)"
+    flags.add_argument("--sidecar", type=Path, default=None, metavar="FILE", help=sidecar)
+    policies = "keep a NetworkPolicy around the ports of runner pods in each namespace that has VMs (default: yes)"
+    # Also gives --no-network-policies.
+    flags.add_argument("--network-policies", action=argparse.BooleanOptionalAction, default=True, help=policies)
+    secret = "a Secret in the namespaces of VMs with which their pods pull images (repeatable)"  # noqa: S105 - its help
+    flags.add_argument("--pull-secret", action="append", default=[], metavar="NAME", help=secret)
+    security = "the security context of runner pods (default: user and group 65532, RuntimeDefault)"
+    flags.add_argument("--pod-security", type=_security, default=POD_SECURITY, metavar="JSON", help=security)
     add_kubeconfig(flags)
     add_log_level(flags)
     return flags

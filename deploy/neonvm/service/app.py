@@ -21,7 +21,7 @@ from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies
-from deploy.neonvm.remote.remote_machine import Connect
+from deploy.neonvm.remote.remote_guest import Connect
 from deploy.neonvm.service.runner_authority import RunnerAuthority
 from deploy.neonvm.service.runner_policies import RunnerPolicies
 from protocol.kubernetes.objects import Json

@@ -29,12 +29,8 @@ class VmControllerTelemetry:
             "autoscale_neonvm_leading", "1 while this process holds the Lease and acts", registry=self.registry
         )
         leading.set_function(lambda: float(leads()))
-        self._ended = Counter(
-            "autoscale_neonvm_guests_ended",
-            "Guests that have ended, by the phase of their VM",
-            ("phase",),
-            registry=self.registry,
-        )
+        what = "Guests that have ended, by the phase of their VM"
+        self._ended = Counter("autoscale_neonvm_guests_ended", what, ("phase",), registry=self.registry)
         for phase in ENDED:
             self._ended.labels(phase.lower())
         # Counted at each scrape, so that no missed event leaves a wrong number.

@@ -172,10 +172,6 @@ class SimulatedGuest:
         spec = self._spec
         return spec.vm, spec.cpu_max, spec.mem_min, spec.mem_max
 
-    def _memory_load(self) -> MemoryLoad:
-        kernel = self._now()
-        return MemoryLoad(kernel.size.mem, kernel.mem_used, min(kernel.demand.cpu, kernel.size.cpu.as_cores))
-
     async def _moved(
         self, target: Guest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
@@ -190,7 +186,9 @@ class SimulatedGuest:
         self, target: SimulatedGuest, limits: TransferLimits, progress: Callable[[TransferInfo], None]
     ) -> TransferInfo:
         """Returns when all has been sent. Raises ``TransferError`` if an end is lost or time is up."""
-        clock, course = self._made_by.clock, Course.of(self._memory_load(), limits)
+        clock, kernel = self._made_by.clock, self._now()
+        busy_cores = min(kernel.demand.cpu, kernel.size.cpu.as_cores)
+        course = Course.of(MemoryLoad(kernel.size.mem, kernel.mem_used, busy_cores), limits)
         began = clock.now()
         end = limits.timeout if course.end is None else course.end
         finish = Instant(began + end)

@@ -1,7 +1,7 @@
 """Objects are found by their VM, however they come, change and go."""
 
 from deploy.kube.informer import Informer
-from deploy.neonvm.objects.owners import ByVm
+from deploy.neonvm.objects.by_vm import ByVm
 from protocol.kubernetes.objects import Json, labels_of, name_of
 from protocol.kubernetes.resources import PODS
 from protocol.messages import ObjectName

@@ -21,8 +21,8 @@ from deploy.neonvm.objects.pod_form import RunnerForm
 from deploy.neonvm.ports import GuestError, GuestSpec, PodSockets
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.daemon import DaemonResponse, GuestDaemon
+from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.qemu.qemu_guest import QemuGuest, QemuGuests
-from deploy.neonvm.qemu.wire import Decided
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.runner.pod_runner import Ending, PodRunner, TlsIdentity
 from deploy.neonvm.runner.runner_api import RunnerApi

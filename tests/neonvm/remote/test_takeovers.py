@@ -13,7 +13,7 @@ import pytest
 from deploy.kube.informer import Informer
 from deploy.neonvm.access.connections import RunnerPlace
 from deploy.neonvm.ports import PodRole
-from deploy.neonvm.qemu.wire import Decided
+from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.remote.address_choice import AddressRange
 from deploy.neonvm.remote.address_claims import AddressClaims
 from deploy.neonvm.remote.pod_guests import PodGuests, PodGuestsDependencies

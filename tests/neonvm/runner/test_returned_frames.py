@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from deploy.neonvm.addressing import RETURNED_MAC, flat_mac
 from deploy.neonvm.network.announcement import announcement
-from deploy.neonvm.runner.flat_tap import FlatTap, FrameReturn
+from deploy.neonvm.runner.flat_tap import FlatTap
+from deploy.neonvm.runner.frame_return import FrameReturn
 from deploy.neonvm.runner.returned_frames import FrameStream, ReturnedFrames
 from protocol.units import Seconds
 from tests.neonvm.qemu.test_frame_handover import Filtering

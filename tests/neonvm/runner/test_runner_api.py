@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.wire import Decided
+from deploy.neonvm.qemu.machine import Decided
 from deploy.neonvm.remote.move_end import MigrationAuthority
 from deploy.neonvm.runner.decisions import Decisions
 from deploy.neonvm.runner.pod_runner import Ending
