@@ -22,7 +22,7 @@ from deploy.images.rules.platforms import PLATFORMS, Platform
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
 from vm_image.host import BuildError
-from vm_image.origin import Origin
+from vm_image.recipe import Origin
 from vm_image.store import Report
 
 DEFAULT_FOLDER: Final = Path("build/images")

@@ -21,7 +21,7 @@ from deploy.local.apiserver.apimachinery.selectors import parse_labels
 from deploy.neonvm.objects.runner_policy import deciding_part, new_policy, policy_todo
 from deploy.neonvm.objects.vm_spec import machine_of
 from deploy.neonvm.ports import GuestError
-from deploy.neonvm.qemu.transfer_report import parse_report, transfer_info
+from deploy.neonvm.qemu.reports import parse_report, transfer_info
 from deploy.neonvm.simulated.simulated_load import LoadError, parse_recording
 from protocol.codec import MalformedMessageError, decode_request, decode_response
 from protocol.durations import DurationError, parse_duration

@@ -11,7 +11,7 @@ from typing import Any, Final
 from deploy.neonvm.ports import GuestSpec, PodNetwork
 from deploy.neonvm.qemu.accelerator import Accelerator
 from deploy.neonvm.qemu.qemu_command import qemu_command
-from deploy.neonvm.runner.pod_guest import guest_of_vm
+from deploy.neonvm.runner.runner_arguments import guest_of_vm
 from protocol.codec import MalformedRequestError, decode_request
 from protocol.units import Bytes, MilliCpu
 from protocol.versions import VersionRange

@@ -60,7 +60,7 @@ def registries() -> dict[str, CollectorRegistry]:
         "autoscale-injector": InjectorTelemetry().registry,
         "neonvm-controller": ControllerTelemetry(vms, lambda: True).registry,
         "neonvm-network": NetworkTelemetry(lambda: True).registry,
-        "neonvm-devices": DevicesTelemetry().registry,
+        "neonvm-devices": DevicesTelemetry((), tuple, lambda: True).registry,
     }
     for program in WITH_CERTIFICATES:
         watch_tls(found[program], [])
