@@ -21,7 +21,6 @@ from scheduler_plugin.groups.controllers.watches import GroupWatches
 from scheduler_plugin.groups.objects.autoscalers import horizontal_of, vertical_of
 from scheduler_plugin.groups.objects.targets import (
     InvalidTargetError,
-    TargetKind,
     workload_of,
     write_amounts,
     write_container,
@@ -36,7 +35,7 @@ def explanation(watches: GroupWatches, policy: GroupPolicy, group: JsonObject) -
         return {**summary, "problem": facts.fault}
     return {
         **summary,
-        "target": {"name": str(desired.target), **_target(desired.target.target_kind, facts.target)},
+        "target": {"name": str(desired.target), **_target(desired.target.resource, facts.target)},
         "recommended": {
             **({} if desired.hpa is None else _replicas(facts.hpa)),
             **({} if desired.vpa is None else {"containers": _sizes(facts.vpa)}),
@@ -62,7 +61,7 @@ def _summary(kind: Resource, group: JsonObject) -> Json:
     }
 
 
-def _target(kind: TargetKind, target: JsonObject | None) -> Json:
+def _target(kind: Resource, target: JsonObject | None) -> Json:
     if target is None:
         return {"problem": "it is not there"}
     try:

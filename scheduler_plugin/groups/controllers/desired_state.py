@@ -23,7 +23,7 @@ from scheduler_plugin.groups.core.workload import SizedContainer, Workload, Work
 from scheduler_plugin.groups.core.writes import Write, adapted, creation, holds, is_owned_by, refuse_foreign
 from scheduler_plugin.groups.objects.autoscalers import about
 from scheduler_plugin.groups.objects.intents import Intent
-from scheduler_plugin.groups.objects.targets import TargetKind, TargetRef, api_group
+from scheduler_plugin.groups.objects.targets import TargetRef, api_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class ScalableTarget:
 
     desired: DesiredState
     target: JsonObject
-    kind: TargetKind
+    kind: Resource
     template: Workload
     upkeep: tuple[Write, ...]
     sizes: tuple[SizedContainer, ...] = ()
@@ -234,7 +234,7 @@ def managed(facts: GroupFacts, found: ScalableTarget, decision: PolicyDecision) 
     if patch := {name: value for name, value in decision.annotations.items() if current.get(name) != value}:
         body: Json = {"metadata": {"annotations": patch}}
         version = version_of(found.target)
-        writes.append(Write("annotations", found.kind.resource, name_of(found.target), body, version=version))
+        writes.append(Write("annotations", found.kind, name_of(found.target), body, version=version))
     return tuple(writes)
 
 

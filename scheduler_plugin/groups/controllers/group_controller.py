@@ -41,7 +41,7 @@ from scheduler_plugin.groups.controllers.watches import GroupWatches
 from scheduler_plugin.groups.core.disputes import Disputes, told
 from scheduler_plugin.groups.core.writes import Write, put_back
 from scheduler_plugin.groups.objects.intents import Intent, progress
-from scheduler_plugin.groups.objects.targets import TargetKind, resize, scale, workload_of
+from scheduler_plugin.groups.objects.targets import resize, scale, workload_of
 
 LOG: Final = logging.getLogger(__name__)
 REMEMBERED: Final = 10_000
@@ -123,7 +123,7 @@ class GroupController(QueuedController):
         now, wall = self._context.clock.now(), self._context.clock.wall()
         paused: set[str] = set()
         fights: list[str] = []
-        target = facts.desired.target.target_kind.resource if facts.desired is not None else None
+        target = facts.desired.target.resource if facts.desired is not None else None
         pairs = (
             (target, facts.target),
             (HORIZONTAL_AUTOSCALERS, facts.hpa),
@@ -175,7 +175,7 @@ class GroupController(QueuedController):
         if found.intent is not None and facts.target is not None and facts.desired is not None:
             if (on_hpa := hpa_write(facts, found.intent.hpa)) is not None:
                 await self._do(on_hpa)
-            await self._scale(group, facts.target, facts.desired.target.target_kind, found.intent)
+            await self._scale(group, facts.target, facts.desired.target.resource, found.intent)
             # Without this write a successor would find the intent and carry it out again.
             group = await self._write_status(group, without_intent(group, found.intent))
         if found.drop is not None:
@@ -210,7 +210,7 @@ class GroupController(QueuedController):
         if facts.target is None or facts.desired is None:
             return
         reference = facts.desired.target
-        kind, writer = reference.target_kind, self._context.writer
+        kind, writer = reference.resource, self._context.writer
         remaining = progress(intent, workload_of(facts.target, kind))
         if (write := hpa_write(facts, intent.hpa)) is not None:
             await writer.rehearse(write)
@@ -219,7 +219,7 @@ class GroupController(QueuedController):
         if remaining.replicas is not None:
             await writer.rehearse(scale(facts.target, kind, remaining.replicas))
 
-    async def _scale(self, group: JsonObject, target: JsonObject, kind: TargetKind, intent: Intent) -> None:
+    async def _scale(self, group: JsonObject, target: JsonObject, kind: Resource, intent: Intent) -> None:
         """Write the rest of the intent, and report it on the group."""
         remaining = progress(intent, workload_of(target, kind))
         if remaining.containers:
@@ -229,7 +229,7 @@ class GroupController(QueuedController):
             scaled_to = await self._context.writer.do(write)
             self._disputes.wrote(write, scaled_to, self._context.clock.now())
             # `/scale` returns a Scale, so the cache would keep the old object.
-            await self._read_again(kind.resource, name_of(target))
+            await self._read_again(kind, name_of(target))
         self._count_scaling(intent)
         await self._context.writer.tell(scaled(self.kind, group, intent))
 

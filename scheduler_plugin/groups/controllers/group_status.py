@@ -12,7 +12,7 @@ from typing import Final
 
 from protocol.kubernetes.conditions import condition, condition_of, stamped
 from protocol.kubernetes.objects import Json, JsonObject, child, items, name_of, text, uid_of, whole
-from protocol.kubernetes.resources import Resource
+from protocol.kubernetes.resources import VIRTUAL_MACHINES, Resource
 from protocol.kubernetes.timestamps import timestamp
 from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.groups import texts
@@ -25,7 +25,7 @@ from scheduler_plugin.groups.controllers.desired_state import (
 from scheduler_plugin.groups.core.workload import SizedContainer, WithheldChange
 from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import Intent, write_intent
-from scheduler_plugin.groups.objects.targets import TargetFields, read_container, selector_of, write_container
+from scheduler_plugin.groups.objects.targets import read_container, selector_of, write_container
 
 ACTIVE: Final = "ScalingActive"
 LIMITED: Final = "ScalingLimited"
@@ -46,7 +46,7 @@ SIZED: Final = "lastSized"
 def mirror(found: ScalableTarget) -> Json:
     """Status of the group for ``/scale``: an HPA that recommends to it reads pods and replicas there."""
     # A VM has no selector for an HPA to read.
-    if found.kind.shape is TargetFields.VM:
+    if found.kind is VIRTUAL_MACHINES:
         return {"replicas": found.template.replicas}
     return {"replicas": found.template.replicas, "targetSelector": selector_of(found.target)}
 

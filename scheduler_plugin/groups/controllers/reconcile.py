@@ -48,9 +48,9 @@ from scheduler_plugin.groups.objects.group_status import ABLE
 from scheduler_plugin.groups.objects.intents import intent_of, progress, read_intent, write_intent
 from scheduler_plugin.groups.objects.pods import killed_in, running_pods, with_defaults
 from scheduler_plugin.groups.objects.targets import (
+    TEMPLATED,
     InvalidSpecError,
     InvalidTargetError,
-    TargetFields,
     achievable,
     kept_by,
     workload_of,
@@ -86,8 +86,8 @@ def _target(facts: GroupFacts) -> ScalableTarget:
             "ForeignAutoscaler",
             texts.TARGET_SCALED_BY_OTHERS.format(target=reference, others=" and ".join(facts.others)),
         )
-    kind = reference.target_kind
-    if kind.shape is TargetFields.TEMPLATE and (keeper := kept_by(facts.target)):
+    kind = reference.resource
+    if kind in TEMPLATED and (keeper := kept_by(facts.target)):
         raise StopError("TargetTaken", texts.TARGET_KEPT.format(target=reference, keeper=keeper))
     try:
         template = workload_of(facts.target, kind)
@@ -163,7 +163,7 @@ def _decided(
     # Contested writes are left out only after the decision, so that the policy's memory still learns.
     decision = _unheld(decision, _held(facts, target))
     # Sizes in place live in the status; the template stays as it is.
-    if target.desired.in_place and target.kind.shape is TargetFields.TEMPLATE:
+    if target.desired.in_place and target.kind in TEMPLATED:
         sizes = merged_sizes(sizes, decision.containers)
         decision = replace(decision, containers=())
     hpa = {} if "autoscaler" in facts.held else hpa_changes(facts.hpa, decided.hpa)

@@ -32,7 +32,7 @@ from scheduler_plugin.groups.core.recommender.vertical import (
 from scheduler_plugin.groups.core.recommender.vertical import recommended as vertical
 from scheduler_plugin.groups.core.workload import ResourceList
 from scheduler_plugin.groups.core.writes import Write
-from scheduler_plugin.groups.objects.targets import VM_CONTAINER, TargetFields
+from scheduler_plugin.groups.objects.targets import TEMPLATED, VM_CONTAINER
 from scheduler_plugin.groups.objects.vm_use import (
     GuestUse,
     has_note,
@@ -88,7 +88,7 @@ class VmRecommender:
         if facts.desired is None or facts.target is None:
             return
         # The cluster's own VPA recommender and HPA controller look after pods.
-        if facts.desired.target.target_kind.shape is TargetFields.TEMPLATE:
+        if facts.desired.target.resource in TEMPLATED:
             return
         vms = vms_of(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
         answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))

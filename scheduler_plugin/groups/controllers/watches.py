@@ -32,10 +32,10 @@ from scheduler_plugin.groups.controllers.cache import Cache, GroupKey, Index, Ke
 from scheduler_plugin.groups.controllers.desired_state import DesiredState, GroupFacts, GroupPolicy
 from scheduler_plugin.groups.core.writes import is_owned_by, original_of
 from scheduler_plugin.groups.objects.autoscalers import REFERENCES, about, sizing_mode
-from scheduler_plugin.groups.objects.targets import TARGET_KINDS, InvalidSpecError, TargetFields, TargetKind, TargetRef
+from scheduler_plugin.groups.objects.targets import TARGET_KINDS, TEMPLATED, InvalidSpecError, TargetRef
 from scheduler_plugin.groups.objects.vm_use import as_noted
 
-AROUND: Final = (*(kind.resource for kind in TARGET_KINDS.values()), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
+AROUND: Final = (*TARGET_KINDS.values(), HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS)
 """Every kind that a group may refer to."""
 
 NO_VPAS: Final = ("SizesUnknown", "KindMissing", texts.NO_VPAS)
@@ -68,14 +68,14 @@ class GroupWatches:
             desired = self._possible(policy.desired(group))
         except InvalidSpecError as error:
             return GroupFacts(group, fault=str(error))
-        name, kind = name_of(group), desired.target.target_kind
+        name, kind = name_of(group), desired.target.resource
         beside = {
             resource: self._beside(resource, name.namespace, companion.name, kind)
             for resource, companion in desired.beside.items()
         }
-        target = self._cache.get(kind.resource, ObjectName(name.namespace, desired.target.name))
+        target = self._cache.get(kind, ObjectName(name.namespace, desired.target.name))
         # Only pods that come from a template carry the group's sizes; those of a VM follow the VM.
-        pods = () if target is None or kind.shape is not TargetFields.TEMPLATE else self.pods.of(target)
+        pods = () if target is None or kind not in TEMPLATED else self.pods.of(target)
         return GroupFacts(
             group,
             desired,
@@ -106,11 +106,11 @@ class GroupWatches:
         pairs = ((resource, self._cache.get(resource, object_name)) for resource, object_name in changed)
         return [(resource, obj) for resource, obj in pairs if obj is not None and not is_leaving(obj)]
 
-    def _beside(self, resource: Resource, namespace: str, name: str, kind: TargetKind) -> JsonObject | None:
+    def _beside(self, resource: Resource, namespace: str, name: str, kind: Resource) -> JsonObject | None:
         """The HPA or the VPA beside a group. What agents say of VMs counts before what its status says."""
         autoscaler = self._cache.get(resource, ObjectName(namespace, name))
         # Beside pods the status is the cluster's own and counts as it is.
-        return autoscaler if autoscaler is None or kind.shape is TargetFields.TEMPLATE else as_noted(autoscaler)
+        return autoscaler if autoscaler is None or kind in TEMPLATED else as_noted(autoscaler)
 
     def _possible(self, desired: DesiredState) -> DesiredState:
         """The desired in this cluster: one without VPAs says so, and all else goes on."""
@@ -199,7 +199,7 @@ class GroupWatches:
     def _ran_out_of_memory(self, pod: JsonObject) -> None:
         for key in self._references.targets_in(name_of(pod).namespace):
             # The cache drops the owner of a pod, so its workload is found through the selectors of the targets.
-            target = self._cache.get(TARGET_KINDS[key[:2]].resource, key[2])
+            target = self._cache.get(TARGET_KINDS[key[:2]], key[2])
             if target is not None and selects(child(target, "spec", "selector"), labels_of(pod)):
                 self._enqueue_all(key)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from protocol.kubernetes import resources as kinds
 from protocol.kubernetes.conditions import condition_of
 from protocol.kubernetes.objects import (
     Json,
@@ -34,8 +35,7 @@ from scheduler_plugin.groups.core.workload import (
     by_name,
 )
 from scheduler_plugin.groups.objects.targets import (
-    TargetFields,
-    TargetKind,
+    TEMPLATED,
     read_amounts,
     read_container,
     workload_of,
@@ -146,7 +146,7 @@ _RESIZING = ("PodResizePending", "PodResizeInProgress")
 
 def running_pods(
     target: JsonObject,
-    kind: TargetKind,
+    kind: kinds.Resource,
     pods: Sequence[JsonObject],
     in_place: tuple[SizedContainer, ...] = (),
     *,
@@ -159,14 +159,14 @@ def running_pods(
     """
     status = child(target, "status")
     # Without `observedGeneration` the target's controller has not reported yet, so its pods are not judged.
-    if kind.shape is not TargetFields.TEMPLATE or "observedGeneration" not in status:
+    if kind not in TEMPLATED or "observedGeneration" not in status:
         return None
     running = [pod for pod in pods if not is_leaving(pod) and not is_over(pod)]
     ready = [pod for pod in running if _is_true(pod, "Ready")]
     ordered = workload_of(target, kind).containers
     sizes = [pod_sizes(pod) for pod in ready or running]
     # A Deployment's pods are replaced when its template changes; a ReplicaSet's stay as they are.
-    requested = in_place or (ordered if kind.resource == REPLICA_SETS else ())
+    requested = in_place or (ordered if kind == REPLICA_SETS else ())
     unsized = [name_of(pod).name for pod in running if requested and not _has(pod, requested)]
     difference = _progress(target, kind) or (texts.other_size(unsized, len(running)) if unsized else "")
     return RunningPods(
@@ -190,16 +190,16 @@ def pod_sizes(pod: JsonObject) -> tuple[SizedContainer, ...]:
     return tuple(sizes)
 
 
-def _progress(target: JsonObject, kind: TargetKind) -> str:
+def _progress(target: JsonObject, kind: kinds.Resource) -> str:
     """The difference of the pods from the target's spec in template, number or readiness; empty if there is none."""
     status, ordered = child(target, "status"), child(target, "spec").get("replicas", 1)
     ordered = ordered if isinstance(ordered, int) else 1
     # The controller has not seen the latest spec yet, so its numbers describe the old one.
     if whole(status, "observedGeneration") < whole(target, "metadata", "generation"):
-        return texts.JUST_CHANGED.format(kind=kind.resource.kind)
+        return texts.JUST_CHANGED.format(kind=kind.kind)
     updated, there, ready = (whole(status, name) for name in ("updatedReplicas", "replicas", "readyReplicas"))
     # A ReplicaSet has no `updatedReplicas`.
-    if kind.resource != REPLICA_SETS and updated < ordered:
+    if kind != REPLICA_SETS and updated < ordered:
         return texts.OLD_TEMPLATE.format(updated=updated, ordered=ordered)
     if there != ordered:
         return texts.OTHER_NUMBER.format(present=there, ordered=ordered)

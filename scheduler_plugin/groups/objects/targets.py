@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -94,22 +93,6 @@ VM_CONTAINER: Final = "vm"
 """The name of a VM's only container."""
 
 
-class TargetFields(Enum):
-    """Paths of the fields that hold the sizes of a kind's replicas."""
-
-    TEMPLATE = "pod template"
-    VM = "bounds of a VM"
-    NONE = "nowhere"
-
-
-@dataclass(frozen=True, slots=True)
-class TargetKind:
-    """One kind that can be scaled."""
-
-    resource: Resource
-    shape: TargetFields = TargetFields.TEMPLATE
-
-
 @dataclass(frozen=True, slots=True)
 class TargetRef:
     """The object that a group scales: its kind, and its name in the group's namespace."""
@@ -119,22 +102,20 @@ class TargetRef:
     name: str
 
     @property
-    def target_kind(self) -> TargetKind:
-        """Its kind as one that can be scaled; only for one that ``read_reference`` has read."""
+    def resource(self) -> Resource:
+        """Its kind; only of a reference that ``read_reference`` has read."""
         return TARGET_KINDS[self.group, self.kind]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
 
-_KINDS: Final = (
-    TargetKind(DEPLOYMENTS),
-    TargetKind(STATEFUL_SETS),
-    TargetKind(REPLICA_SETS),
-    TargetKind(VIRTUAL_MACHINES, TargetFields.VM),
-    TargetKind(VM_GROUPS, TargetFields.NONE),
-)
-TARGET_KINDS: Final = {(kind.resource.group, kind.resource.kind): kind for kind in _KINDS}
+TEMPLATED: Final = frozenset({DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS})
+"""The kinds whose replicas are pods of a template."""
+
+TARGET_KINDS: Final = {
+    (kind.group, kind.kind): kind for kind in (DEPLOYMENTS, STATEFUL_SETS, REPLICA_SETS, VIRTUAL_MACHINES, VM_GROUPS)
+}
 """Everything that can be scaled, by API group and kind."""
 
 
@@ -161,18 +142,18 @@ def read_reference(found: JsonObject, path: str) -> TargetRef:
     if not reference.name:
         raise InvalidSpecError(f"{path}.name: expected the name of what is to be scaled")
     if (reference.group, reference.kind) not in TARGET_KINDS:
-        supported = ", ".join(f"{kind.resource.api_version} {kind.resource.kind}" for kind in TARGET_KINDS.values())
+        supported = ", ".join(f"{kind.api_version} {kind.kind}" for kind in TARGET_KINDS.values())
         what = f"{text(found, 'apiVersion')} {reference.kind}".strip()
         raise InvalidSpecError(f"{path}: expected one of {supported}, got {what!r}")
     return reference
 
 
-def workload_of(target: JsonObject, kind: TargetKind) -> Workload:
+def workload_of(target: JsonObject, kind: Resource) -> Workload:
     """The target as a workload. Raises ``InvalidTargetError``."""
     try:
-        return _vm(target) if kind.shape is TargetFields.VM else _replicated(target)
+        return _vm(target) if kind is VIRTUAL_MACHINES else _replicated(target)
     except ValueError as error:
-        raise InvalidTargetError(f"{kind.resource.kind} {name_of(target)}: {error}") from None
+        raise InvalidTargetError(f"{kind.kind} {name_of(target)}: {error}") from None
 
 
 def _replicated(target: JsonObject) -> Workload:
@@ -215,33 +196,33 @@ def _requirement(found: JsonObject) -> str:
     return f"{key} {operator.lower()} ({','.join(map(str, values if isinstance(values, list) else ()))})"
 
 
-def scale(target: JsonObject, kind: TargetKind, replicas: int) -> Write:
+def scale(target: JsonObject, kind: Resource, replicas: int) -> Write:
     """Sets how many replicas there are."""
     body: Json = {"spec": {"replicas": replicas}}
-    return Write("replicas", kind.resource, name_of(target), body, "scale", version_of(target))
+    return Write("replicas", kind, name_of(target), body, "scale", version_of(target))
 
 
-def resize(target: JsonObject, kind: TargetKind, containers: tuple[SizedContainer, ...]) -> Write:
+def resize(target: JsonObject, kind: Resource, containers: tuple[SizedContainer, ...]) -> Write:
     """Sets the sizes of ``containers``, as far as they are given; all others stay."""
     name, version = name_of(target), version_of(target)
-    if kind.shape is TargetFields.VM:
+    if kind is VIRTUAL_MACHINES:
         vm = parse_virtual_machine(target)
         least = _least(target, vm, (by_name(containers, VM_CONTAINER) or SizedContainer(VM_CONTAINER)).requests)
         bounds = msgspec.json.encode({"min": _bound(least), "max": _bound(vm.bounds.max)}).decode()
         annotations: Json = {"metadata": {"annotations": {ANNOTATION_BOUNDS: bounds}}}
         # In an annotation, because the spec of the VM belongs to whoever made it.
-        return Write("bounds", kind.resource, name, annotations, version=version)
+        return Write("bounds", kind, name, annotations, version=version)
     body: Json = {
         "spec": {"template": {"spec": {"containers": [write_container(container) for container in containers]}}}
     }
-    return Write("requests", kind.resource, name, body, version=version, merges_lists=True)
+    return Write("requests", kind, name, body, version=version, merges_lists=True)
 
 
 def achievable(
-    target: JsonObject, kind: TargetKind, containers: tuple[SizedContainer, ...]
+    target: JsonObject, kind: Resource, containers: tuple[SizedContainer, ...]
 ) -> tuple[SizedContainer, ...]:
     """``containers`` as they can be written: of a VM in whole slots, and no more than its bounds allow."""
-    if kind.shape is not TargetFields.VM:
+    if kind is not VIRTUAL_MACHINES:
         return containers
     container = by_name(containers, VM_CONTAINER)
     if container is None:
