@@ -15,16 +15,11 @@ from protocol.kubernetes.resources import HVPAS, TORTOISES, VM_GROUPS, Resource
 from protocol.messages import ObjectName
 from protocol.runtime.serving.probes import probes_app, standing
 from scheduler_plugin.groups.app import GroupsProgram
-from scheduler_plugin.groups.controllers.desired_state import GroupPolicy
 from scheduler_plugin.groups.controllers.group_controller import GroupController
+from scheduler_plugin.groups.controllers.policies import GroupPolicy
 from scheduler_plugin.groups.controllers.watches import GroupWatches
 from scheduler_plugin.groups.objects.autoscalers import horizontal_of, vertical_of
-from scheduler_plugin.groups.objects.targets import (
-    InvalidTargetError,
-    workload_of,
-    write_amounts,
-    write_container,
-)
+from scheduler_plugin.groups.objects.targets import InvalidTargetError, workload_of, write_amounts, write_container
 
 
 def explanation(watches: GroupWatches, policy: GroupPolicy, group: JsonObject) -> Json:

@@ -9,41 +9,39 @@ Rules that hold here:
 from __future__ import annotations
 
 import logging
+import zlib
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiRefusedError
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, version_of
+from protocol.kubernetes.conditions import condition, condition_of, stamped
+from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, items, name_of, text, uid_of, version_of
 from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
+from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import ObjectName
+from scheduler_plugin.cluster.events import EventRecord, EventSubject
 from scheduler_plugin.groups import texts
+from scheduler_plugin.groups.controllers.companions import StopError, hpa_write, put_back, released
 from scheduler_plugin.groups.controllers.controller import PASSING, TIMEOUT, GroupsContext, QueuedController
-from scheduler_plugin.groups.controllers.desired_state import (
-    GroupFacts,
-    GroupPolicy,
-    ReconcileResult,
-    hpa_write,
-    released,
-)
-from scheduler_plugin.groups.controllers.group_status import (
-    contested,
-    pods_refused,
-    refused,
-    scaled,
-    stopped,
-    was_refused,
-    without_intent,
-)
+from scheduler_plugin.groups.controllers.disputes import Disputes, told
 from scheduler_plugin.groups.controllers.pod_resizing import PodResizer
-from scheduler_plugin.groups.controllers.reconcile import reconcile
+from scheduler_plugin.groups.controllers.policies import GroupFacts, GroupPolicy
+from scheduler_plugin.groups.controllers.reconcile import (
+    CONTESTED,
+    RESIZABLE,
+    SIZED,
+    WRITABLE,
+    ReconcileResult,
+    reconcile,
+)
 from scheduler_plugin.groups.controllers.watches import GroupWatches
-from scheduler_plugin.groups.core.disputes import Disputes, told
-from scheduler_plugin.groups.core.writes import Write, put_back
-from scheduler_plugin.groups.objects.intents import Intent, progress
-from scheduler_plugin.groups.objects.targets import resize, scale, workload_of
+from scheduler_plugin.groups.objects.targets import workload_of
+from scheduler_plugin.groups.objects.vm_group import ABLE
+from scheduler_plugin.groups.objects.writes import Intent, Write, progress, resize, scale, write_intent
 
 LOG: Final = logging.getLogger(__name__)
+
 REMEMBERED: Final = 10_000
 """At most this many writes that change nothing are remembered."""
 
@@ -85,7 +83,7 @@ class GroupController(QueuedController):
             raise
         finally:
             self._count(outcome)
-        self._queue.add(name, context.interval())
+        self._queue.add(name, context.interval)
 
     def enqueue_all(self) -> None:
         """Queues every group, and deleted ones that left an HPA or a VPA changed."""
@@ -257,3 +255,73 @@ class GroupController(QueuedController):
         # Without a resourceVersion the write would have no precondition.
         if group is not None and text(group, "metadata", "resourceVersion"):
             await self._write_status(group, refused(group, why, self._context.clock.wall()))
+
+
+_LONGEST: Final = 200  # of an object's name, in the name of an event: both have at most 253 characters
+
+
+def scaled(kind: Resource, group: JsonObject, intent: Intent) -> EventRecord:
+    """That a scaling was carried out."""
+    note = str(intent)
+    name = _event_name(group, "scaled", f"{uid_of(group)}{intent.at}{note}")
+    return EventRecord(_about(kind, group), "Scaled", note, is_warning=False, name=name)
+
+
+def stopped(kind: Resource, group: JsonObject, problem: StopError) -> EventRecord | None:
+    """Notice that scaling has stopped, and why; None if ``group`` said so already."""
+    able = condition_of(group, ABLE)
+    if (text(able, "reason"), text(able, "message")) == (problem.reason, problem.message):
+        return None
+    return EventRecord(_about(kind, group), problem.reason, problem.message)
+
+
+def contested(kind: Resource, group: JsonObject, status: JsonObject) -> EventRecord | None:
+    """That another writer keeps overwriting what the group writes; None unless that is new in ``status``."""
+    before, after = (text(condition_of(about, CONTESTED), "message") for about in (group, {"status": status}))
+    return EventRecord(_about(kind, group), CONTESTED, after) if after and not before else None
+
+
+def without_intent(group: JsonObject, intent: Intent) -> Json:
+    """The group's status once ``intent`` is carried out."""
+    status = _replaced(group, WRITABLE, [])
+    if intent.replicas is not None:
+        status["replicas"] = intent.replicas[1]
+    if intent.after:
+        # A change of sizes answers all kills before it.
+        status[SIZED] = intent.at
+    return {**status, "lastScaled": write_intent(intent)}
+
+
+def refused(group: JsonObject, why: str, wall: float) -> Json:
+    """The group's status once a write was refused for good: the intent is given up. ``wall`` in seconds since 1970."""
+    writable = condition(group, WRITABLE, "False", "Refused", why)
+    return stamped(_replaced(group, WRITABLE, [writable]), timestamp(wall))
+
+
+def was_refused(group: JsonObject) -> bool:
+    """Return True if the last scaling of the group was refused for good."""
+    return bool(condition_of(group, WRITABLE))
+
+
+def pods_refused(group: JsonObject, why: str, wall: float) -> Json:
+    """The group's status with what was refused of its pods' sizes; ``why`` is empty if nothing was."""
+    if not why and not condition_of(group, RESIZABLE):
+        return child(group, "status")
+    resizable = [condition(group, RESIZABLE, "False", "Refused", why)] if why else []
+    return stamped(_replaced(group, RESIZABLE, resizable), timestamp(wall))
+
+
+def _replaced(group: JsonObject, kind: str, new: list[Json]) -> Json:
+    """The group's status without its intent, and with ``new`` instead of its condition ``kind``."""
+    status = {key: value for key, value in child(group, "status").items() if key != "intent"}
+    others = [existing for existing in items(status, "conditions") if text(existing, "type") != kind]
+    return {**status, "conditions": [*others, *new]}
+
+
+def _about(kind: Resource, group: JsonObject) -> EventSubject:
+    return EventSubject(kind, name_of(group), uid_of(group))
+
+
+def _event_name(group: JsonObject, what: str, note: str) -> str:
+    # Deterministic, so the API server refuses the same event a second time (409).
+    return f"{name_of(group).name[:_LONGEST]}.{what}.{zlib.crc32(note.encode()):08x}"

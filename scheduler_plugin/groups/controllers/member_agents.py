@@ -26,7 +26,6 @@ from scheduler_plugin.own_tokens import Tokens, no_tokens, shown
 AGENT_PORT: Final = 9101
 LARGEST: Final = 256 * 1024
 _TIMEOUT: Final = Seconds(5.0)
-
 T = TypeVar("T")
 NotNegative = Annotated[float, msgspec.Meta(ge=0.0)]
 

@@ -16,11 +16,9 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import PODS
 from protocol.units import Instant
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.controllers.cache import Cache
-from scheduler_plugin.groups.controllers.controller import PASSING, Writer
-from scheduler_plugin.groups.core.disputes import Disputes
+from scheduler_plugin.groups.controllers.controller import PASSING, Cache, Writer
+from scheduler_plugin.groups.controllers.disputes import Disputes
 from scheduler_plugin.groups.core.workload import RESOURCES, Resource, SizedContainer, by_name
-from scheduler_plugin.groups.core.writes import Write
 from scheduler_plugin.groups.objects.pod_resizes import (
     LONGEST,
     REFUSED,
@@ -31,6 +29,7 @@ from scheduler_plugin.groups.objects.pod_resizes import (
     resize_pod,
     without,
 )
+from scheduler_plugin.groups.objects.writes import Write
 
 _OVERLOADED: Final = frozenset({RefusalKind.TOO_MANY_REQUESTS, RefusalKind.UNAVAILABLE})
 """Refusals that are not about the pod: the whole group waits."""

@@ -18,8 +18,8 @@ from protocol.runtime.kubernetes.lease import NotLeadingError
 from protocol.units import Bytes
 from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.controllers.controller import GroupsContext
-from scheduler_plugin.groups.controllers.desired_state import GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.member_agents import MemberAgents
+from scheduler_plugin.groups.controllers.policies import GroupFacts, GroupPolicy
 from scheduler_plugin.groups.controllers.watches import GroupWatches
 from scheduler_plugin.groups.core.recommender.horizontal import Desires, ReplicaUse
 from scheduler_plugin.groups.core.recommender.horizontal import recommended as horizontal
@@ -31,7 +31,6 @@ from scheduler_plugin.groups.core.recommender.vertical import (
 )
 from scheduler_plugin.groups.core.recommender.vertical import recommended as vertical
 from scheduler_plugin.groups.core.workload import ResourceList
-from scheduler_plugin.groups.core.writes import Write
 from scheduler_plugin.groups.objects.targets import TEMPLATED, VM_CONTAINER
 from scheduler_plugin.groups.objects.vm_use import (
     GuestUse,
@@ -43,9 +42,9 @@ from scheduler_plugin.groups.objects.vm_use import (
     vms_of,
     vpa_status,
 )
+from scheduler_plugin.groups.objects.writes import Write
 
 LOG: Final = logging.getLogger("autoscale.groups")
-
 HISTORY: Final = "containers"
 
 
@@ -74,7 +73,7 @@ class VmRecommender:
                 for group in list(self._context.cache.objects(self._policy.kind).values()):
                     # If the settings leave recommending to the cluster, remove our own notes.
                     await self._reconcile(group, self._recommend if is_on() else self._take_back)
-            await self._context.clock.sleep(self._context.interval())
+            await self._context.clock.sleep(self._context.interval)
 
     async def _reconcile(self, group: JsonObject, act: Callable[[GroupFacts], Awaitable[None]]) -> None:
         try:

@@ -31,8 +31,8 @@ from protocol.names import ANNOTATION_DRAINING, KERNEL_PRIMARY, LABEL_GROUP, LAB
 from protocol.units import Seconds
 from scheduler_plugin.groups.core.replicas.group_plan import GroupPlan, NewMember
 from scheduler_plugin.groups.core.replicas.members import DatabaseLook, Member, Role, role_of
-from scheduler_plugin.groups.core.writes import controller_of, owner_reference
 from scheduler_plugin.groups.objects.vm_group import VmGroup
+from scheduler_plugin.groups.objects.writes import controller_of, owner_reference
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -26,9 +26,9 @@ from scheduler_plugin.groups.core.workload import (
     ResourceList,
     VerticalRecommendation,
 )
-from scheduler_plugin.groups.core.writes import is_owned_by
 from scheduler_plugin.groups.objects.autoscalers import least_replicas
 from scheduler_plugin.groups.objects.targets import write_amounts
+from scheduler_plugin.groups.objects.writes import is_owned_by
 
 
 def vms_of(target: JsonObject, vms: Iterable[JsonObject]) -> list[JsonObject]:

@@ -21,18 +21,17 @@ from math import ceil
 from typing import Final
 
 from protocol.units import Amount
-from scheduler_plugin.groups.core.hvpa.rules import ChangeParams, Exact, ResourceChangeParams
+from scheduler_plugin.groups.core.hvpa.gates import followed, is_sized, requested, sized_containers, waits_for
 from scheduler_plugin.groups.core.hvpa.spec import (
+    ChangeParams,
+    Exact,
     HvpaSpec,
     PastPods,
     PastReplicas,
     PastTarget,
+    ResourceChangeParams,
     ScalingTimes,
-    followed,
-    requested,
-    waits_for,
 )
-from scheduler_plugin.groups.core.hvpa.wishes import is_sized, sized_containers
 from scheduler_plugin.groups.core.workload import (
     HorizontalRecommendation,
     Recommendations,

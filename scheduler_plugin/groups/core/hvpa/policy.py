@@ -8,11 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from fractions import Fraction
+from math import floor
 from typing import Final
 
 from protocol.units import Amount
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.core.hvpa.gates import GatedRecommendation, Gates, by_mode, by_weight, gated, written
+from scheduler_plugin.groups.core.hvpa.gates import (
+    GatedRecommendation,
+    Gates,
+    Recommendation,
+    VerticalWishes,
+    at_most_needed,
+    gated,
+    replica_wish,
+    vertical_wishes,
+    waits_for,
+    with_waiting,
+    within_policy,
+    written,
+)
+from scheduler_plugin.groups.core.hvpa.modes import by_mode, by_weight
 from scheduler_plugin.groups.core.hvpa.needs import (
     ContainerNeed,
     planned_replicas,
@@ -21,17 +37,7 @@ from scheduler_plugin.groups.core.hvpa.needs import (
     total_needs,
     unknown_needs,
 )
-from scheduler_plugin.groups.core.hvpa.rules import HvpaMode, scaled_limit
-from scheduler_plugin.groups.core.hvpa.spec import HvpaSpec, ScalingTimes, waits_for
-from scheduler_plugin.groups.core.hvpa.wishes import (
-    Recommendation,
-    VerticalWishes,
-    at_most_needed,
-    replica_wish,
-    vertical_wishes,
-    with_waiting,
-    within_policy,
-)
+from scheduler_plugin.groups.core.hvpa.spec import UNSET, ChangeParams, HvpaMode, HvpaSpec, ScalingTimes
 from scheduler_plugin.groups.core.workload import (
     Recommendations,
     ReplicaBounds,
@@ -262,3 +268,20 @@ def _remembered(memory: ScalingTimes, wishes: Sequence[Recommendation], now: dat
     return replace(
         memory, last_up=now if up else memory.last_up, last_down=now if down else memory.last_down, pods=pods
     )
+
+
+def scaled_limit(limit: int | None, old_request: int | None, new_request: int, gap: ChangeParams = UNSET) -> int | None:
+    """The limit for a new request; None (or 0) is no limit, and stays none.
+
+    A limit that equals its request, or is set without one, becomes the new request. Otherwise it keeps its ratio, or
+    with a ``gap`` stays above the request by the larger of its value and its percentage.
+    """
+    if not limit:
+        return None
+    if not old_request or old_request == limit:
+        return new_request
+    above = gap.parts(new_request)
+    if above:
+        return new_request + floor(max(above))
+    # Never below the request: the API server refuses such a pod.
+    return max(new_request, floor(Fraction(limit * new_request, old_request)))

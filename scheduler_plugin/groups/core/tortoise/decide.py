@@ -15,16 +15,18 @@ from scheduler_plugin.groups import texts
 from scheduler_plugin.groups.core.tortoise import horizontal, vertical
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Scaling, effective
 from scheduler_plugin.groups.core.tortoise.autoscaler import horizontal as horizontal_places
-from scheduler_plugin.groups.core.tortoise.phases import (
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
     Circumstances,
+    ObservedAutoscalers,
     Phase,
+    Spec,
+    TortoiseMemory,
     TortoiseMode,
     is_missing,
     is_within,
     next_phase,
     resource_phases,
 )
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
 from scheduler_plugin.groups.core.tortoise.vertical import Numbers, Resize, bounds_of
 from scheduler_plugin.groups.core.workload import (
     OutOfMemory,

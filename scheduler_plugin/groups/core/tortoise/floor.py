@@ -17,8 +17,8 @@ from protocol.floors import Floor
 from protocol.units import Bytes, MilliCpu, Resources
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.groups.core.tortoise.configuration import FLOOR_LEAD, FLOOR_LIFE, FLOOR_SHARE, SLOT_DECAY
-from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
 from scheduler_plugin.groups.core.tortoise.slots import SlotLayout, SlotMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import TortoiseMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,15 @@ from typing import TypeVar
 from protocol.units import Amount
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, Place, Scaling, horizontal
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import Phase, has_passed
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMemory, capped, proposed, step_back
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
+    Phase,
+    Spec,
+    TortoiseMemory,
+    capped,
+    has_passed,
+    proposed,
+    step_back,
+)
 from scheduler_plugin.groups.core.workload import NOTHING, ReplicaBounds, Workload
 
 A = TypeVar("A", bound=Amount)

@@ -19,7 +19,7 @@ from typing import Final
 
 from protocol.units import Amount
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.core.hvpa.rules import scaled_limit
+from scheduler_plugin.groups.core.hvpa.policy import scaled_limit
 from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Scaling, horizontal
 from scheduler_plugin.groups.core.tortoise.configuration import (
     CLOSE,
@@ -29,8 +29,7 @@ from scheduler_plugin.groups.core.tortoise.configuration import (
     UNDER_USED,
     Configuration,
 )
-from scheduler_plugin.groups.core.tortoise.phases import Phase, has_passed
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Phase, Spec, TortoiseMemory, has_passed
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     Resource,

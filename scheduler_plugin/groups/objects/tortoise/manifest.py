@@ -21,10 +21,9 @@ from protocol.names import VM_GROUP, VM_KIND, VM_VERSION
 from protocol.units import Bytes, MilliCpu, QuantityError
 from scheduler_plugin.groups.core.tortoise.autoscaler import Place, Policies, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import Spec, TortoiseMode
 from scheduler_plugin.groups.core.workload import NOTHING, RESOURCES, Resource, ResourceList, SizeBounds
-from scheduler_plugin.groups.objects.hvpa.lenient_fields import Parts
+from scheduler_plugin.groups.objects.hvpa.fields import Parts
 from scheduler_plugin.groups.objects.targets import InvalidSpecError
 
 MOST_CONTAINERS: Final = 64

@@ -1,114 +1,28 @@
-"""Desired state of a group, the facts that its policy decides from, and the result of reconciling it; and the writes
-that keep the HPA and the VPA beside it in their desired state.
+"""The HPA and the VPA beside a group: created, adopted and put back, or left alone because they are someone else's.
 
-Rules that hold here:
-
-- ``desired`` says what belongs to a group without looking at the cluster; ``decide`` decides from the present objects.
-- A policy keeps nothing but caches between two calls: its memory is in ``PolicyDecision.status``, which becomes the
-  object's status.
+One without a controller, under the name that ours would have, is adopted if it refers to the same workload: the group
+sets its spec until the group is gone, and then it is restored from a record in an annotation. Only ``spec`` and the
+record are ours.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from protocol.kubernetes.objects import Json, JsonObject, annotations_of, child, is_leaving, name_of, text, version_of
-from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, VERTICAL_AUTOSCALERS, Resource
+from protocol.kubernetes.resources import HORIZONTAL_AUTOSCALERS, Resource
 from protocol.messages import ObjectName
+from protocol.names import ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY
+from protocol.units import QuantityError, parse_quantity
 from scheduler_plugin.groups import texts
-from scheduler_plugin.groups.core.workload import SizedContainer, Workload, WorkloadDecision
-from scheduler_plugin.groups.core.writes import Write, adapted, creation, holds, is_owned_by, refuse_foreign
+from scheduler_plugin.groups.controllers.policies import DesiredState, GroupFacts, PolicyDecision
+from scheduler_plugin.groups.core.workload import SizedContainer, Workload
 from scheduler_plugin.groups.objects.autoscalers import about
-from scheduler_plugin.groups.objects.intents import Intent
 from scheduler_plugin.groups.objects.targets import TargetRef, api_group
-
-
-@dataclass(frozen=True, slots=True)
-class Companion:
-    """An HPA or VPA beside a group. ``spec`` is what it has to be; None: the decision says what becomes of it, and
-    unless it ``may_be_missing`` it has to be there. ``goes_along``: one that a decision makes goes with the group.
-    """
-
-    name: str
-    spec: Json | None = None
-    may_be_missing: bool = False
-    goes_along: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class DesiredState:
-    """Objects that belong to a group. ``in_place``: pods are resized as they run, and the template stays. ``sizes``:
-    the group writes sizes, so no other may.
-
-    ``hpa_asks_group``: the HPA recommends to the group and scales nothing itself. ``remarks`` are conditions that hold
-    as long as the spec is so: type, reason and message.
-    """
-
-    target: TargetRef
-    hpa: Companion | None = None
-    vpa: Companion | None = None
-    in_place: bool = False
-    sizes: bool = True
-    hpa_asks_group: bool = True
-    remarks: tuple[tuple[str, str, str], ...] = ()
-
-    @property
-    def beside(self) -> dict[Resource, Companion]:
-        """The HPA and the VPA by their kinds, those that there should be."""
-        pairs = ((HORIZONTAL_AUTOSCALERS, self.hpa), (VERTICAL_AUTOSCALERS, self.vpa))
-        return {kind: companion for kind, companion in pairs if companion is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyDecision:
-    """Decision of a policy.
-
-    ``status`` is its part of the status, memory included; ``unwritten`` is that part if no part of the decision
-    can be written, because sizes come in steps; None: the same. ``hpa`` are fields of the HPA's spec that it sets,
-    ``new_hpa`` is the spec of one to be made; ``drops_hpa``: one of the group's own is to go. ``annotations`` are the
-    target's; None removes one. ``waits_for`` says which recommendation is missing, empty if none is. ``remarks`` are
-    conditions that hold now: type, reason and message. ``pods_differ`` says how pods differ from what was ordered,
-    empty if they do not.
-    """
-
-    decision: WorkloadDecision
-    status: Json = field(default_factory=dict)
-    unwritten: Json | None = None
-    hpa: Json = field(default_factory=dict)
-    new_hpa: Json | None = None
-    drops_hpa: bool = False
-    annotations: Mapping[str, str | None] = field(default_factory=dict)
-    waits_for: str = ""
-    remarks: tuple[tuple[str, str, str], ...] = ()
-    pods_differ: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupFacts:
-    """One group and the objects around it. ``desired`` is None, and ``fault`` says why, if the group cannot be
-    read.
-
-    ``rivals`` are the other groups that scale the same target, ``others`` says what HPAs and VPAs that are not the
-    group's do to it; both empty if there are none. ``pods`` are the target's. ``pause`` is how long after a scaling
-    nothing new is decided. ``held`` are writes (by ``Write.what``) to leave alone, because another writer keeps
-    overwriting them; ``fights`` has the sentences.
-    """
-
-    group: JsonObject
-    desired: DesiredState | None = None
-    fault: str = ""
-    target: JsonObject | None = None
-    hpa: JsonObject | None = None
-    vpa: JsonObject | None = None
-    rivals: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-    pods: tuple[JsonObject, ...] = ()
-    pause: timedelta = timedelta(0)
-    held: frozenset[str] = frozenset()
-    fights: tuple[str, ...] = ()
+from scheduler_plugin.groups.objects.writes import Write, creation, difference, holds, is_owned_by, refuse_foreign
 
 
 @dataclass(eq=True, unsafe_hash=True)
@@ -132,36 +46,6 @@ class ScalableTarget:
     template: Workload
     upkeep: tuple[Write, ...]
     sizes: tuple[SizedContainer, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ReconcileResult:
-    """The writes to make, in this order: ``upkeep`` of the objects beside the group, the whole ``status``, the
-    ``intent``, the deletion of the HPA ``drop``, and the ``inbox``. ``sizes`` are what running pods should have if they
-    are resized in place.
-    """
-
-    status: Json
-    upkeep: tuple[Write, ...] = ()
-    intent: Intent | None = None
-    drop: JsonObject | None = None
-    inbox: Write | None = None
-    sizes: tuple[SizedContainer, ...] = ()
-    problem: StopError | None = None
-
-
-class GroupPolicy(Protocol):
-    """One kind of group."""
-
-    @property
-    def kind(self) -> Resource:
-        """The kind of its objects."""
-
-    def desired(self, group: JsonObject) -> DesiredState:
-        """Objects that belong to the group. Raises ``InvalidSpecError``."""
-
-    def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
-        """The decision now for a target that is as ``workload`` says. Raises ``InvalidSpecError``."""
 
 
 def companions(facts: GroupFacts, desired: DesiredState) -> tuple[Write, ...]:
@@ -284,3 +168,114 @@ def inbox(kind: Resource, facts: GroupFacts, found: ScalableTarget) -> Write | N
     if not recommends or child(facts.group, "spec").get("replicas") == replicas:
         return None
     return Write("inbox", kind, name_of(facts.group), {"spec": {"replicas": replicas}}, "scale")
+
+
+LARGEST: Final = 64 * 1024
+"""The largest record, in characters: all annotations of an object together may have 256 KiB."""
+
+
+class TooLargeError(ValueError):
+    """The object cannot be put back later, because its record would be too large; it is not changed then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """The record: kind and name of the group, and fields of the spec ``before`` it and as ``written`` by it.
+
+    A field that is in ``written`` alone was not there before; None in ``written`` is one that was removed.
+    """
+
+    kind: str
+    name: str
+    before: JsonObject
+    written: JsonObject
+
+    @property
+    def text(self) -> str:
+        """The annotation. Raises ``TooLargeError``."""
+        group = {"kind": self.kind, "name": self.name}
+        body = {"group": group, "before": dict(self.before), "written": dict(self.written)}
+        encoded = json.dumps(body, separators=(",", ":"), sort_keys=True)
+        if len(encoded) > LARGEST:
+            raise TooLargeError(texts.TOO_LARGE.format(kib=LARGEST // 1024))
+        return encoded
+
+
+def original_of(found: JsonObject) -> Original | None:
+    """The record of an HPA or a VPA; None if it has none that can be read."""
+    try:
+        body = json.loads(annotations_of(found)[ANNOTATION_ORIGINAL])
+    except (KeyError, ValueError, RecursionError):
+        return None
+    group = child(body, "group") if isinstance(body, dict) else {}
+    if not text(group, "kind") or not text(group, "name"):
+        return None
+    return Original(text(group, "kind"), text(group, "name"), child(body, "before"), child(body, "written"))
+
+
+def changed(found: JsonObject, group: JsonObject, fields: JsonObject) -> Original:
+    """The record once ``group`` has written ``fields`` to the spec of the object."""
+    record, spec = original_of(found), child(found, "spec")
+    before = {} if record is None else dict(record.before)
+    written = {} if record is None else dict(record.written)
+    for name, value in fields.items():
+        # On the first write, or after someone else has changed the field, the present value is what goes back later.
+        if name not in written or not _is(spec.get(name), written[name]):
+            before.pop(name, None)
+            before |= {name: spec[name]} if name in spec else {}
+        written[name] = value
+    return Original(text(group, "kind"), name_of(group).name, before, written)
+
+
+def adapted(what: str, resource: Resource, found: JsonObject, group: JsonObject, fields: Json) -> Write:
+    """Sets fields of an adopted object's spec, with the record of what they were. Raises ``TooLargeError``."""
+    # The record is written in the same patch as the change, so no crash comes between.
+    record: Json = {"annotations": {ANNOTATION_ORIGINAL: changed(found, group, fields).text}}
+    return Write(what, resource, name_of(found), {"metadata": record, "spec": fields}, version=version_of(found))
+
+
+def put_back(resource: Resource, found: JsonObject) -> Write | None:
+    """Makes the object what it was, but for what others have changed since; None if it has no record."""
+    record, spec = original_of(found), child(found, "spec")
+    if record is None:
+        return None
+    restored = dict(spec)
+    for name, value in record.written.items():
+        # A field that others have changed since is theirs and stays.
+        if _is(spec.get(name), value):
+            restored.pop(name, None)
+            restored |= {name: record.before[name]} if name in record.before else {}
+    _keep_in_order(spec, restored)
+    # null in a merge patch removes an annotation.
+    ours = (ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY)
+    body: Json = {"metadata": {"annotations": dict.fromkeys(ours)}}
+    if patch := difference(spec, restored):
+        body["spec"] = patch
+    return Write("original", resource, name_of(found), body, version=version_of(found))
+
+
+def _keep_in_order(spec: JsonObject, restored: Json) -> None:
+    """Adjusts a bound that goes back to one that someone else has set since: the API refuses an HPA with min > max."""
+    least, most = restored.get("minReplicas"), restored.get("maxReplicas")
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        # If `maxReplicas` is the bound that goes back, it gives way; otherwise `minReplicas` does.
+        restored |= {"maxReplicas": least} if most != spec.get("maxReplicas") else {"minReplicas": most}
+
+
+def _is(found: object, written: object) -> bool:
+    """Return True if a field still has what was written; the API may have filled in more, or spelled an amount
+    otherwise.
+    """
+    if isinstance(found, Mapping) and isinstance(written, Mapping):
+        return all(_is(found.get(name), value) for name, value in written.items())
+    if isinstance(found, list) and isinstance(written, list):
+        return len(found) == len(written) and all(map(_is, found, written))
+    if found == written:
+        return True
+    if not isinstance(found, str | int | float) or not isinstance(written, str | int | float):
+        return False
+    try:
+        # `1000m` and `1` are the same amount.
+        return parse_quantity(found) == parse_quantity(written)
+    except QuantityError:
+        return False
