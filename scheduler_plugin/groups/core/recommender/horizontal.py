@@ -74,7 +74,7 @@ def utilization_replicas(
 ) -> tuple[int, int] | None:
     """Desired replicas and the utilisation in per cent, for a target in per cent of requests (> 0).
 
-    None if no ready replica with a request was measured. Like HPA's, the utilisation is cut to a whole number.
+    None if no ready replica with a request was measured.
     """
 
     def utilization(counted: Sequence[tuple[int, int]]) -> int | None:
@@ -82,10 +82,7 @@ def utilization_replicas(
         # Whole per cent, like HPA's own integer arithmetic.
         return sum(used for used, _ in counted) * 100 // requested if requested else None
 
-    # Pods that are not ready are left out of the measured ratio.
-    measured = utilization(
-        [(replica.used, replica.request) for replica in replicas if replica.ready and replica.used is not None]
-    )
+    measured = utilization(_measured(replicas))
     if measured is None:
         return None
 
@@ -103,13 +100,18 @@ def average_value_replicas(
     current: int, replicas: Sequence[ReplicaUse], target: int, tolerance: float = TOLERANCE
 ) -> int | None:
     """Desired replicas so that their mean use is ``target`` (> 0); None if no ready replica was measured."""
-    if not any(replica.ready and replica.used is not None for replica in replicas):
+    if not _measured(replicas):
         return None
 
     def ratio(counted: Sequence[tuple[int, int]]) -> float:
         return sum(used for used, _ in counted) / len(counted) / target
 
     return _desired(current, replicas, ratio, lambda _: target, tolerance)
+
+
+def _measured(replicas: Sequence[ReplicaUse]) -> list[tuple[int, int]]:
+    """Use and request of each replica that is ready and measured."""
+    return [(replica.used, replica.request) for replica in replicas if replica.ready and replica.used is not None]
 
 
 def _desired(
@@ -119,7 +121,7 @@ def _desired(
     filled: Callable[[ReplicaUse], int],
     tolerance: float,
 ) -> int:
-    counted = [(replica.used, replica.request) for replica in replicas if replica.ready and replica.used is not None]
+    counted = _measured(replicas)
     # As in HPA's replica calculator, what is missing counts against the direction of the change.
     missing = [replica for replica in replicas if replica.used is None]
     unready = [replica for replica in replicas if replica.used is not None and not replica.ready]

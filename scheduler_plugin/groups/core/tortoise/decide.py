@@ -41,8 +41,7 @@ from scheduler_plugin.groups.core.workload import (
 
 @dataclass(frozen=True, slots=True)
 class TortoiseDecision:
-    """Changes to write: the containers of ``decision``, and the HPA as ``autoscaler`` says (None: there should be
-    none).
+    """Changes to write: the containers of ``decision``, and the HPA ``autoscaler`` (None: there should be none).
 
     ``autoscaler`` equals what was seen if nothing changes. ``proposed`` is the HPA, and ``sizes`` the requests, without
     delays and whatever the mode: the recommendations of the status. ``unanswered`` are sentences about containers that
@@ -97,18 +96,12 @@ def _learned(
     )
     phase = next_phase(memory.phase, [resource.state for resource in resources.values()], circumstances)
     memory = replace(memory, phase=phase, replicas=memory.replicas.laid_out(configuration.layout))
-    # During an emergency replicas and sizes do not reflect the need.
-    if phase.learns and _serve(workload):
-        memory = memory.with_replicas(workload.ready, configuration, now).with_recommendation(seen.vertical)
+    # During an emergency replicas and sizes do not reflect the need; while pods crash, an HPA adds more, and
+    # the use of the few others is no measure.
+    if phase.learns and workload.ready * 2 >= workload.replicas:
+        replicas = memory.replicas.learned(workload.ready, configuration, now)
+        memory = replace(memory, replicas=replicas).with_recommendation(seen.vertical)
     return memory.with_kills(workload)
-
-
-def _serve(workload: Workload) -> bool:
-    """Return True if enough replicas are ready for their number and their use to reflect the need.
-
-    While pods crash, an HPA adds more of them, and the use of the few others is no measure.
-    """
-    return workload.ready * 2 >= workload.replicas
 
 
 def _numbered(
@@ -162,14 +155,6 @@ def _dry(changes: Iterable[Resize], seen: Autoscaler | None, found: Autoscaler |
         yield WithheldChange("maxReplicas", found.max, None if seen is None else seen.max, Rule.UPDATE_MODE, message)
 
 
-def _unheard(spec: Spec, memory: TortoiseMemory) -> Iterable[str]:
-    """The reason why a requested emergency is not one."""
-    if spec.mode is TortoiseMode.EMERGENCY and memory.phase is not Phase.EMERGENCY:
-        is_vertical = not horizontal_places(memory.policies)
-        why = texts.NOTHING_HORIZONTAL if is_vertical else texts.MANY_UNKNOWN
-        yield texts.NO_EMERGENCY.format(why=why)
-
-
 _PHRASES: Final = {
     Phase.INITIALIZING: texts.INITIALIZING,
     Phase.GATHERING_DATA: texts.GATHERING_DATA,
@@ -181,7 +166,9 @@ _PHRASES: Final = {
 def _explained(
     spec: Spec, memory: TortoiseMemory, proposed: Autoscaler | None, changes: Iterable[Resize]
 ) -> Iterator[str]:
-    yield from _unheard(spec, memory)
+    if spec.mode is TortoiseMode.EMERGENCY and memory.phase is not Phase.EMERGENCY:
+        why = texts.MANY_UNKNOWN if horizontal_places(memory.policies) else texts.NOTHING_HORIZONTAL
+        yield texts.NO_EMERGENCY.format(why=why)
     phase = _PHRASES.get(memory.phase or Phase.INITIALIZING, texts.WORKING)
     yield phase if proposed is None else texts.BETWEEN.format(phase=phase, bounds=proposed)
     for change in changes:

@@ -32,9 +32,10 @@ class Slot(NamedTuple):
     end: int
     weekday: str | None = None
 
-    def covers(self, weekday: str, hour: int) -> bool:
-        """Return True if that hour of that day lies in the slot."""
-        return self.start <= hour < self.end and self.weekday in (None, weekday)
+    def overlaps(self, other: Slot) -> bool:
+        """Return True if both have an hour of the same day."""
+        same_day = self.weekday is None or other.weekday in (None, self.weekday)
+        return same_day and self.start < other.end and other.start < self.end
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ class SlotMemory:
         values = {
             slot: max(those, key=lambda remembered: remembered.value)
             for slot in layout.slots()
-            if (those := self._over(slot))
+            if (those := [remembered for old, remembered in self.values.items() if old.overlaps(slot)])
         }
         return SlotMemory(layout, values)
 
@@ -169,11 +170,3 @@ class SlotMemory:
 
     def _with(self, slot: Slot, value: int, now: datetime) -> SlotMemory:
         return SlotMemory(self.layout, {**self.values, slot: Remembered(value, now)})
-
-    def _over(self, other: Slot) -> list[Remembered]:
-        return [remembered for slot, remembered in self.values.items() if _overlap(slot, other)]
-
-
-def _overlap(one: Slot, other: Slot) -> bool:
-    same_day = one.weekday is None or other.weekday is None or one.weekday == other.weekday
-    return same_day and one.start < other.end and other.start < one.end

@@ -180,8 +180,8 @@ def learned(old: ResourceList, said: ContainerRecommendation) -> ResourceList:
     """
     maxima = old
     for resource, target in said.target:
-        previous, upper = old[resource], said.upper[resource]
-        highest = target if previous is None else maximum(previous, target, upper) if upper else max(previous, target)
+        previous, upper = old[resource] or target, said.upper[resource]
+        highest = maximum(previous, target, upper) if upper else max(previous, target)
         maxima = maxima.with_value(resource, highest.value)
     return maxima
 
@@ -311,10 +311,6 @@ class TortoiseMemory:
             return replace(self, blind_since=None)
         # A time in the future comes from another clock, so the time of the first look counts instead.
         return replace(self, blind_since=now if self.blind_since is None else min(self.blind_since, now))
-
-    def with_replicas(self, replicas: int, configuration: Configuration, now: datetime) -> TortoiseMemory:
-        """After this many replicas were seen."""
-        return replace(self, replicas=self.replicas.learned(replicas, configuration, now))
 
     def with_recommendation(self, vertical: VerticalRecommendation | None) -> TortoiseMemory:
         """After a look at the VPA; containers that have no policy any more are forgotten."""
