@@ -75,24 +75,22 @@ def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name
     object_name, what = ObjectName(name_of(owner).namespace, name), resource.kind
     if found is None:
         return creation(resource, owner, name, spec)
-    patch = _spec_patch(child(found, "spec"), spec)
+    old = child(found, "spec")
+    # Defaults that the API server filled in beside our fields do not count as a difference. null removes a field.
+    fields: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
+    fields |= {name: None for name in OPTIONAL if name in old and name not in spec}
+    if not fields:
+        refuse_foreign(found, resource, owner)
+        return None
     if is_owned_by(found, owner):
         # The garbage collector deletes it with its group, so there is nothing to put back later.
-        return Write(what, resource, object_name, patch, version=version_of(found)) if patch else None
+        return Write(what, resource, object_name, {"spec": fields}, version=version_of(found))
     refuse_foreign(found, resource, owner)
-    return adapted(what, resource, found, owner, child(patch, "spec")) if patch else None
+    return adapted(what, resource, found, owner, fields)
 
 
 OPTIONAL: Final = ("behavior", "resourcePolicy")
 """Fields of an HPA's and a VPA's spec that are removed once the group no longer sets them."""
-
-
-def _spec_patch(old: Json, spec: Json) -> Json:
-    # Defaults that the API server filled in beside our fields do not count as a difference.
-    changed: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
-    # null in a merge patch removes the field.
-    changed |= {name: None for name in OPTIONAL if name in old and name not in spec}
-    return {"spec": changed} if changed else {}
 
 
 def _refuse_other_workload(resource: Resource, found: JsonObject, group: JsonObject, desired: DesiredState) -> None:
@@ -245,21 +243,17 @@ def put_back(resource: Resource, found: JsonObject) -> Write | None:
         if _is(spec.get(name), value):
             restored.pop(name, None)
             restored |= {name: record.before[name]} if name in record.before else {}
-    _keep_in_order(spec, restored)
+    least, most = restored.get("minReplicas"), restored.get("maxReplicas")
+    # Someone else has set one of the bounds since, and the API refuses an HPA with min > max: if `maxReplicas` is the
+    # one that goes back, it gives way, else `minReplicas` does.
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        restored |= {"maxReplicas": least} if most != spec.get("maxReplicas") else {"minReplicas": most}
     # null in a merge patch removes an annotation.
     ours = (ANNOTATION_ORIGINAL, ANNOTATION_RECOMMENDATION, ANNOTATION_USE_HISTORY)
     body: Json = {"metadata": {"annotations": dict.fromkeys(ours)}}
     if patch := difference(spec, restored):
         body["spec"] = patch
     return Write("original", resource, name_of(found), body, version=version_of(found))
-
-
-def _keep_in_order(spec: JsonObject, restored: Json) -> None:
-    """Adjusts a bound that goes back to one that someone else has set since: the API refuses an HPA with min > max."""
-    least, most = restored.get("minReplicas"), restored.get("maxReplicas")
-    if isinstance(least, int) and isinstance(most, int) and least > most:
-        # If `maxReplicas` is the bound that goes back, it gives way; otherwise `minReplicas` does.
-        restored |= {"maxReplicas": least} if most != spec.get("maxReplicas") else {"minReplicas": most}
 
 
 def _is(found: object, written: object) -> bool:

@@ -1,7 +1,5 @@
 """The controllers' common ground: the cached objects of the cluster, guarded writes, and a queue of names.
 
-Rules that hold here:
-
 - Objects are raw JSON, without the fields that no group reads. Whoever needs one decodes it and reports what is wrong.
 - Each write ends within the time that the Lease leaves. No write is retried here.
 """

@@ -1,7 +1,5 @@
 """Reconciles the groups of one kind: gathers the facts, judges them, and writes the result.
 
-Rules that hold here:
-
 - Every write of an existing object is for the version that was judged. What fails is judged again after a pause.
 - One group is the unit of failure.
 """
@@ -111,8 +109,7 @@ class GroupController(QueuedController):
                     # Raised after the loop, so that one refusal does not keep the others from being put back.
                     failed = error
                     continue
-                details = {"object": str(write.name), "why": str(error)}
-                LOG.warning(texts.NOT_PUT_BACK, extra=details)
+                LOG.warning(texts.NOT_PUT_BACK, extra={"object": str(write.name), "why": str(error)})
         if failed is not None:
             raise failed
 
@@ -121,12 +118,8 @@ class GroupController(QueuedController):
         now, wall = self._context.clock.now(), self._context.clock.wall()
         paused: set[str] = set()
         fights: list[str] = []
-        target = facts.desired.target.resource if facts.desired is not None else None
-        pairs = (
-            (target, facts.target),
-            (HORIZONTAL_AUTOSCALERS, facts.hpa),
-            (VERTICAL_AUTOSCALERS, facts.vpa),
-        )
+        target = None if facts.desired is None else facts.desired.target.resource
+        pairs = ((target, facts.target), (HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa))
         for resource, obj in pairs:
             if resource is None or obj is None:
                 continue
@@ -207,8 +200,7 @@ class GroupController(QueuedController):
         """Raises ``ApiRefusedError`` if a scaling would be refused again: then its intent need not be written."""
         if facts.target is None or facts.desired is None:
             return
-        reference = facts.desired.target
-        kind, writer = reference.resource, self._context.writer
+        kind, writer = facts.desired.target.resource, self._context.writer
         remaining = progress(intent, workload_of(facts.target, kind))
         if (write := hpa_write(facts, intent.hpa)) is not None:
             await writer.rehearse(write)
@@ -227,22 +219,19 @@ class GroupController(QueuedController):
             scaled_to = await self._context.writer.do(write)
             self._disputes.wrote(write, scaled_to, self._context.clock.now())
             # `/scale` returns a Scale, so the cache would keep the old object.
-            await self._read_again(kind, name_of(target))
+            name = name_of(target)
+            call = ApiCall("GET", kind.path(name.namespace, name.name), TIMEOUT)
+            self._context.cache.learn(kind, await self._context.writer.api.call(call))
         self._count_scaling(intent)
         await self._context.writer.tell(scaled(self.kind, group, intent))
 
     def _count_scaling(self, intent: Intent) -> None:
-        scalings, kind = self._context.telemetry.scalings, self.policy.kind.kind
+        scalings, kind = self._context.telemetry.scalings, self.kind.kind
         if intent.replicas is not None:
             # Index 0 is the number before, 1 the number after.
             scalings.labels(kind, "horizontal", "up" if intent.replicas[1] > intent.replicas[0] else "down").inc()
         if intent.after:
             scalings.labels(kind, "vertical", "up" if intent.grows else "down").inc()
-
-    async def _read_again(self, kind: Resource, name: ObjectName) -> None:
-        """Learns what a write through ``/scale`` made of its object."""
-        call = ApiCall("GET", kind.path(name.namespace, name.name), TIMEOUT)
-        self._context.cache.learn(kind, await self._context.writer.api.call(call))
 
     async def _do(self, write: Write) -> Json:
         response = await super()._do(write)
@@ -263,7 +252,9 @@ _LONGEST: Final = 200  # of an object's name, in the name of an event: both have
 def scaled(kind: Resource, group: JsonObject, intent: Intent) -> EventRecord:
     """That a scaling was carried out."""
     note = str(intent)
-    name = _event_name(group, "scaled", f"{uid_of(group)}{intent.at}{note}")
+    # Deterministic, so the API server refuses the same event a second time (409).
+    code = zlib.crc32(f"{uid_of(group)}{intent.at}{note}".encode())
+    name = f"{name_of(group).name[:_LONGEST]}.scaled.{code:08x}"
     return EventRecord(_about(kind, group), "Scaled", note, is_warning=False, name=name)
 
 
@@ -320,8 +311,3 @@ def _replaced(group: JsonObject, kind: str, new: list[Json]) -> Json:
 
 def _about(kind: Resource, group: JsonObject) -> EventSubject:
     return EventSubject(kind, name_of(group), uid_of(group))
-
-
-def _event_name(group: JsonObject, what: str, note: str) -> str:
-    # Deterministic, so the API server refuses the same event a second time (409).
-    return f"{name_of(group).name[:_LONGEST]}.{what}.{zlib.crc32(note.encode()):08x}"

@@ -1,7 +1,5 @@
 """What to write for one group now, from all that is known of it (S1.1, S1.11).
 
-Rules that hold here:
-
 - Whatever is wrong becomes a condition of the group, and then nothing is scaled.
 - The same facts give the same result; its writes are absolute values, so repeating them is safe.
 """

@@ -12,7 +12,7 @@ from typing import Final
 
 from protocol.kubernetes.api import ApiCall, ApiRefusedError, KubernetesApi
 from protocol.kubernetes.conditions import condition_of
-from protocol.kubernetes.objects import Json, JsonObject, child, is_leaving, name_of, text, uid_of, version_of, whole
+from protocol.kubernetes.objects import Json, child, is_leaving, name_of, text, uid_of, version_of, whole
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import ENDPOINT_SLICES, SERVICES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from protocol.kubernetes.timestamps import timestamp
@@ -121,7 +121,10 @@ class VmGroupController(QueuedController):
             return seen
         # Replicas have one writer: while another one writes them, the group only reports that.
         if rivals := tuple(self._writers(group.name)):
-            await self._tell_taken(seen, rivals)
+            # The condition in the status shows that an earlier look has recorded it.
+            message, able = taken_by(rivals), condition_of(seen.found, ABLE)
+            if (text(able, "reason"), text(able, "message")) != (TAKEN, message):
+                await self._tell(seen, TAKEN, message, is_warning=True)
             return replace(seen, rivals=rivals)
         current = group.spec.replicas
         decision = decide(group.scaling, current, replicas_of(seen.members), group.scaled, self._context.clock.wall())
@@ -148,7 +151,10 @@ class VmGroupController(QueuedController):
 
     async def _look(self, found: Json, group: VmGroup) -> _Seen:
         endpoint = await look_at_endpoint(self._context.writer.api, group)
-        listed, vms = endpoint.listed, self._own(group)
+        listed, known = endpoint.listed, self._context.cache.objects(VIRTUAL_MACHINES)
+        vms = [known[name] for name in sorted(self._vms.at(group.name)) if name in known]
+        # A late creation under the primary's name has an empty database.
+        vms = [vm for vm in vms if is_of(vm, group) and not is_impostor(vm, group)]
         queries = [
             (
                 vm,
@@ -179,11 +185,6 @@ class VmGroupController(QueuedController):
         loads = await self._looks.loads((vm for vm in vms if uid_of(vm) in serving), scaling.window)
         return [replace(member, busy_cores=loads.get(member.uid)) for member in members]
 
-    def _own(self, group: VmGroup) -> list[Json]:
-        vms = [self._context.cache.get(VIRTUAL_MACHINES, name) for name in sorted(self._vms.at(group.name))]
-        # A late creation under the primary's name has an empty database.
-        return [vm for vm in vms if vm is not None and is_of(vm, group) and not is_impostor(vm, group)]
-
     def _taken(self, group: VmGroup) -> frozenset[str]:
         """Names of members that VMs outside the group have."""
         # Twice the maximum: replicas that leave still use their numbers.
@@ -210,7 +211,10 @@ class VmGroupController(QueuedController):
         await offer(self._context.writer, group, seen.endpoint, plan)
         # Deletion comes last: the read endpoint must not list a VM that is gone.
         for gone in plan.delete:
-            await self._delete(namespace, gone.member)
+            vm = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, gone.member.name))
+            # Another VM may have taken the name since.
+            if vm is not None and uid_of(vm) == gone.member.uid:
+                await self._context.writer.delete(VIRTUAL_MACHINES, vm)
             await self._tell(seen, "MemberDeleted", texts.MEMBER_DELETED.format(vm=gone.member.name, why=gone.because))
         # A conflict or an existing name only means that the cache is behind; people need not know.
         unwritten = [texts.NOT_MADE.format(vm=vm, why=why) for vm, why in refusals.items() if why.kind not in PASSING]
@@ -244,23 +248,9 @@ class VmGroupController(QueuedController):
         version = version_of(self._context.cache.get(VIRTUAL_MACHINES, name) or {})
         await self._do(Write("draining", VIRTUAL_MACHINES, name, body, version=version))
 
-    async def _delete(self, namespace: str, member: Member) -> None:
-        """Deletes the VM of a member that has drained; a VM that has changed since is looked at again first."""
-        vm = self._context.cache.get(VIRTUAL_MACHINES, ObjectName(namespace, member.name))
-        # Another VM may have taken the name since.
-        if vm is not None and uid_of(vm) == member.uid:
-            await self._context.writer.delete(VIRTUAL_MACHINES, vm)
-
     async def _tell(self, seen: _Seen, reason: str, note: str, *, is_warning: bool = False) -> None:
         subject = EventSubject(VM_GROUPS, seen.group.name, seen.group.uid)
         await self._context.writer.tell(EventRecord(subject, reason, note, is_warning=is_warning))
-
-    async def _tell_taken(self, seen: _Seen, rivals: Sequence[str]) -> None:
-        """Records an event, once, that others write the group's replicas too."""
-        # The condition in the status shows that an earlier look has recorded it.
-        message, able = taken_by(rivals), condition_of(seen.found, ABLE)
-        if (text(able, "reason"), text(able, "message")) != (TAKEN, message):
-            await self._tell(seen, TAKEN, message, is_warning=True)
 
     def _group_changed(self, change: FactChange[Json]) -> None:
         """Our own writes of the status are no news."""
@@ -271,7 +261,11 @@ class VmGroupController(QueuedController):
 
     def _vm_changed(self, change: FactChange[Json]) -> None:
         # Both sides: the owner of a VM may have changed.
-        before, after = ([] if vm is None else _groups_of(vm) for vm in (change.before, change.after))
+        owners = [controller_of(vm or {}) or {} for vm in (change.before, change.after)]
+        before, after = (
+            [ObjectName(change.name.namespace, text(owner, "name"))] if text(owner, "kind") == VM_GROUPS.kind else []
+            for owner in owners
+        )
         self._vms.move(change.name, before, after)
         for group in (*before, *after):
             self._queue.add(group)
@@ -281,13 +275,6 @@ class VmGroupController(QueuedController):
 
     def _now(self) -> str:
         return timestamp(self._context.clock.wall())
-
-
-def _groups_of(vm: JsonObject) -> list[ObjectName]:
-    """The name of the group that owns the VM, if one does."""
-    owner = controller_of(vm) or {}
-    name = text(owner, "name") if text(owner, "kind") == VM_GROUPS.kind else ""
-    return [ObjectName(name_of(vm).namespace, name)] if name else []
 
 
 @dataclass(frozen=True, slots=True)

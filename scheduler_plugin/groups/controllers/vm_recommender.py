@@ -84,10 +84,8 @@ class VmRecommender:
             LOG.exception(texts.RECOMMENDING_FAILED, extra={"group": str(name_of(group))})
 
     async def _recommend(self, facts: GroupFacts) -> None:
-        if facts.desired is None or facts.target is None:
-            return
         # The cluster's own VPA recommender and HPA controller look after pods.
-        if facts.desired.target.resource in TEMPLATED:
+        if facts.desired is None or facts.target is None or facts.desired.target.resource in TEMPLATED:
             return
         vms = vms_of(facts.target, self._context.cache.objects(VIRTUAL_MACHINES).values())
         answers = await asyncio.gather(*(self._agents.use(vm) for vm in vms))

@@ -1,7 +1,5 @@
 """The words that all group policies share: what a workload is, what is recommended, and what is decided.
 
-Rules that hold here:
-
 - A workload has replicas, all of one shape: the same containers with the same sizes. A VM has one container.
 - Every amount is optional: a container may set no request, a recommendation may leave a resource out.
 - CPU and memory share one code path: loop over ``RESOURCES`` and read ``sizes[resource]``.

@@ -1,7 +1,5 @@
 """How large each container should be, from what its replicas used: VPA's recommendation without a VPA.
 
-Rules that hold here:
-
 - ``target`` is the 90th percentile, ``lower`` the 50th and ``upper`` the 95th, each with a margin of 15 %. The bounds
   are wider while the history is short.
 - Each bucket of a histogram is 5 % wider than the one before it. A percentile is the upper end of its bucket, so never

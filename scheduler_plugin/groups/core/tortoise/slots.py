@@ -1,7 +1,5 @@
 """Slots of the day or of the week, by the clock on the wall of one time zone, and what each of them needed (S3.2).
 
-Rules that hold here:
-
 - A slot is found by local hour and weekday. On a day of 25 hours one hour comes twice and is one slot; on a day of 23
   hours a slot does not come at all.
 - A memory has at most one entry for each slot: 168. Only a slot that comes again may lower its number.

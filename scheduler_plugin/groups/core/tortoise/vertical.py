@@ -1,7 +1,5 @@
 """How large containers should be, also if replicas scale horizontally, and what of that is written now (S3.4, S3.5).
 
-Rules that hold here:
-
 - Vertical: the recommendation and a buffer. A change may restart pods, so growth goes further than needed, and only a
   large gap is worth shrinking.
 - Horizontal: sizes change if the replica count should not. Too many replicas grow, the fewest shrink, and a container

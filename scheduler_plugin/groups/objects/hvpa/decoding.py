@@ -1,7 +1,5 @@
 """``hvpas.autoscaling.k8s.io/v1alpha1``: the document's manifests, and the original controller's, as one spec (S1.10).
 
-Rules that hold here:
-
 - Whatever cannot be used raises ``InvalidSpecError`` with one sentence for each part that is wrong; then nothing is
   scaled.
 - The fields ``mode``, ``mixed`` and ``updateMode`` are this project's own; the document names the modes without fields.

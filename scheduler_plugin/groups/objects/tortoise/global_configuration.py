@@ -1,7 +1,5 @@
 """Tortoise's global configuration as people write it: upstream's names, each with a default (S3.2-S3.6).
 
-Rules that hold here:
-
 - A name that is not upstream's, and a value that cannot be, refuses the whole document, by its name.
 - What is upstream's and has no effect here is accepted and named in ``ignored``.
 - Durations are written as ``15s`` or ``24h``, amounts as Kubernetes quantities, ratios as numbers.

@@ -1,7 +1,5 @@
 """``tortoises.autoscaling.mercari.com/v1beta3``: one object as the policy needs it (S3.1-S3.7).
 
-Rules that hold here:
-
 - Whatever cannot be used raises ``InvalidSpecError`` with a sentence for each field that is wrong; nothing is
   scaled then.
 - A target that is a VirtualMachine gets a floor (S3.7); it has no HPA and no containers.

@@ -1,7 +1,5 @@
 """A Tortoise's status: its memory, in v1beta3's names if it has them, and its recommendations for people.
 
-Rules that hold here:
-
 - ``read_memory`` of what ``write_status`` wrote is the same memory, to the second. A restart forgets nothing.
 - Reading never fails: what cannot be read is left out. What is written is bounded by the slots and the containers.
 - ``conditions`` are not written here; they are those of every kind of group.
