@@ -62,7 +62,9 @@ def min_max_replicas(case: Case) -> object:
     given = case.input
     if "slots" in given:
         slots = [Slot(*each) for each in given["slots"]]
-        found = next((slot for slot in slots if slot.overlaps(Slot(given["hour"], given["hour"] + 1, given["weekday"]))), None)
+        found = next(
+            (slot for slot in slots if slot.overlaps(Slot(given["hour"], given["hour"] + 1, given["weekday"]))), None
+        )
         return "error: no slot" if found is None else {"from": found.start, "to": found.end}
     configuration = Configuration(
         minimum_min_replicas=given["minimum_min"],

@@ -79,14 +79,12 @@ def upkeep(resource: Resource, found: JsonObject | None, owner: JsonObject, name
     # Defaults that the API server filled in beside our fields do not count as a difference. null removes a field.
     fields: Json = {name: value for name, value in spec.items() if not holds(old.get(name), value)}
     fields |= {name: None for name in OPTIONAL if name in old and name not in spec}
-    if not fields:
-        refuse_foreign(found, resource, owner)
-        return None
     if is_owned_by(found, owner):
         # The garbage collector deletes it with its group, so there is nothing to put back later.
-        return Write(what, resource, object_name, {"spec": fields}, version=version_of(found))
+        body: Json = {"spec": fields}
+        return Write(what, resource, object_name, body, version=version_of(found)) if fields else None
     refuse_foreign(found, resource, owner)
-    return adapted(what, resource, found, owner, fields)
+    return adapted(what, resource, found, owner, fields) if fields else None
 
 
 OPTIONAL: Final = ("behavior", "resourcePolicy")
@@ -206,16 +204,14 @@ def original_of(found: JsonObject) -> Original | None:
     except (KeyError, ValueError, RecursionError):
         return None
     group = child(body, "group") if isinstance(body, dict) else {}
-    if not text(group, "kind") or not text(group, "name"):
-        return None
-    return Original(text(group, "kind"), text(group, "name"), child(body, "before"), child(body, "written"))
+    kind, name = text(group, "kind"), text(group, "name")
+    return Original(kind, name, child(body, "before"), child(body, "written")) if kind and name else None
 
 
 def changed(found: JsonObject, group: JsonObject, fields: JsonObject) -> Original:
     """The record once ``group`` has written ``fields`` to the spec of the object."""
-    record, spec = original_of(found), child(found, "spec")
-    before = {} if record is None else dict(record.before)
-    written = {} if record is None else dict(record.written)
+    record, spec = original_of(found) or Original("", "", {}, {}), child(found, "spec")
+    before, written = dict(record.before), dict(record.written)
     for name, value in fields.items():
         # On the first write, or after someone else has changed the field, the present value is what goes back later.
         if name not in written or not _is(spec.get(name), written[name]):

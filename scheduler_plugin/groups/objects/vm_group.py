@@ -36,8 +36,7 @@ class InvalidGroupError(ValueError):
 def whole_field(found: JsonObject, path: tuple[str, ...], usual: int, least: int, most: int) -> int:
     """The whole number at ``path`` of the spec, ``usual`` if there is none. Raises ``InvalidGroupError``."""
     value = child(found, "spec", *path[:-1]).get(path[-1])
-    if value is None:
-        return usual
+    value = usual if value is None else value
     # `bool` is an `int` in Python.
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise InvalidGroupError(
@@ -49,10 +48,8 @@ def whole_field(found: JsonObject, path: tuple[str, ...], usual: int, least: int
 def duration_field(found: JsonObject, path: tuple[str, ...], usual: Seconds) -> Seconds:
     """The span of time at ``path`` of the spec, ``usual`` if there is none. Raises ``InvalidGroupError``."""
     value = child(found, "spec", *path[:-1]).get(path[-1])
-    if value is None:
-        return usual
     try:
-        return parse_duration(value)
+        return usual if value is None else parse_duration(value)
     except DurationError as error:
         raise InvalidGroupError(f"spec.{'.'.join(path)}: {error}") from None
 
@@ -205,17 +202,11 @@ def _template(found: JsonObject, name: ObjectName, field: str) -> Json:
     return {"metadata": child(template, "metadata"), "spec": spec}
 
 
+_Condition = tuple[bool, str, str]
+"""The status, reason and message of a condition."""
+
 ABLE: Final = "AbleToScale"
 TAKEN: Final = "TargetTaken"
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """Condition: ``reason`` is one CamelCase word, ``message`` a sentence for people."""
-
-    holds: bool
-    reason: str
-    message: str = ""
 
 
 def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
@@ -242,12 +233,13 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
     ]
     primary = primary_of(members)
     verdict = _primary_ready(primary, plan)
-    verdicts = {
-        "Accepted": _Verdict(True, "Valid"),
+    verdicts: dict[str, _Condition] = {
+        "Accepted": (True, "Valid", ""),
         "PrimaryReady": verdict,
         "Ready": _ready(group, verdict, plan, unwritten),
-        **({} if group.scaling is None else {ABLE: _able(rivals)}),
     }
+    if group.scaling is not None:
+        verdicts[ABLE] = (False, TAKEN, taken_by(rivals)) if rivals else (True, "ScalesItself", "")
     status: Json = {
         "observedGeneration": whole(found, "metadata", "generation"),
         "replicas": len(replicas) - len(draining),
@@ -255,7 +247,7 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
         "drainingReplicas": len(draining),
         "selector": selector(group),
         "members": [_member(member, plan) for member in members],
-        "conditions": [_condition(found, kind, outcome) for kind, outcome in verdicts.items()],
+        "conditions": [condition(found, kind, str(holds), *why) for kind, (holds, *why) in verdicts.items()],
     }
     # A primary that is gone stays remembered, so that no empty one takes its place.
     if recorded := child(found, "status", "primary"):
@@ -267,8 +259,7 @@ def group_status(  # noqa: PLR0913, PLR0917 - all parts of a status
 
 def refused_status(found: JsonObject, fault: str, now: str) -> Json:
     """The fields of the status that change if the group cannot be read; all others stay."""
-    refused = _Verdict(False, "InvalidSpec", fault)
-    conditions = [_condition(found, kind, refused) for kind in ("Accepted", "Ready")]
+    conditions = [condition(found, kind, "False", "InvalidSpec", fault) for kind in ("Accepted", "Ready")]
     return stamped({"observedGeneration": whole(found, "metadata", "generation"), "conditions": conditions}, now)
 
 
@@ -280,10 +271,6 @@ def selector(group: VmGroup) -> str:
 def taken_by(rivals: Sequence[str]) -> str:
     """The reason why a group does not scale itself, for people."""
     return texts.REPLICAS_CONTESTED.format(rivals=", ".join(rivals))
-
-
-def _able(rivals: Sequence[str]) -> _Verdict:
-    return _Verdict(False, TAKEN, taken_by(rivals)) if rivals else _Verdict(True, "ScalesItself")
 
 
 def _member(member: Member, plan: GroupPlan) -> Json:
@@ -307,30 +294,26 @@ def _state(member: Member, plan: GroupPlan, *, serves: bool) -> str:
     return "Serving" if serves else "Starting"
 
 
-def _primary_ready(primary: Member | None, plan: GroupPlan) -> _Verdict:
+def _primary_ready(primary: Member | None, plan: GroupPlan) -> _Condition:
     if plan.fault:
-        return _Verdict(False, "PrimaryMissing", plan.fault)
+        return (False, "PrimaryMissing", plan.fault)
     if primary is None or not primary.available:
-        return _Verdict(False, "PrimaryStarting", texts.PRIMARY_STARTS)
-    return _Verdict(True, "Serves")
+        return (False, "PrimaryStarting", texts.PRIMARY_STARTS)
+    return (True, "Serves", "")
 
 
-def _ready(group: VmGroup, primary: _Verdict, plan: GroupPlan, unwritten: str) -> _Verdict:
+def _ready(group: VmGroup, primary: _Condition, plan: GroupPlan, unwritten: str) -> _Condition:
     wanted, serving = group.spec.replicas, len(plan.serving)
     # Most urgent first: a refused write needs people.
     if unwritten:
-        return _Verdict(False, "NotWritten", unwritten)
-    if not primary.holds:
+        return (False, "NotWritten", unwritten)
+    if not primary[0]:
         return primary
     count = texts.SERVING.format(serving=serving, wanted=wanted)
     if serving >= wanted:
-        return _Verdict(True, "AllServe", count)
+        return (True, "AllServe", count)
     waits = "; ".join(f"{reasoned.member.name}: {reasoned.because}" for reasoned in plan.held_back)
-    return _Verdict(False, "ReplicasStarting", f"{count} ({waits})" if waits else count)
-
-
-def _condition(found: JsonObject, kind: str, verdict: _Verdict) -> Json:
-    return condition(found, kind, str(verdict.holds), verdict.reason, verdict.message)
+    return (False, "ReplicasStarting", f"{count} ({waits})" if waits else count)
 
 
 def stopped_because(group: JsonObject) -> str:

@@ -114,18 +114,14 @@ def by_plan(gates: Gates, workload: Workload, plan: ScalingPlan) -> list[GatedRe
         return [answer, *_sizes(gates, workload, plan.needs, planned_count, shrinks=False)]
     # Before scaling in, sizes grow to the whole need of fewer replicas, not only to the part that is sure.
     needs = [replace(need, grown=None) for need in plan.needs]
-    sizes = _grown_first(_sizes(gates, workload, needs, planned_count, shrinks=True))
+    sizes = [
+        # Small changes count here: fewer replicas must carry the whole load.
+        GatedRecommendation(size.wish, WHY) if size.wish.grows and size.rule is Rule.MIN_CHANGE else size
+        for size in _sizes(gates, workload, needs, planned_count, shrinks=True)
+    ]
     if any(answer.wish.grows for answer in sizes):
         return [GatedRecommendation(count, WHY, Rule.POLICY, texts.SIZES_FIRST), *sizes]
     return [answer, *sizes]
-
-
-def _grown_first(sizes: Sequence[GatedRecommendation]) -> list[GatedRecommendation]:
-    return [
-        # Small changes count here: fewer replicas must carry the whole load.
-        GatedRecommendation(answer.wish, WHY) if answer.wish.grows and answer.rule is Rule.MIN_CHANGE else answer
-        for answer in sizes
-    ]
 
 
 def _sizes(
@@ -232,12 +228,12 @@ def _decision(
     return WorkloadDecision(
         replicas=next((wish.value for wish in wishes if wish.resource is None), None),
         containers=_containers(spec, workload, wishes),
-        kept=(*withheld, *(wish.kept(Rule.BOUNDS, _AT_BOUND[wish.grows]) for wish in vertical.at_bounds)),
+        kept=(
+            *withheld,
+            *(wish.kept(Rule.BOUNDS, f"at {'max' if wish.grows else 'min'}Allowed") for wish in vertical.at_bounds),
+        ),
         explanation=(*needs, *changes),
     )
-
-
-_AT_BOUND: Final = {True: "at maxAllowed", False: "at minAllowed"}
 
 
 def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendation]) -> tuple[SizedContainer, ...]:
@@ -261,13 +257,13 @@ def _containers(spec: HvpaSpec, workload: Workload, wishes: Sequence[Recommendat
 
 
 def _remembered(memory: ScalingTimes, wishes: Sequence[Recommendation], now: datetime) -> ScalingTimes:
-    up = any(wish.grows for wish in wishes)
-    down = any(not wish.grows for wish in wishes)
+    directions = {wish.grows for wish in wishes}
     # A new order gives the pods their whole patience again.
     pods = replace(memory.pods, differ_since=now) if wishes and memory.pods.differ_since else memory.pods
-    return replace(
-        memory, last_up=now if up else memory.last_up, last_down=now if down else memory.last_down, pods=pods
+    up, down = (
+        now if grows in directions else last for grows, last in ((True, memory.last_up), (False, memory.last_down))
     )
+    return replace(memory, last_up=up, last_down=down, pods=pods)
 
 
 def scaled_limit(limit: int | None, old_request: int | None, new_request: int, gap: ChangeParams = UNSET) -> int | None:

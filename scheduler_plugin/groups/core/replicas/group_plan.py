@@ -191,14 +191,15 @@ def _with_primary(spec: GroupSpec, members: Sequence[Member], primary: Member, t
     missing = spec.replicas - len(staying)
     # Draining replicas come back before a new one is created: they already have the data.
     stay = best(replica for replica in following if replica.draining is not None)[: max(0, missing)]
+    stale = [replica for replica in present if replica.draining is None and is_stale(replica, primary)]
+    # Two stable sorts: within equal reasons and sessions the newest leaves first.
+    newest = sorted(staying, key=lambda replica: (replica.created, replica.ordinal), reverse=True)
+    reasons = hindrances(newest, primary, spec)
+    leaving = sorted(newest, key=lambda replica: (not reasons[replica.name], replica.sessions))[: max(0, -missing)]
     surplus = texts.SURPLUS.format(replicas=len(staying), wanted=spec.replicas)
     going = [
-        *(
-            Reasoned(replica, texts.PRIMARY_MOVED)
-            for replica in present
-            if replica.draining is None and is_stale(replica, primary)
-        ),
-        *(Reasoned(replica, surplus) for replica in leaving_order(staying, primary, spec)[: max(0, -missing)]),
+        *(Reasoned(replica, texts.PRIMARY_MOVED) for replica in stale),
+        *(Reasoned(replica, surplus) for replica in leaving),
     ]
     # A new replica takes its whole copy from the primary, so there is none without an address.
     create = islice(_new(spec.name, replicas, primary.address, taken), max(0, missing - len(stay)))
@@ -237,14 +238,6 @@ def _settled(spec: GroupSpec, replicas: Sequence[Member], primary: Member | None
 def is_stale(member: Member, primary: Member) -> bool:
     """Return True if a replica follows an address other than the primary's."""
     return bool(primary.address) and member.source != primary.address
-
-
-def leaving_order(staying: Iterable[Member], primary: Member, spec: GroupSpec) -> list[Member]:
-    """Replicas in the order in which they leave."""
-    # Two stable sorts: within equal reasons and sessions the newest leaves first.
-    newest = sorted(staying, key=lambda replica: (replica.created, replica.ordinal), reverse=True)
-    reasons = hindrances(newest, primary, spec)
-    return sorted(newest, key=lambda replica: (not reasons[replica.name], replica.sessions))
 
 
 def best(draining: Iterable[Member]) -> list[Member]:
