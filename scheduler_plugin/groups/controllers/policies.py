@@ -132,11 +132,9 @@ class GroupFacts:
 
 
 class GroupPolicy(Protocol):
-    """One kind of group."""
+    """One kind of group, that of objects of ``kind``."""
 
-    @property
-    def kind(self) -> Resource:
-        """The kind of its objects."""
+    kind: Resource
 
     def desired(self, group: JsonObject) -> DesiredState:
         """Objects that belong to the group. Raises ``InvalidSpecError``."""
@@ -154,14 +152,11 @@ REMEMBERED: Final = 10_000
 class HvpaPolicy:
     """``GroupPolicy`` of Hvpas. Decoded specs are cached by generation, because decoding is slow."""
 
+    kind: Resource = HVPAS
+
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self._remembered = remembered
         self._read: dict[str, tuple[int, Hvpa]] = {}
-
-    @property
-    def kind(self) -> Resource:
-        """``hvpas.autoscaling.k8s.io``."""
-        return HVPAS
 
     def desired(self, group: JsonObject) -> DesiredState:
         """An HPA and a VPA with the Hvpa's name, each if the Hvpa has a template for it."""

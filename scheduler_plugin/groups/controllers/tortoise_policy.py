@@ -35,13 +35,10 @@ from scheduler_plugin.groups.objects.tortoise.tortoise_status import read_memory
 class TortoisePolicy:
     """``GroupPolicy`` of Tortoises. ``configuration`` gives the cluster's global configuration as it is now."""
 
+    kind: Resource = TORTOISES
+
     def __init__(self, configuration: Callable[[], Configuration]) -> None:
         self._configuration = configuration
-
-    @property
-    def kind(self) -> Resource:
-        """``tortoises.autoscaling.mercari.com``."""
-        return TORTOISES
 
     def desired(self, group: JsonObject) -> DesiredState:
         """An HPA, attached or of its own, that scales the target, and a VPA of its own; a VM has neither."""

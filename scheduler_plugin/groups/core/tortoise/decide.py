@@ -68,7 +68,11 @@ def decide(
     changes, memory = _sized(spec, workload, wanted, memory, now)
     containers, withheld, after = vertical.written(changes, memory, now)
     explanation = tuple(_explained(spec, memory, proposed, changes))
-    unanswered = tuple(_unanswered(spec, workload, memory, now))
+    unanswered = tuple(
+        texts.KILLED.format(kill=kill, pods=pods, replicas=workload.replicas, why=why)
+        for kill, pods, why in _kills(spec, workload, memory, now)
+        if why
+    )
     if spec.mode is TortoiseMode.OFF:
         dry = WorkloadDecision(kept=tuple(_dry(changes, seen.autoscaler, autoscaler)), explanation=explanation)
         # Off returns the HPA as it was seen, so that nothing differs and nothing is written.
@@ -90,7 +94,10 @@ def _learned(
     memory = replace(memory, policies=policies, resources=resources).with_blindness(seen.metrics_missing_since, now)
     missing_since = memory.blind_since or seen.metrics_missing_since
     missing = is_missing(missing_since, configuration.emergency_mode_grace_period, now)
-    killed = _is_emergency(spec, workload, memory, now)
+    # If the memory may grow, more replicas take the load until it has. Many pods at once mean that the load is too much
+    # for all of them; a leak in one pod of twenty is only reported.
+    kills = _kills(spec, workload, memory, now)
+    killed = any(not why or _are_many(pods, workload.replicas) for _, pods, why in kills)
     circumstances = Circumstances(
         spec.mode, bool(horizontal_places(policies)), seen.vertical is not None, missing, killed
     )
@@ -177,31 +184,14 @@ def _explained(
             yield texts.SIZE_CHANGE.format(container="/".join(change.place), change=change, size=size)
 
 
-def _is_emergency(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> bool:
-    """Return True if a recent kill is one that replicas or a size can answer."""
-    return any(
-        # If the memory may grow, more replicas take the load until it has. Many pods at once mean that the load is too
-        # much for all of them; a leak in one pod of twenty is only reported.
-        not _why_kept(spec, workload, memory, kill) or _are_many(_pods(spec, kill, now), workload.replicas)
-        for kill in _recent(spec, workload, now)
-    )
-
-
-def _unanswered(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> Iterator[str]:
-    """A sentence for each container that was killed recently and whose memory does not grow."""
-    for kill in _recent(spec, workload, now):
-        if why := _why_kept(spec, workload, memory, kill):
-            pods = _pods(spec, kill, now)
-            yield texts.KILLED.format(kill=kill, pods=pods, replicas=workload.replicas, why=why)
-
-
-def _recent(spec: Spec, workload: Workload, now: datetime) -> Iterator[OutOfMemory]:
+def _kills(spec: Spec, workload: Workload, memory: TortoiseMemory, now: datetime) -> list[tuple[OutOfMemory, int, str]]:
+    """The recent kills, each with the pods that it hit and why that memory does not grow."""
     grace = spec.configuration.emergency_mode_grace_period
-    return (kill for kill in workload.out_of_memory if is_within(kill.at, grace, now))
-
-
-def _pods(spec: Spec, kill: OutOfMemory, now: datetime) -> int:
-    return kill.pods_since(now - spec.configuration.emergency_mode_grace_period)
+    return [
+        (kill, kill.pods_since(now - grace), _why_kept(spec, workload, memory, kill))
+        for kill in workload.out_of_memory
+        if is_within(kill.at, grace, now)
+    ]
 
 
 def _are_many(pods: int, replicas: int) -> bool:

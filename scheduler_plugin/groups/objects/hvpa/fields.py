@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import time
 from enum import StrEnum
 from fractions import Fraction
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from protocol.durations import DurationError, parse_duration
+from protocol.durations import parse_duration
 from protocol.field_errors import shown
 from protocol.kubernetes.objects import JsonObject
 from protocol.units import Bytes, MilliCpu, QuantityError, Seconds, parse_quantity
@@ -32,6 +32,7 @@ from scheduler_plugin.groups.core.hvpa.spec import (
 from scheduler_plugin.groups.core.workload import Resource, ResourceList
 
 E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
 
 MOST_REPLICAS: Final = 10_000
 """More replicas than any workload is scaled to."""
@@ -74,10 +75,7 @@ class Fields:
 
     def fields(self, name: str) -> Fields:
         """The JSON object of that name; without any field if there is none."""
-        value = self.get(name)
-        if value is not None and not isinstance(value, dict):
-            raise self.error(name, "an object")
-        return Fields(value or {}, self.at(name))
+        return Fields(self._typed(name, dict, "an object") or {}, self.at(name))
 
     def each(self, name: str) -> list[Fields]:
         """The JSON objects of that list; empty if there is none."""
@@ -88,17 +86,18 @@ class Fields:
 
     def text(self, name: str) -> str:
         """The text; empty if there is none."""
-        value = self.get(name)
-        if value is not None and not isinstance(value, str):
-            raise self.error(name, "a text")
-        return value or ""
+        return self._typed(name, str, "a text") or ""
 
     def flag(self, name: str, otherwise: bool) -> bool:
         """True or false."""
-        value = self.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise self.error(name, "true or false")
+        value = self._typed(name, bool, "true or false")
         return otherwise if value is None else value
+
+    def _typed(self, name: str, kind: type[T], expected: str) -> T | None:
+        value = self.get(name)
+        if value is None or isinstance(value, kind):
+            return value
+        raise self.error(name, expected)
 
     def count(self, name: str, least: int = 0) -> int | None:
         """A number of replicas, from ``least`` on."""
@@ -126,19 +125,18 @@ class Fields:
 
     def duration(self, name: str) -> Seconds | None:
         """A span of time."""
-        value = self.get(name)
-        try:
-            return None if value is None else parse_duration(value)
-        except DurationError as error:
-            raise FieldError(f"{self.at(name)}: {error}") from None
+        return self._parsed(name, parse_duration)
 
     def quantity(self, name: str, resource: Resource) -> int | None:
         """An amount of ``resource``, in thousandths of a vCPU or bytes."""
+        amount = self._parsed(name, MilliCpu.parse if resource == "cpu" else Bytes.parse)
+        return None if amount is None else amount.value
+
+    def _parsed(self, name: str, parse: Callable[[Any], T]) -> T | None:
         value = self.get(name)
-        parse = MilliCpu.parse if resource == "cpu" else Bytes.parse
         try:
-            return None if value is None else parse(value).value  # type: ignore[arg-type]  # refuses what is none
-        except QuantityError as error:
+            return None if value is None else parse(value)
+        except ValueError as error:
             raise FieldError(f"{self.at(name)}: {error}") from None
 
     def amounts(self, name: str) -> ResourceList:
@@ -155,9 +153,6 @@ class Fields:
         if chosen.lower() not in by_lower:
             raise self.error(name, f"one of {', '.join(kinds)}")
         return by_lower[chosen.lower()]
-
-
-T = TypeVar("T")
 
 
 class Parts:
