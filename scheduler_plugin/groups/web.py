@@ -38,12 +38,6 @@ def explanation(watches: GroupWatches, policy: GroupPolicy, group: JsonObject) -
     }
 
 
-def vm_group_explanation(group: JsonObject) -> Json:
-    """The same of a VirtualMachineGroup: its members instead of a target."""
-    status = child(group, "status")
-    return {**_summary(VM_GROUPS, group), "members": items(status, "members"), "scaling": child(status, "scaling")}
-
-
 def _summary(kind: Resource, group: JsonObject) -> Json:
     status = child(group, "status")
     return {
@@ -68,10 +62,9 @@ def _target(kind: Resource, target: JsonObject | None) -> Json:
 
 
 def _replicas(hpa: JsonObject | None) -> Json:
-    horizontal = None if hpa is None else horizontal_of(hpa)
-    if horizontal is None:
-        return {"replicas": None, "bounds": None}
-    return {"replicas": horizontal.desired, "bounds": {"min": horizontal.min, "max": horizontal.max}}
+    wanted = None if hpa is None else horizontal_of(hpa)
+    bounds = None if wanted is None else {"min": wanted.min, "max": wanted.max}
+    return {"replicas": None if wanted is None else wanted.desired, "bounds": bounds}
 
 
 def _sizes(vpa: JsonObject | None) -> list[Json]:
@@ -116,4 +109,6 @@ def _explained(program: GroupsProgram, kind: str, name: ObjectName) -> Json | No
     controller = program.controllers.get(resource.kind)
     if isinstance(controller, GroupController):
         return explanation(program.watches, controller.policy, group)
-    return vm_group_explanation(group)
+    # A VirtualMachineGroup has members instead of a target.
+    status = child(group, "status")
+    return {**_summary(VM_GROUPS, group), "members": items(status, "members"), "scaling": child(status, "scaling")}

@@ -254,7 +254,6 @@ class QueuedController(ABC):
         return written
 
     async def _write_status(self, group: JsonObject, wanted: Json) -> JsonObject:
-        """Writes what differs; returns the group after that."""
         changed = difference(child(group, "status"), wanted)
         if not changed:
             return group

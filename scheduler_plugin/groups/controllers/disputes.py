@@ -190,7 +190,6 @@ def part_of(found: object, fields: object) -> object:
 
 
 def _lost(fields: JsonObject, stored: object, present: object) -> Json:
-    """Those of ``fields`` that are no longer as they were stored."""
     old, new = child({"it": stored}, "it"), child({"it": present}, "it")
     return {
         key: _lost(value, old.get(key), new.get(key)) if isinstance(value, Mapping) else value

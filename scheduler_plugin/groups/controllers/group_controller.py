@@ -154,7 +154,7 @@ class GroupController(QueuedController):
         for write in found.upkeep:
             await self._keep_up(write)
         # Rehearse a scaling that was refused for good: otherwise each look would write its intent and drop it again.
-        if found.intent is not None and was_refused(facts.group):
+        if found.intent is not None and condition_of(facts.group, WRITABLE):
             await self._rehearse(facts, found.intent)
         # The status with memory and intent comes before the target, for the version that was judged: of two processes
         # that judge the same group, one is refused.
@@ -210,7 +210,6 @@ class GroupController(QueuedController):
             await writer.rehearse(scale(facts.target, kind, remaining.replicas))
 
     async def _scale(self, group: JsonObject, target: JsonObject, kind: Resource, intent: Intent) -> None:
-        """Write the rest of the intent, and report it on the group."""
         remaining = progress(intent, workload_of(target, kind))
         if remaining.containers:
             target = await self._do(resize(target, kind, remaining.containers))
@@ -287,11 +286,6 @@ def refused(group: JsonObject, why: str, wall: float) -> Json:
     """The group's status once a write was refused for good: the intent is given up. ``wall`` in seconds since 1970."""
     writable = condition(group, WRITABLE, "False", "Refused", why)
     return stamped(_replaced(group, WRITABLE, [writable]), timestamp(wall))
-
-
-def was_refused(group: JsonObject) -> bool:
-    """Return True if the last scaling of the group was refused for good."""
-    return bool(condition_of(group, WRITABLE))
 
 
 def pods_refused(group: JsonObject, why: str, wall: float) -> Json:

@@ -89,7 +89,6 @@ class PodResizer:
         return texts.not_resized([pod for pod, _ in unresized], unresized[0][1]) if unresized else ""
 
     async def _bring(self, pod: JsonObject, sizes: tuple[SizedContainer, ...], now: Instant) -> None:
-        """Requests the resize that the pod needs now, if any."""
         self.disputes.look(PODS, pod, now)
         objection = objection_of(pod)
         if objection is None:

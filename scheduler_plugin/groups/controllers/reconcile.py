@@ -196,7 +196,6 @@ def _with_kills(workload: Workload, pods: Iterable[JsonObject], status: JsonObje
 def _decided(
     kind: Resource, facts: GroupFacts, target: ScalableTarget, decided: PolicyDecision, now: datetime
 ) -> ReconcileResult:
-    """Writes of a decision."""
     sizes, group, at = target.sizes, facts.group, timestamp(now.timestamp())
     # Contested writes are left out only after the decision, so that the policy's memory still learns.
     decision, held = decided.decision, _held(facts, target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
@@ -49,7 +49,9 @@ class TortoisePolicy:
         # A Tortoise makes its own HPA only while its mode is not Off and something scales horizontally.
         hpa = Companion(tortoise.hpa, may_be_missing=tortoise.spec.autoscaler is None, goes_along=tortoise.deletes_all)
         vpa = Companion(f"tortoise-monitor-{name_of(group).name}", vpa_spec({}, tortoise.target))
-        return DesiredState(target, hpa, vpa, hpa_asks_group=False, remarks=tuple(_remarks(tortoise)))
+        ignored = texts.IGNORED.format(names=", ".join(tortoise.spec.configuration.ignored))
+        remarks = (("ConfigurationIgnored", "NoEffect", ignored),) if tortoise.spec.configuration.ignored else ()
+        return DesiredState(target, hpa, vpa, hpa_asks_group=False, remarks=remarks)
 
     def decide(self, facts: GroupFacts, workload: Workload, now: datetime) -> PolicyDecision:
         """Combine the memory of its slots and the VPA's recommendation."""
@@ -92,12 +94,6 @@ def _floored(tortoise: Tortoise, facts: GroupFacts, now: datetime) -> PolicyDeci
     )
 
 
-def _remarks(found: Tortoise) -> Iterator[tuple[str, str, str]]:
-    """Notes for people on an object without errors."""
-    if ignored := found.spec.configuration.ignored:
-        yield "ConfigurationIgnored", "NoEffect", texts.IGNORED.format(names=", ".join(ignored))
-
-
 def _new_hpa(found: Tortoise, decided: TortoiseDecision) -> Json | None:
     """Spec of the Tortoise's own HPA, if there should be one; an attached one belongs to others and is never made."""
     if decided.autoscaler is None or found.spec.autoscaler is not None:
@@ -117,7 +113,6 @@ def _recommended(vpa: JsonObject | None) -> tuple[VerticalRecommendation | None,
 
 
 def _floor(vm: JsonObject) -> Floor | None:
-    """The floor that the VM has; None if it has none, or one that cannot be read."""
     try:
         return decode_floor(annotations_of(vm)[ANNOTATION_FLOOR])
     except (KeyError, ValueError):

@@ -186,7 +186,6 @@ class VmGroupController(QueuedController):
         return [replace(member, busy_cores=loads.get(member.uid)) for member in members]
 
     def _taken(self, group: VmGroup) -> frozenset[str]:
-        """Names of members that VMs outside the group have."""
         # Twice the maximum: replicas that leave still use their numbers.
         name, numbers = group.name, range(MOST_REPLICAS * 2)
         names = [
@@ -242,7 +241,6 @@ class VmGroupController(QueuedController):
         return refusals
 
     async def _mark(self, namespace: str, member: Member, since: str | None) -> None:
-        """Sets or removes the mark of a member that is about to leave."""
         name = ObjectName(namespace, member.name)
         body: Json = {"metadata": {"annotations": {ANNOTATION_DRAINING: since}}}
         version = version_of(self._context.cache.get(VIRTUAL_MACHINES, name) or {})

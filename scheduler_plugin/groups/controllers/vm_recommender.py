@@ -98,7 +98,6 @@ class VmRecommender:
             await self._vertical(facts.vpa, [amounts for _, amounts in usage], self._killed(by_uid))
 
     async def _take_back(self, facts: GroupFacts) -> None:
-        """Removes our notes, which leaves recommending to the cluster."""
         for kind, autoscaler in ((HORIZONTAL_AUTOSCALERS, facts.hpa), (VERTICAL_AUTOSCALERS, facts.vpa)):
             if autoscaler is not None and has_note(autoscaler):
                 # None removes the annotation.

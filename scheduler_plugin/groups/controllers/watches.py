@@ -253,7 +253,6 @@ class GroupWatches:
                 yield texts.SIZED_BY.format(kind=VERTICAL_AUTOSCALERS.kind, names=", ".join(modes))
 
     def _foreign(self, kind: Resource, key: Key, group: JsonObject, own: str) -> Iterator[tuple[str, JsonObject]]:
-        """Autoscalers of the object that are not the group's."""
         for name, autoscaler in self._autoscalers_of(kind, key):
             # By name as well: the group does not own an HPA or VPA that it adopted.
             if name != own and not is_owned_by(autoscaler, group):
@@ -299,7 +298,6 @@ class GroupWatches:
             self._target_changed(key)
 
     def _keys(self, policy: GroupPolicy, group: JsonObject) -> tuple[Key | None, list[Key]]:
-        """The group's target, and the HPA and VPA beside it."""
         desired, namespace = self.desired(policy, group), name_of(group).namespace
         if desired is None:
             return None, []

@@ -220,12 +220,11 @@ def metrics_missing_since(hpa: JsonObject) -> datetime | None:
 
 def _metric(found: Json) -> Metric:
     container = child(found, "containerResource")
-    if text(found, "type") == "ContainerResource":
-        for resource in RESOURCES:
-            if text(container, "name") == resource:
-                # 0: no utilisation, so the target is an amount and the metric stays as it is.
-                target = whole(container, "target", "averageUtilization")
-                return ContainerTarget(text(container, "container"), resource, target or None, {} if target else found)
+    resource = next((resource for resource in RESOURCES if resource == text(container, "name")), None)
+    if text(found, "type") == "ContainerResource" and resource is not None:
+        # 0: no utilisation, so the target is an amount and the metric stays as it is.
+        target = whole(container, "target", "averageUtilization")
+        return ContainerTarget(text(container, "container"), resource, target or None, {} if target else found)
     if text(found, "type") == "Resource":
         target = whole(found, "resource", "target", "averageUtilization")
         return ResourceTarget(text(found, "resource", "name"), target or None, found)

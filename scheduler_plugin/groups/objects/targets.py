@@ -158,7 +158,6 @@ def selector_of(target: JsonObject) -> str:
 
 
 def _requirement(found: JsonObject) -> str:
-    """One of ``matchExpressions`` as text."""
     key, operator, values = text(found, "key"), text(found, "operator"), found.get("values")
     if operator in {"Exists", "DoesNotExist"}:
         return key if operator == "Exists" else f"!{key}"

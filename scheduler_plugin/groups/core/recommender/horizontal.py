@@ -37,12 +37,10 @@ class MetricTarget:
 
 @dataclass(frozen=True, slots=True)
 class HorizontalRules:
-    """The metrics, the bounds, the tolerance as a fraction and the stabilization window for scaling in."""
+    """The metrics and the bounds."""
 
     replicas: ReplicaBounds
     metrics: tuple[MetricTarget, ...] = ()
-    tolerance: float = TOLERANCE
-    window: Seconds = DOWN_WINDOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +49,10 @@ class Desires:
 
     entries: tuple[tuple[float, int], ...] = field(default=())
 
-    def stabilized(self, desired: int, current: int, now: float, window: Seconds) -> tuple[int, Desires]:
-        """The maximum desired in the window, of which past counts are capped at ``current``; and the memory."""
+    def stabilized(self, desired: int, current: int, now: float) -> tuple[int, Desires]:
+        """The maximum desired in ``DOWN_WINDOW``, of which past counts are capped at ``current``; and the memory."""
         # An older count that is not above this one cannot be the maximum any more.
-        remaining = tuple(entry for entry in self.entries if now - window < entry[0] <= now and entry[1] > desired)
+        remaining = tuple(entry for entry in self.entries if now - DOWN_WINDOW < entry[0] <= now and entry[1] > desired)
         past = max((count for _, count in remaining), default=desired)
         # The past may keep replicas but never adds any.
         return max(desired, min(past, current)), Desires((*remaining, (now, desired)))
@@ -96,9 +94,7 @@ def utilization_replicas(
     return _desired(current, replicas, ratio, filled, tolerance), measured
 
 
-def average_value_replicas(
-    current: int, replicas: Sequence[ReplicaUse], target: int, tolerance: float = TOLERANCE
-) -> int | None:
+def average_value_replicas(current: int, replicas: Sequence[ReplicaUse], target: int) -> int | None:
     """Desired replicas so that their mean use is ``target`` (> 0); None if no ready replica was measured."""
     if not _measured(replicas):
         return None
@@ -106,7 +102,7 @@ def average_value_replicas(
     def ratio(counted: Sequence[tuple[int, int]]) -> float:
         return sum(used for used, _ in counted) / len(counted) / target
 
-    return _desired(current, replicas, ratio, lambda _: target, tolerance)
+    return _desired(current, replicas, ratio, lambda _: target, TOLERANCE)
 
 
 def _measured(replicas: Sequence[ReplicaUse]) -> list[tuple[int, int]]:
@@ -159,23 +155,22 @@ def recommended(
 
     While a metric is missing, the others may add replicas but take none away.
     """
-    counts = [_of_metric(current, uses(metric.resource), metric, rules.tolerance) for metric in rules.metrics]
+    counts = [_of_metric(current, uses(metric.resource), metric) for metric in rules.metrics]
     measured = [count for count in counts if count is not None]
     if not measured:
         return None, memory
     most = max(measured)
     # The missing metric might need the present replicas.
     most = most if len(measured) == len(counts) else max(current, most)
-    desired, remembered = memory.stabilized(rules.replicas.clamp(most), current, now, rules.window)
+    desired, remembered = memory.stabilized(rules.replicas.clamp(most), current, now)
     bounds = rules.replicas
     return HorizontalRecommendation(bounds.clamp(desired), bounds.min, bounds.max, most > bounds.max), remembered
 
 
-def _of_metric(current: int, replicas: Sequence[ReplicaUse], metric: MetricTarget, tolerance: float) -> int | None:
-    """Desired replicas; None if nothing was measured."""
+def _of_metric(current: int, replicas: Sequence[ReplicaUse], metric: MetricTarget) -> int | None:
     if metric.average_value:
-        return average_value_replicas(current, replicas, metric.average_value, tolerance)
+        return average_value_replicas(current, replicas, metric.average_value)
     if not metric.utilization:
         return None
-    result = utilization_replicas(current, replicas, metric.utilization, tolerance)
+    result = utilization_replicas(current, replicas, metric.utilization)
     return None if result is None else result[0]

@@ -154,7 +154,6 @@ def decide(
 
 
 def _wanted(scaling: GroupScaling, current: int, busy: float, unknown: int) -> int:
-    """The replica count for the load, of which ``busy`` CPUs are known."""
     # A replica whose load is not known counts as idle when growing and as full when shrinking.
     sure, total = (
         # Rounded first: `ceil` would take a float such as 2000.0000000001 for one thousandth more.

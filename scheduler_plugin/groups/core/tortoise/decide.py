@@ -84,7 +84,6 @@ def decide(
 def _learned(
     spec: Spec, workload: Workload, seen: ObservedAutoscalers, memory: TortoiseMemory, now: datetime
 ) -> TortoiseMemory:
-    """The memory after this look, with the phase that it leads to."""
     configuration = spec.configuration
     attached = seen.autoscaler if spec.autoscaler is not None else None
     # While an attached HPA is missing, the policies that follow from it are unknown, so the old ones stay.
@@ -129,7 +128,6 @@ def _numbered(
 def _sized(
     spec: Spec, workload: Workload, autoscaler: Autoscaler | None, memory: TortoiseMemory, now: datetime
 ) -> tuple[list[Resize], TortoiseMemory]:
-    """Requests of the containers, and the memory to keep."""
     configuration, least = spec.configuration, None if autoscaler is None else autoscaler.min
     grows, memory = vertical.watched(memory, configuration, workload.replicas, least, now)
     numbers = Numbers(
@@ -141,7 +139,6 @@ def _sized(
 
 
 def _sizes(changes: Iterable[Resize]) -> tuple[SizedContainer, ...]:
-    """The recommended requests of the containers that are sized."""
     containers: dict[str, SizedContainer] = {}
     for change in changes:
         name, resource = change.place

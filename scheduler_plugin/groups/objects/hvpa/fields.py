@@ -196,7 +196,6 @@ def _direction(spec: Fields, axis: str, direction: str) -> DirectionRules:
 
 
 def _overridden(rules: DirectionRules, scale: Fields) -> DirectionRules:
-    """``rules`` with what one ``scaleUp`` or ``scaleDown`` says otherwise."""
     mode = scale.fields("updatePolicy").choice("updateMode", UpdateMode)
     delay = scale.duration("stabilizationDuration")
     return _with_changes(

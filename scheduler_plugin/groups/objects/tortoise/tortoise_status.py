@@ -216,7 +216,6 @@ def read_slots(entries: Iterable[JsonObject], otherwise: SlotLayout) -> SlotMemo
 
 
 def _read(found: list[JsonObject]) -> list[_Entry]:
-    """The entries that can be read."""
     try:
         # All at once is much faster; a bad entry makes it fail.
         return msgspec.convert(found, list[_Entry])
