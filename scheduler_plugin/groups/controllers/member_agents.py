@@ -149,8 +149,8 @@ class MemberLooks:
         """Database status of ``vms``, by UID; each answer may be as old as stated beside it."""
         now = self._clock.now()
         wanted = {uid_of(vm): (vm, oldest) for vm, oldest in vms}
-        known = self._asked
-        stale = [vm for uid, (vm, oldest) in wanted.items() if uid not in known or now - known[uid].at > oldest]
+        earlier = self._asked
+        stale = [vm for uid, (vm, oldest) in wanted.items() if uid not in earlier or now - earlier[uid].at > oldest]
         answers = await asyncio.gather(*(self._agents.database(vm) for vm in stale))
         for vm, answer in zip(stale, answers, strict=True):
             before = self._asked.get(uid_of(vm))

@@ -198,9 +198,9 @@ def _decided(
 ) -> ReconcileResult:
     sizes, group, at = target.sizes, facts.group, timestamp(now.timestamp())
     # Contested writes are left out only after the decision, so that the policy's memory still learns.
-    decision, held = decided.decision, _held(facts, target)
-    containers = () if held & {"requests", "bounds"} else achievable(target.target, target.kind, decision.containers)
-    replicas = None if "replicas" in held else decision.replicas
+    decision, paused = decided.decision, _held(facts, target)
+    containers = () if paused & {"requests", "bounds"} else achievable(target.target, target.kind, decision.containers)
+    replicas = None if "replicas" in paused else decision.replicas
     decision = replace(decision, replicas=replicas, containers=containers)
     # Sizes in place live in the status; the template stays as it is.
     if target.desired.in_place and target.kind in TEMPLATED:

@@ -151,8 +151,8 @@ class VmGroupController(QueuedController):
 
     async def _look(self, found: Json, group: VmGroup) -> _Seen:
         endpoint = await look_at_endpoint(self._context.writer.api, group)
-        listed, known = endpoint.listed, self._context.cache.objects(VIRTUAL_MACHINES)
-        vms = [known[name] for name in sorted(self._vms.at(group.name)) if name in known]
+        listed, by_name = endpoint.listed, self._context.cache.objects(VIRTUAL_MACHINES)
+        vms = [by_name[name] for name in sorted(self._vms.at(group.name)) if name in by_name]
         # A late creation under the primary's name has an empty database.
         vms = [vm for vm in vms if is_of(vm, group) and not is_impostor(vm, group)]
         queries = [
