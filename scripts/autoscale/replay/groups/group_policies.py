@@ -10,11 +10,12 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from protocol.units import MilliCpu, Seconds
+from scheduler_plugin.groups.core.hvpa.modes import stages
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
-from scheduler_plugin.groups.core.hvpa.rules import HvpaMode, stages
 from scheduler_plugin.groups.core.hvpa.spec import (
     ContainerPolicy,
     EffectiveIntervals,
+    HvpaMode,
     HvpaSpec,
     ScalingInterval,
     ScalingTimes,
@@ -23,8 +24,12 @@ from scheduler_plugin.groups.core.recommender import horizontal, vertical
 from scheduler_plugin.groups.core.tortoise import decide as tortoise
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Scaling
 from scheduler_plugin.groups.core.tortoise.configuration import Configuration
-from scheduler_plugin.groups.core.tortoise.phases import TortoiseMode
-from scheduler_plugin.groups.core.tortoise.tortoise_memory import ObservedAutoscalers, Spec, TortoiseMemory
+from scheduler_plugin.groups.core.tortoise.tortoise_memory import (
+    ObservedAutoscalers,
+    Spec,
+    TortoiseMemory,
+    TortoiseMode,
+)
 from scheduler_plugin.groups.core.workload import (
     NOTHING,
     HorizontalRecommendation,
