@@ -171,7 +171,7 @@ async def test_bad_bounds_keep_last_good() -> None:
         assert seen.bounds == Bounds(cu(2), cu(4)), "the old ones, within the new spec"
         assert {"vm": "default/vm-1", "reason": problem} in [fields for _, _, fields in fixture.log.lines]
         said = explain(fixture.runner.state, "default/vm-1", fixture.clock.now())
-        assert [(each.with_, each.reason) for each in said.troubles] == [("settings", problem)]
+        assert [(each["with_"], each["reason"]) for each in said.troubles] == [("settings", problem)]
         fixture.vm_api.change(bounds=Bounds(cu(1), cu(8)), problems=(), has_bounds=True)
         await fixture.clock.advance(0.0)
         assert explain(fixture.runner.state, "default/vm-1", fixture.clock.now()).troubles == []
@@ -194,7 +194,7 @@ async def test_annotation_policy_decides_shrink() -> None:
         assert fixture.vm_api.found.use == cu(2)
         assert said.because == "holding: less has not been proven to be enough"
         assert said.smoothing[0] == SmoothingStep("cpu", "hold", "0", "500m", "the most of the window (20 s)")
-        assert [failure.reason for failure in said.troubles] == [
+        assert [failure["reason"] for failure in said.troubles] == [
             f"annotation {ANNOTATION_CONFIG}: smoothing.cpu[0].hold.window: "
             "expected a span above zero and at most a year, got '0s'"
         ]

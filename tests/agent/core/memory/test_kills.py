@@ -84,12 +84,12 @@ def test_explain_tells_of_kills() -> None:
     looks(story, 3.0, page(2.0))
     looks(story, 10.0, page(2.0))
     found = explain(story.state, "db/vm-1", story.instant)
-    assert found.parts[-1].name == MEMORY_KILLS
-    assert found.parts[-1].because == (
+    assert found.parts[-1]["name"] == MEMORY_KILLS
+    assert found.parts[-1]["because"] == (
         "2 processes killed for lack of memory so far, the last 7 s ago; no less for another 53 s"
     )
     assert found.metrics is not None
-    assert (found.metrics.oom_kills, found.metrics.oom_kills_seen) == (2, 2)
+    assert (found.metrics["oom_kills"], found.metrics["oom_kills_seen"]) == (2, 2)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent.core.actions import AskMonitor, AskScheduler, PatchVm, Plan
 from agent.core.events import Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid, Started, VmSeen
-from agent.core.explain import MonitorView, explain
+from agent.core.explain import explain
 from agent.core.monitor.monitor_side import LONGEST_STATUS, printable
 from agent.core.policy import MonitorPolicy
 from protocol.guest.monitor_messages import (
@@ -55,7 +55,15 @@ def idle(story: Story, until: float) -> Story:
 
 def test_joining_monitor_gets_the_size() -> None:
     story = monitored(2)
-    assert explain(story.state, "default/vm-1", story.instant).monitor == MonitorView(2, "2Gi", None, None, None, 0, 0)
+    assert explain(story.state, "default/vm-1", story.instant).monitor == {
+        "version": 2,
+        "counts_on": "2Gi",
+        "refused": None,
+        "refused_because": None,
+        "reports": None,
+        "right_reports": 0,
+        "false_reports": 0,
+    }
 
 
 def test_shrink_waits_for_monitor() -> None:
@@ -74,7 +82,7 @@ def test_refused_shrink_keeps_memory_and_retries() -> None:
     assert story.plans().message is None
     assert story.plans().because == "keeping memory: the guest's monitor refused 1Gi: programs use 1 GiB"
     said = explain(story.state, "default/vm-1", story.instant).monitor
-    assert (said.refused, said.refused_because) == ("1Gi", "programs use 1 GiB")
+    assert (said["refused"], said["refused_because"]) == ("1Gi", "programs use 1 GiB")
     idle(story, 11.0)
     assert story.plans().message is None
     idle(story, 12.0)
@@ -165,7 +173,7 @@ def test_monitor_gone_for_minute_is_ignored() -> None:
     assert (idle(story, 66.0).plans().because, shrinks(story)) == (KEPT, False)
     assert (idle(story, 67.0).plans().message, shrinks(story)) == (None, True)
     troubles = explain(story.state, "default/vm-1", story.instant).troubles
-    assert [(each.with_, each.reason) for each in troubles] == [("monitor", "hung up")]
+    assert [(each["with_"], each["reason"]) for each in troubles] == [("monitor", "hung up")]
     story.happens(MonitorJoined(1))
     assert explain(story.state, "default/vm-1", story.instant).troubles == []
 
@@ -211,13 +219,13 @@ def test_load_report_grows_before_next_scrape() -> None:
     assert story.acts() == [asks(cu(8), cu(1), 2)]
     assert story.answers(cu(8)).acts() == [patches(cu(8), 1)]
     story.obeys().at(2.0).looks(cores=0.5).at(3.0).looks(cores=1.0).at(4.3).looks(cores=1.0)
-    assert explain(story.state, "default/vm-1", story.instant).monitor.right_reports == 1
+    assert explain(story.state, "default/vm-1", story.instant).monitor["right_reports"] == 1
 
 
 def test_unconfirmed_report_counts_as_false() -> None:
     story = idle(monitored(1).happens(MonitorSaid(LOAD)), 5.0)
     found = explain(story.state, "default/vm-1", story.instant).monitor
-    assert (found.right_reports, found.false_reports, found.reports) == (0, 1, None)
+    assert (found["right_reports"], found["false_reports"], found["reports"]) == (0, 1, None)
 
 
 def test_new_connections_start_growth() -> None:
