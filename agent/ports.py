@@ -24,24 +24,17 @@ from protocol.virtual_machine import VirtualMachine
 
 
 class PortError(Exception):
-    """A call through a port failed; the message is for people."""
+    """A call through a port failed; the message is for people.
 
-    def __init__(self, fault: Fault, reason: str) -> None:
-        super().__init__(reason)
-        self.fault = fault
-        self.reason = reason
-
-
-class SchedulerError(PortError):
-    """No usable answer. ``retry_after`` is how long the scheduler itself asks one to wait.
-
-    ``is_others_turn``: it answers another agent of the VM.
+    ``retry_after`` is how long a scheduler asks one to wait; ``is_others_turn``: it answers another agent of the VM.
     """
 
     def __init__(
         self, fault: Fault, reason: str, retry_after: Seconds | None = None, *, is_others_turn: bool = False
     ) -> None:
-        super().__init__(fault, reason)
+        super().__init__(reason)
+        self.fault = fault
+        self.reason = reason
         self.retry_after = retry_after
         self.is_others_turn = is_others_turn
 
@@ -120,7 +113,7 @@ class SchedulerClient(Protocol):
     """The scheduler, as agents ask it (S4.4)."""
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
-        """Sends one request and returns the answer. Raises ``SchedulerError``."""
+        """Sends one request and returns the answer. Raises ``PortError``."""
 
 
 class VmApi(Protocol):

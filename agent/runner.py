@@ -56,7 +56,6 @@ from agent.ports import (
     PortError,
     RefusedError,
     SchedulerClient,
-    SchedulerError,
     VmApi,
 )
 from agent.telemetry import Log, note
@@ -171,7 +170,7 @@ class Runner:
     async def _ask(self, action: AskScheduler) -> None:
         try:
             self._take(Answered(await self._ports.scheduler.ask(action.request, action.slot_size)))
-        except SchedulerError as error:
+        except PortError as error:
             self._take(AskFailed(error.fault, error.reason, error.retry_after, error.is_others_turn))
 
     async def _patch(self, action: PatchVm) -> None:

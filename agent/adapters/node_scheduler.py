@@ -18,7 +18,7 @@ from typing import Final, Never
 from agent.adapters.scheduler_answers import SchedulerAnswer, senseless
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scheduler_line import LineClosedError, SchedulerLine
-from agent.ports import SchedulerError
+from agent.ports import PortError
 from protocol.codec import PluginResponseView, encode_request
 from protocol.messages import AgentRequest
 from protocol.runtime.clock import Clock
@@ -66,7 +66,7 @@ class NodeScheduler:
         self._offer_at = clock.now()
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
-        """Sends one request and returns the answer. Raises ``SchedulerError``."""
+        """Sends one request and returns the answer. Raises ``PortError``."""
         try:
             # While a batch is under way, requests go alone: no VM waits for the answer to another.
             if not self._is_busy and not _wants_more(request):
@@ -119,7 +119,7 @@ class NodeScheduler:
             self.messages["together"] += 1
             response = await self._line.ask([request.body for request in waiting])
             outcomes = self._outcomes(response, len(waiting))
-        except (SchedulerError, LineClosedError, _NotTakenError) as error:
+        except (PortError, LineClosedError, _NotTakenError) as error:
             outcomes = [error] * len(waiting)
         for request, outcome in zip(waiting, outcomes, strict=True):
             if request.answer.done():
@@ -130,7 +130,7 @@ class NodeScheduler:
                 request.answer.set_exception(outcome)
 
     def _outcomes(self, response: SchedulerAnswer, count: int) -> Sequence[SchedulerAnswer | Exception]:
-        """The outcome of each request. Raises ``SchedulerError`` or ``_NotTakenError`` if the whole batch failed."""
+        """The outcome of each request. Raises ``PortError`` or ``_NotTakenError`` if the whole batch failed."""
         if response.status in _NOT_TAKEN:
             self._line.close()
             self._offer_at = Instant(self._clock.now() + OFFER_AGAIN)

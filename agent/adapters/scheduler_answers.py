@@ -12,7 +12,7 @@ from typing import Final
 from agent import texts
 from agent.adapters.http_errors import reason_in
 from agent.core.events import Fault
-from agent.ports import SchedulerError
+from agent.ports import PortError
 from protocol.codec import MalformedResponseError, PluginResponseView, decode_response
 from protocol.units import Bytes, Seconds
 from protocol.versions import ProtocolVersion
@@ -39,28 +39,28 @@ class SchedulerAnswer:
     body: bytes
     retry_after: Seconds | None = None
 
-    def refusal(self) -> SchedulerError:
+    def refusal(self) -> PortError:
         """The error for an answer without a permit."""
         fault, what = _FAULTS.get(self.status, (Fault.SCHEDULER, texts.SCHEDULER_SAYS.format(status=self.status)))
         is_others_turn = self.status == _CONFLICT
-        return SchedulerError(fault, f"{what}: {reason_in(self.body)}", self.retry_after, is_others_turn=is_others_turn)
+        return PortError(fault, f"{what}: {reason_in(self.body)}", self.retry_after, is_others_turn=is_others_turn)
 
     def permit(self, version: ProtocolVersion, slot_size: Bytes) -> PluginResponseView:
-        """The permit in it. Raises ``SchedulerError``."""
+        """The permit in it. Raises ``PortError``."""
         if self.status != 200:
             raise self.refusal()
         # A permit has a few hundred bytes; whatever this is, it is not decoded.
         if len(self.body) > LARGEST:
-            raise SchedulerError(Fault.SCHEDULER, texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LARGEST))
+            raise PortError(Fault.SCHEDULER, texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LARGEST))
         try:
             return decode_response(version, self.body, slot_size)
         except MalformedResponseError as error:
             raise senseless(error) from None
 
 
-def senseless(error: Exception) -> SchedulerError:
+def senseless(error: Exception) -> PortError:
     """The scheduler's answer cannot be read."""
-    return SchedulerError(Fault.SCHEDULER, texts.SCHEDULER_UNREADABLE.format(error=error))
+    return PortError(Fault.SCHEDULER, texts.SCHEDULER_UNREADABLE.format(error=error))
 
 
 def retry_after(text: str) -> Seconds | None:

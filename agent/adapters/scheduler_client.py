@@ -15,7 +15,7 @@ import httpx2 as httpx
 from agent import texts
 from agent.adapters.http_errors import no_answer
 from agent.adapters.scheduler_answers import SchedulerAnswer, retry_after
-from agent.ports import PortError, SchedulerError, TokenSource
+from agent.ports import TokenSource
 from protocol.codec import PluginResponseView, encode_request
 from protocol.messages import AgentRequest
 from protocol.units import Bytes, Seconds
@@ -40,17 +40,14 @@ class HttpScheduler:
         self._version = version
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
-        """Sends one request and returns the answer. Raises ``SchedulerError``."""
+        """Sends one request and returns the answer. Raises ``PortError``."""
         body = encode_request(self._version, request, slot_size)
         try:
             async with asyncio.timeout(self._deadline):
                 answer = await self._client.post(self._url, content=body, headers=self._headers())
         # The scheduler may have taken the request although its answer is lost; the core takes that into account.
         except (httpx.HTTPError, OSError) as error:
-            lost = no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline)
-            raise SchedulerError(lost.fault, lost.reason) from None
-        except PortError as error:
-            raise SchedulerError(error.fault, error.reason) from None
+            raise no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline) from None
         wait = retry_after(answer.headers.get("Retry-After", ""))
         return SchedulerAnswer(answer.status_code, answer.content, wait).permit(self._version, slot_size)
 

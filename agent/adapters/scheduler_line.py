@@ -16,7 +16,7 @@ from agent import texts
 from agent.adapters.http_errors import no_answer
 from agent.adapters.scheduler_answers import SchedulerAnswer, retry_after
 from agent.core.events import Fault
-from agent.ports import PortError, SchedulerError, TokenSource
+from agent.ports import PortError, TokenSource
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError
 from protocol.runtime.keep_alive import KEEPALIVE
 from protocol.units import Seconds
@@ -47,13 +47,13 @@ class SchedulerLine:
         return self._most if self._connection is not None and self._connection.is_reusable else 0
 
     async def offer(self, request: bytes) -> SchedulerAnswer:
-        """Asks for one VM over a new connection, and offers batches. Raises ``SchedulerError``."""
+        """Asks for one VM over a new connection, and offers batches. Raises ``PortError``."""
         # A connection belongs to one scheduler process; a new one finds out who answers now.
         self.close()
         return await self._asked("/", request, offers=True)
 
     async def ask(self, requests: Sequence[bytes]) -> SchedulerAnswer:
-        """Asks for ``most`` VMs at once or fewer. Raises ``SchedulerError`` and ``LineClosedError``."""
+        """Asks for ``most`` VMs at once or fewer. Raises ``PortError`` and ``LineClosedError``."""
         # The connection may have ended since the batch began to gather.
         if len(requests) > self.most:
             raise LineClosedError
@@ -74,12 +74,9 @@ class SchedulerLine:
             answer, content = await connection.whole(message, deadline, LONGEST_BATCH)
         except LongAnswerError:
             what = texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LONGEST_BATCH)
-            raise SchedulerError(Fault.SCHEDULER, what) from None
+            raise PortError(Fault.SCHEDULER, what) from None
         except (BrokenConnectionError, OSError, ValueError) as error:
-            lost = no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline)
-            raise SchedulerError(lost.fault, lost.reason) from None
-        except PortError as error:
-            raise SchedulerError(error.fault, error.reason) from None
+            raise no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline) from None
         finally:
             # A connection that broke, or whose answer was not awaited, could hand its answer to the next request.
             if self._connection is not None and not self._connection.is_reusable:

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.assignments import Assignment, OwnVm
 from agent.core.events import Fault
 from agent.exporter import explain_guard, routes
-from agent.ports import DatabaseView, PortError, SchedulerError
+from agent.ports import DatabaseView, PortError
 from agent.supervisor import Dependencies, Supervisor
 from protocol.messages import ObjectName
 from protocol.runtime.explaining.explain_access import AccessDenial, Caller
@@ -99,7 +99,7 @@ async def test_a_growth_and_a_trouble_are_told(served: Served) -> None:
     async with fixture:
         await fixture.clock.advance(2.0)
         fixture.guest.cores = 0.25
-        fixture.scheduler.errors = [SchedulerError(Fault.SCHEDULER, "away")]
+        fixture.scheduler.errors = [PortError(Fault.SCHEDULER, "away")]
         await fixture.clock.advance(1.5)
         waits = (await http.get("/metrics")).text
         await fixture.clock.advance(4.0)

@@ -10,7 +10,7 @@ import pytest
 from agent.core.events import Fault
 from agent.core.explain import explain
 from agent.core.stabilizer import SmoothingStep
-from agent.ports import GoneError, PortError, RefusedError, SchedulerError
+from agent.ports import GoneError, PortError, RefusedError
 from agent.telemetry import LogLevel
 from protocol.floors import Floor, encode_floor
 from protocol.guest.monitor_messages import DownscaleResult, LoadReport, UpscaleConfirmation
@@ -67,7 +67,7 @@ async def test_guest_that_kills_is_logged_once_a_minute() -> None:
 async def test_absent_scheduler_is_retried() -> None:
     async with RunnerFixture() as fixture:
         fixture.guest.cores = 0.25
-        fixture.scheduler.errors = [SchedulerError(Fault.NETWORK, "away")] * 2
+        fixture.scheduler.errors = [PortError(Fault.NETWORK, "away")] * 2
         await fixture.clock.advance(1.0)
         assert fixture.vm_api.patched == []
         await fixture.clock.advance(9.0)

@@ -13,7 +13,7 @@ from agent.adapters.scheduler_answers import LARGEST
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.token import AgentToken, NoToken
 from agent.core.events import Fault
-from agent.ports import SchedulerError, TokenSource
+from agent.ports import PortError, TokenSource
 from protocol.codec import PluginResponseView
 from protocol.messages import AgentRequest, Metrics, ObjectName
 from protocol.units import Bytes, ComputeUnit, MilliCpu, Resources, Seconds
@@ -36,8 +36,8 @@ def scheduler(http: httpx.AsyncClient, identity: TokenSource | None = None) -> H
     return HttpScheduler(http, "http://scheduler:10299/", identity or NoToken(), Seconds(2.0))
 
 
-async def failure(answer: httpx.Response) -> SchedulerError:
-    with pytest.raises(SchedulerError) as caught:
+async def failure(answer: httpx.Response) -> PortError:
+    with pytest.raises(PortError) as caught:
         await scheduler(client(lambda _: answer)).ask(REQUEST, SLOT)
     return caught.value
 
@@ -141,12 +141,12 @@ async def test_an_answer_without_an_end_is_not_believed() -> None:
 
 
 async def test_silence_is_the_networks_fault() -> None:
-    with pytest.raises(SchedulerError, match="did not answer within 2 s") as caught:
+    with pytest.raises(PortError, match="did not answer within 2 s") as caught:
         await scheduler(silent()).ask(REQUEST, SLOT)
     assert caught.value.fault == Fault.NETWORK
 
 
 async def test_missing_token_blames_agent_and_sends_nothing(tmp_path: Path) -> None:
-    with pytest.raises(SchedulerError, match="cannot be read") as caught:
+    with pytest.raises(PortError, match="cannot be read") as caught:
         await scheduler(silent(), AgentToken(tmp_path / "none")).ask(REQUEST, SLOT)
     assert caught.value.fault == Fault.AGENT
