@@ -58,7 +58,7 @@ from agent.ports import (
     SchedulerClient,
     VmApi,
 )
-from agent.telemetry import Log, note
+from agent.telemetry import note
 from protocol.backoff import Backoff
 from protocol.floors import Floor, decode_floor
 from protocol.names import ANNOTATION_CONFIG, ANNOTATION_FLOOR
@@ -95,7 +95,6 @@ class Runner:
         ports: Ports,
         policy: Policy,
         sequence: int,
-        log: Log,
         *,
         unit: ComputeUnit | None = None,
         rhythm: Rhythm | None = None,
@@ -105,7 +104,6 @@ class Runner:
         self.growths = GrowthTimes()
         self.wishes: tuple[PendingGrowth, ...] = ()
         self._ports = ports
-        self._log = log
         self._base = policy
         self._annotation: str | None = None
         self._bounds: Bounds | None = None
@@ -145,7 +143,7 @@ class Runner:
     def _take(self, event: Event) -> None:
         now = self._ports.clock.now()
         # Log and notices compare the event with the state before it, so they come first.
-        note(self._log, self.tally, self.assignment.vm, self.state, event, now)
+        note(self.tally, self.assignment.vm, self.state, event, now)
         self._notices.take(self.state, event, now)
         advance(self.state, event, now, self._ports.clock.jitter())
         self.wishes, ended = follow(self.state, self.wishes, now)

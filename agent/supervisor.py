@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from agent import texts
 from agent.assignments import Assignment, AssignmentSource
@@ -20,7 +19,7 @@ from agent.core.policy import Policy
 from agent.growth_times import GrowthTimes
 from agent.ports import PortError
 from agent.runner import Runner
-from agent.telemetry import Log, LogLevel
+from agent.telemetry import LOG
 from protocol.backoff import Backoff, Retries
 from protocol.runtime.clock import Clock
 from protocol.runtime.followed_file import FileRefusedError
@@ -36,14 +35,6 @@ STEADY_WATCH = Seconds(1.0)
 """A watch that ends without an error after at least this long is resumed at once, a shorter one after a delay."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
-    """Objects that every part of one process shares."""
-
-    clock: Clock
-    log: Log
-
-
 Make = Callable[[Assignment, Policy], Runner]
 """Makes the runner of one VM."""
 
@@ -51,7 +42,7 @@ Make = Callable[[Assignment, Policy], Runner]
 class Supervisor:
     """Keeps a runner for every VM in the set."""
 
-    def __init__(self, source: AssignmentSource, make: Make, policy: Policy, dependencies: Dependencies) -> None:
+    def __init__(self, source: AssignmentSource, make: Make, policy: Policy, clock: Clock) -> None:
         self.runners: dict[Assignment, Runner] = {}
         self.crashes = 0
         self._ended = GrowthTimes()
@@ -59,13 +50,13 @@ class Supervisor:
         self.source = source
         self._make = make
         self._policy = policy
-        self._dependencies = dependencies
+        self._clock = clock
 
     async def run(self) -> None:
         """Looks after the set. Returns only by being cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tended: dict[Assignment, asyncio.Task[None]] = {}
-            retries, now = Retries(BACKOFF, STEADY_WATCH), self._dependencies.clock.now
+            retries, now = Retries(BACKOFF, STEADY_WATCH), self._clock.now
             while True:
                 began = now()
                 try:
@@ -73,7 +64,7 @@ class Supervisor:
                         self._adjust(tasks, tended, wanted)
                 except PortError as error:
                     fields = {"fault": error.fault.value, "reason": error.reason}
-                    self._dependencies.log.line(LogLevel.WARNING, texts.PODS_NOT_READ, fields)
+                    LOG.warning(texts.PODS_NOT_READ, extra=fields)
                 else:
                     if now() - began >= STEADY_WATCH:
                         # The API server ends each watch after a while; that is no failure.
@@ -91,13 +82,13 @@ class Supervisor:
     def accept(self, policy: Policy, generation: int) -> None:
         """Put a new policy in force for all VMs, present and future; ``generation`` counts them from 1."""
         self._policy = policy
-        self._dependencies.log.line(LogLevel.INFO, texts.POLICY_IN_FORCE, {"generation": generation})
+        LOG.info(texts.POLICY_IN_FORCE, extra={"generation": generation})
         for runner in self.runners.values():
             runner.use_policy(policy)
 
     def refuse(self, error: FileRefusedError) -> None:
         """Tell every runner that a policy file was refused, so that ``explain`` says why the old one holds."""
-        self._dependencies.log.line(LogLevel.ERROR, texts.POLICY_REFUSED, {"reason": str(error)})
+        LOG.error(texts.POLICY_REFUSED, extra={"reason": str(error)})
         for runner in self.runners.values():
             runner.refuse_policy(str(error))
 
@@ -113,7 +104,7 @@ class Supervisor:
             tended[assignment] = tasks.create_task(self._tend(assignment))
 
     async def _tend(self, assignment: Assignment) -> None:
-        retries, now = Retries(BACKOFF, HEALTHY), self._dependencies.clock.now
+        retries, now = Retries(BACKOFF, HEALTHY), self._clock.now
         try:
             while True:
                 # The growth times of the runner before it still count; a counter must not fall.
@@ -125,7 +116,7 @@ class Supervisor:
                 except* Exception as bugs:  # noqa: BLE001 - the boundary between VMs: logged, counted, restarted
                     self.crashes += 1
                     fields = {"vm": str(assignment.vm), "error": "".join(traceback.format_exception(bugs))}
-                    self._dependencies.log.line(LogLevel.ERROR, texts.CRASHED, fields)
+                    LOG.error(texts.CRASHED, extra=fields)
                 await self._pause(retries, Seconds(now() - began))
         finally:
             self._retire(assignment)
@@ -136,5 +127,4 @@ class Supervisor:
             self._ended.take(gone.growths)
 
     async def _pause(self, retries: Retries, ran: Seconds) -> None:
-        clock = self._dependencies.clock
-        await clock.sleep(retries.failed(clock.jitter(), ran))
+        await self._clock.sleep(retries.failed(self._clock.jitter(), ran))

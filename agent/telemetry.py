@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from agent import texts
 from agent.core.actions import AskMonitor, AskScheduler, PatchVm
@@ -43,44 +42,16 @@ from protocol.guest.monitor_messages import DownscaleResult
 from protocol.messages import ObjectName
 from protocol.units import Instant
 
-Field = str | int | float | bool | None
+LOG: Final = logging.getLogger("autoscale.agent")
 
 
-class LogLevel(StrEnum):
-    """Severity of a log line."""
-
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class Log(Protocol):
-    """Destination of log lines."""
-
-    def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
-        """Writes one line."""
-
-
-class AgentLog:
-    """The agent's lines in the log of the process, which ``protocol.runtime.json_log`` writes."""
-
-    def __init__(self) -> None:
-        self._logger = logging.getLogger("autoscale.agent")
-
-    def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
-        """See ``Log``."""
-        self._logger.log(getattr(logging, level.name), message, extra=dict(fields))
-
-
-def note(  # noqa: PLR0913, PLR0917 - where to, about whom, and what
-    log: Log, tally: Counter[str], vm: ObjectName, state: State, event: Event, now: Instant
-) -> None:
+def note(tally: Counter[str], vm: ObjectName, state: State, event: Event, now: Instant) -> None:
     """Count ``event``, and log what is new in it compared with ``state``, to which it is not yet applied."""
     tally[KINDS[type(event.action if isinstance(event, Started) else event)]] += 1
     line = _line(state, event, now)
     if line is not None:
         level, message, fields = line
-        log.line(level, message, {"vm": str(vm), **fields})
+        LOG.log(level, message, extra={"vm": str(vm), **fields})
 
 
 KILLS_APART: Final = 60.0
@@ -109,7 +80,8 @@ KINDS: Final[Mapping[type, str]] = {
 }
 """What an event counts as, or the action that started."""
 
-Line = tuple[LogLevel, str, dict[str, Field]]
+Line = tuple[int, str, dict[str, object]]
+"""The level of a log line, its message and its fields."""
 
 
 def _line(state: State, event: Event, now: Instant) -> Line | None:  # noqa: PLR0911 - one for each event
@@ -117,22 +89,22 @@ def _line(state: State, event: Event, now: Instant) -> Line | None:  # noqa: PLR
         case Answered():
             return _answered(state, event)
         case Patched(vm):
-            return LogLevel.INFO, texts.RESIZED, {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
+            return logging.INFO, texts.RESIZED, {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
         case AskFailed() | PatchFailed() | ScrapeFailed() | VmLost() | MonitorLost():
             return _failed(state, event)
         case VmRestored(vm):
-            return LogLevel.WARNING, texts.RESTORED, {"version": vm.version}
+            return logging.WARNING, texts.RESTORED, {"version": vm.version}
         case VmSeen() if state.vm.lost is not None:
-            return LogLevel.INFO, texts.VM_READ_AGAIN, {"failures": state.vm.lost.count}
+            return logging.INFO, texts.VM_READ_AGAIN, {"failures": state.vm.lost.count}
         case PolicyRefused(reason):
-            return LogLevel.ERROR, texts.POLICY_REFUSED, {"reason": reason}
+            return logging.ERROR, texts.POLICY_REFUSED, {"reason": reason}
         case PolicySet(problems=problems) if problems:
-            return LogLevel.WARNING, texts.SETTINGS_IN_PART, {"reason": "; ".join(problems)}
+            return logging.WARNING, texts.SETTINGS_IN_PART, {"reason": "; ".join(problems)}
         case Scraped(sample):
             # One line per event: kills matter more than metrics that are back.
             return _killed(state, sample, now) or _metrics_back(state)
         case MonitorJoined(version):
-            return LogLevel.INFO, texts.MONITOR_JOINED, {"version": version}
+            return logging.INFO, texts.MONITOR_JOINED, {"version": version}
         case MonitorAnswered(DownscaleResult(ok=False, status=status)):
             return _refused(state, printable(status))
         case _:
@@ -149,7 +121,7 @@ def _answered(state: State, event: Answered) -> Line | None:
     # The same answer as the last is no news: an agent asks every 15 s.
     if side.failure is None and (side.permit, side.migrate, was_denied) == (permit, response.migrate, is_denied):
         return None
-    fields: dict[str, Field] = {
+    fields: dict[str, object] = {
         "asked_cpu": str(requested.cpu),
         "asked_mem": str(requested.mem),
         "permit_cpu": str(permit.cpu),
@@ -157,20 +129,20 @@ def _answered(state: State, event: Answered) -> Line | None:
         "migrate": response.migrate,
     }
     if is_denied:
-        return LogLevel.WARNING, texts.LESS_PERMITTED, fields
-    return LogLevel.INFO, texts.PERMITTED, fields
+        return logging.WARNING, texts.LESS_PERMITTED, fields
+    return logging.INFO, texts.PERMITTED, fields
 
 
 def _refused(state: State, reason: str) -> Line | None:
     refusal = state.monitor.refusal
     # A monitor that goes on refusing for the same reason is not logged again.
     is_known = refusal is not None and refusal.status == reason
-    return None if is_known else (LogLevel.INFO, texts.MONITOR_KEEPS, {"reason": reason})
+    return None if is_known else (logging.INFO, texts.MONITOR_KEEPS, {"reason": reason})
 
 
 def _metrics_back(state: State) -> Line | None:
     failure = state.guest.failure
-    return None if failure is None else (LogLevel.INFO, texts.METRICS_BACK, {"failures": failure.count})
+    return None if failure is None else (logging.INFO, texts.METRICS_BACK, {"failures": failure.count})
 
 
 def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
@@ -178,7 +150,7 @@ def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
     count, last = state.guest.kills_in(sample), state.guest.kills.at
     if not count or (last is not None and now - last < KILLS_APART):
         return None
-    return LogLevel.WARNING, texts.KILLED, {"kills": count}
+    return logging.WARNING, texts.KILLED, {"kills": count}
 
 
 def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost | MonitorLost) -> Line | None:
@@ -193,4 +165,4 @@ def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost
     # A failure that lasts is one line, not one each second.
     if before is not None and before.reason == event.reason:
         return None
-    return LogLevel.WARNING, message, {"fault": event.fault.value, "reason": event.reason}
+    return logging.WARNING, message, {"fault": event.fault.value, "reason": event.reason}

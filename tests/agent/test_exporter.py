@@ -17,13 +17,13 @@ from agent.assignments import Assignment, OwnVm
 from agent.core.events import Fault
 from agent.exporter import explain_guard, routes
 from agent.ports import DatabaseView, PortError
-from agent.supervisor import Dependencies, Supervisor
+from agent.supervisor import Supervisor
 from protocol.messages import ObjectName
 from protocol.runtime.explaining.explain_access import AccessDenial, Caller
 from protocol.runtime.explaining.probe_server import LARGEST_HEAD, MOST_CONNECTIONS, listening
 from protocol.runtime.serving.http_requests import HttpResponse
 from tests.agent.core.story import POLICY
-from tests.agent.fake_ports import ASSIGNMENT, Lines, RunnerFixture
+from tests.agent.fake_ports import ASSIGNMENT, RunnerFixture
 from tests.plain_http import plain_client
 
 
@@ -31,9 +31,7 @@ from tests.plain_http import plain_client
 async def served() -> AsyncIterator[tuple[RunnerFixture, Supervisor, httpx.AsyncClient]]:
     """A fixture whose runner a supervisor has, behind a sidecar's listener."""
     fixture = RunnerFixture()
-    supervisor = Supervisor(
-        OwnVm(ASSIGNMENT), lambda _assignment, _policy: fixture.runner, POLICY, Dependencies(fixture.clock, Lines())
-    )
+    supervisor = Supervisor(OwnVm(ASSIGNMENT), lambda _assignment, _policy: fixture.runner, POLICY, fixture.clock)
     async with (
         listening("127.0.0.1", 0, routes(supervisor, fixture.clock, alone=True)) as port,
         plain_client(base_url=f"http://127.0.0.1:{port}") as http,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,6 @@ from agent.core.events import Fault
 from agent.core.explain import explain
 from agent.core.stabilizer import SmoothingStep
 from agent.ports import GoneError, PortError, RefusedError
-from agent.telemetry import LogLevel
 from protocol.floors import Floor, encode_floor
 from protocol.guest.monitor_messages import DownscaleResult, LoadReport, UpscaleConfirmation
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_FLOOR
@@ -154,7 +154,7 @@ async def test_bad_policy_keeps_last_good() -> None:
         await fixture.clock.advance(0.0)
         assert fixture.runner.state.policy.cpu.target == 0.7
         level, message, fields = fixture.log.lines[-1]
-        assert (level, message) == (LogLevel.ERROR, "policy refused; the last good one stays")
+        assert (level, message) == (logging.ERROR, "policy refused; the last good one stays")
         assert "cpu.target: expected float <= 1.0" in str(fields["reason"])
         fixture.runner.refuse_policy("policy.yaml: gone")
         assert fixture.runner.tally["policy_refused"] == 2
@@ -208,7 +208,7 @@ async def test_less_than_was_asked_for_is_a_warning() -> None:
         fixture.guest.cores = 0.25
         await fixture.clock.advance(1.0)
         assert fixture.log.lines[-1] == (
-            LogLevel.WARNING,
+            logging.WARNING,
             "less permitted than asked for",
             {
                 "vm": "default/vm-1",

@@ -13,7 +13,7 @@ from agent.core.growth import Wait, WaitStage
 from agent.core.policy import Policy
 from agent.ports import PortError
 from agent.runner import Ports, Runner
-from agent.supervisor import Dependencies, Supervisor
+from agent.supervisor import Supervisor
 from protocol.messages import ObjectName
 from protocol.runtime.followed_file import FileRefusedError
 from protocol.units import Seconds
@@ -54,22 +54,23 @@ class Agents:
     def __init__(self) -> None:
         self.node, self.clock, self.log = Node(), FakeClock(0.0, jitter=0.0), Lines()
         self.guests: list[FakeGuest] = []
-        self.supervisor = Supervisor(self.node, self.make, POLICY, Dependencies(self.clock, self.log))
+        self.supervisor = Supervisor(self.node, self.make, POLICY, self.clock)
 
     def make(self, assignment: Assignment, policy: Policy) -> Runner:
         self.guests.append(FakeGuest(self.clock))
         ports = Ports(self.guests[-1], FakeScheduler(), FakeVmApi(), FakeDatabase(), self.clock)
-        return Runner(assignment, ports, policy, 1, self.log)
+        return Runner(assignment, ports, policy, 1)
 
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Agents]:
     agents = Agents()
-    task = asyncio.create_task(agents.supervisor.run())
-    await settle()
-    yield agents
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    with agents.log:
+        task = asyncio.create_task(agents.supervisor.run())
+        await settle()
+        yield agents
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_runners_follow_the_set() -> None:

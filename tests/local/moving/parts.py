@@ -21,7 +21,6 @@ from agent.core.events import Fault
 from agent.core.guest import CpuSeconds, GuestSample
 from agent.ports import PortError
 from agent.runner import Ports, Runner
-from agent.telemetry import Field, LogLevel
 from deploy.local.kubelet.agents import ensure_account
 from deploy.neonvm.ports import GuestPhase
 from protocol.kubernetes.objects import Json, name_of, text, uid_of
@@ -149,13 +148,6 @@ class Token:
         return self.value
 
 
-class Silence:
-    """A log that is thrown away."""
-
-    def line(self, level: LogLevel, message: str, fields: Mapping[str, Field]) -> None:
-        return
-
-
 @dataclass(frozen=True)
 class Agent:
     """The agent in one pod."""
@@ -203,7 +195,7 @@ class Agents:
             self._clock,
         )
         policy = replace(POLICY, memory=replace(POLICY.memory, target=0.25))
-        runner = Runner(Assignment(vm, name), ports, policy, int(self._clock.wall() * 1e6), Silence())
+        runner = Runner(Assignment(vm, name), ports, policy, int(self._clock.wall() * 1e6))
         self.by_pod[name] = Agent(uid_of(pod), runner, asyncio.ensure_future(runner.run()))
 
     async def _token(self, pod: Json) -> str:
