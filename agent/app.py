@@ -28,6 +28,7 @@ from agent.assignments import Assignment, AssignmentSource, OwnVm
 from agent.config import read_policy
 from agent.core.policy import Policy, Rhythm
 from agent.exporter import explain_guard, routes
+from agent.growth_times import GrowthTimes
 from agent.ports import PortError, SchedulerClient, TokenSource
 from agent.runner import Ports, Runner
 from agent.settings import AgentSettings
@@ -157,7 +158,7 @@ def _maker(
     phase = Instant(clock.now() + RHYTHM * clock.jitter())
     rhythm = Rhythm(RHYTHM, phase) if isinstance(scheduler, NodeScheduler) else None
 
-    def make(assignment: Assignment, policy: Policy) -> Runner:
+    def make(assignment: Assignment, policy: Policy, growths: GrowthTimes) -> Runner:
         # An IPv6 address needs brackets in a URL. A sidecar has no address here, and no {pod_ip} in its URLs.
         address = url_host(assignment.pod_ip) if assignment.pod_ip else ""
         metrics, database = (url.replace("{pod_ip}", address) for url in (settings.metrics_url, settings.database_url))
@@ -176,6 +177,7 @@ def _maker(
             policy,
             # The wall clock as the first sequence number: a restarted agent counts on above its predecessor.
             time.time_ns(),
+            growths,
             unit=settings.compute_unit,
             rhythm=rhythm,
         )

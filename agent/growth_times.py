@@ -1,4 +1,4 @@
-"""Durations of growths, counted as a histogram. Those of VMs that are gone stay, so that counts only rise."""
+"""Durations of growths of all VMs of a process, those that are gone too, counted as a histogram."""
 
 from __future__ import annotations
 
@@ -27,12 +27,6 @@ class GrowthTimes:
             # A bucket includes its bound (``le``): with ``bisect_left``, a wait of exactly 5 s counts as 5 s.
             self._counts[wait.stage][bisect_left(BOUNDS, wait.took)] += 1
             self._sums[wait.stage] += wait.took
-
-    def take(self, other: GrowthTimes) -> None:
-        """Counts all that ``other`` has counted as well."""
-        for stage in WaitStage:
-            self._counts[stage] = [a + b for a, b in zip(self._counts[stage], other._counts[stage], strict=True)]
-            self._sums[stage] += other._sums[stage]
 
     def histograms(self) -> Iterator[tuple[str, list[tuple[str, float]], float]]:
         """Each stage with its cumulative buckets, as Prometheus counts them, and the sum of its seconds."""

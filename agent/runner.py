@@ -95,13 +95,14 @@ class Runner:
         ports: Ports,
         policy: Policy,
         sequence: int,
+        growths: GrowthTimes,
         *,
         unit: ComputeUnit | None = None,
         rhythm: Rhythm | None = None,
     ) -> None:
         self.assignment = assignment
         self.tally: Counter[str] = Counter()
-        self.growths = GrowthTimes()
+        self._growths = growths
         self.wishes: tuple[PendingGrowth, ...] = ()
         self._ports = ports
         self._base = policy
@@ -147,7 +148,7 @@ class Runner:
         self._notices.take(self.state, event, now)
         advance(self.state, event, now, self._ports.clock.jitter())
         self.wishes, ended = follow(self.state, self.wishes, now)
-        self.growths.add(ended)
+        self._growths.add(ended)
         self._changed.set()
 
     async def _act(self, tasks: asyncio.TaskGroup) -> None:

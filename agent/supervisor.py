@@ -35,7 +35,7 @@ STEADY_WATCH = Seconds(1.0)
 """A watch that ends without an error after at least this long is resumed at once, a shorter one after a delay."""
 
 
-Make = Callable[[Assignment, Policy], Runner]
+Make = Callable[[Assignment, Policy, GrowthTimes], Runner]
 """Makes the runner of one VM."""
 
 
@@ -45,7 +45,7 @@ class Supervisor:
     def __init__(self, source: AssignmentSource, make: Make, policy: Policy, clock: Clock) -> None:
         self.runners: dict[Assignment, Runner] = {}
         self.crashes = 0
-        self._ended = GrowthTimes()
+        self.growths = GrowthTimes()
         self.is_listed = False
         self.source = source
         self._make = make
@@ -71,13 +71,6 @@ class Supervisor:
                         retries.succeeded()
                         continue
                 await self._pause(retries, Seconds(now() - began))
-
-    def growths(self) -> GrowthTimes:
-        """The growth times of all VMs that this process has looked after."""
-        total = GrowthTimes()
-        for times in (self._ended, *(runner.growths for runner in self.runners.values())):
-            total.take(times)
-        return total
 
     def accept(self, policy: Policy, generation: int) -> None:
         """Put a new policy in force for all VMs, present and future; ``generation`` counts them from 1."""
@@ -107,9 +100,8 @@ class Supervisor:
         retries, now = Retries(BACKOFF, HEALTHY), self._clock.now
         try:
             while True:
-                # The growth times of the runner before it still count; a counter must not fall.
-                self._retire(assignment)
-                self.runners[assignment] = self._make(assignment, self._policy)
+                # One histogram for all runners: the growths of those that have ended still count.
+                self.runners[assignment] = self._make(assignment, self._policy, self.growths)
                 began = now()
                 try:
                     await self.runners[assignment].run()
@@ -119,12 +111,7 @@ class Supervisor:
                     LOG.error(texts.CRASHED, extra=fields)
                 await self._pause(retries, Seconds(now() - began))
         finally:
-            self._retire(assignment)
-
-    def _retire(self, assignment: Assignment) -> None:
-        gone = self.runners.pop(assignment, None)
-        if gone is not None:
-            self._ended.take(gone.growths)
+            self.runners.pop(assignment, None)
 
     async def _pause(self, retries: Retries, ran: Seconds) -> None:
         await self._clock.sleep(retries.failed(self._clock.jitter(), ran))

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from agent.assignments import Assignment
 from agent.core.events import Fault
 from agent.core.guest import CpuSeconds, GuestSample
+from agent.growth_times import GrowthTimes
 from agent.ports import ConflictError, DatabaseView, PortError
 from agent.runner import Ports, Runner
 from agent.telemetry import LOG
@@ -226,9 +227,9 @@ class RunnerFixture:
 
     def __post_init__(self) -> None:
         self.guest = FakeGuest(self.clock)
-        self.database = FakeDatabase()
+        self.database, self.growths = FakeDatabase(), GrowthTimes()
         ports = Ports(self.guest, self.scheduler, self.vm_api, self.database, self.clock, self.monitor)
-        self.runner = Runner(ASSIGNMENT, ports, POLICY, 1)
+        self.runner = Runner(ASSIGNMENT, ports, POLICY, 1, self.growths)
 
     async def __aenter__(self) -> RunnerFixture:
         self.log.__enter__()

@@ -31,7 +31,8 @@ from tests.plain_http import plain_client
 async def served() -> AsyncIterator[tuple[RunnerFixture, Supervisor, httpx.AsyncClient]]:
     """A fixture whose runner a supervisor has, behind a sidecar's listener."""
     fixture = RunnerFixture()
-    supervisor = Supervisor(OwnVm(ASSIGNMENT), lambda _assignment, _policy: fixture.runner, POLICY, fixture.clock)
+    supervisor = Supervisor(OwnVm(ASSIGNMENT), lambda *_: fixture.runner, POLICY, fixture.clock)
+    supervisor.growths = fixture.growths
     async with (
         listening("127.0.0.1", 0, routes(supervisor, fixture.clock, alone=True)) as port,
         plain_client(base_url=f"http://127.0.0.1:{port}") as http,

@@ -44,7 +44,7 @@ class Exposed:
 def registries() -> dict[str, CollectorRegistry]:
     """The registry of each program that has metrics, by the program's name."""
     fixture = RunnerFixture()
-    supervisor = Supervisor(OwnVm(ASSIGNMENT), lambda _assignment, _policy: fixture.runner, POLICY, fixture.clock)
+    supervisor = Supervisor(OwnVm(ASSIGNMENT), lambda *_: fixture.runner, POLICY, fixture.clock)
     supervisor.runners[ASSIGNMENT] = fixture.runner
     scheduler = SchedulerTelemetry(lambda: Instant(0.0))
     scheduler.leads(True)

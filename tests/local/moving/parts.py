@@ -19,6 +19,7 @@ from agent.adapters.scheduler_client import HttpScheduler
 from agent.assignments import Assignment
 from agent.core.events import Fault
 from agent.core.guest import CpuSeconds, GuestSample
+from agent.growth_times import GrowthTimes
 from agent.ports import PortError
 from agent.runner import Ports, Runner
 from deploy.local.kubelet.agents import ensure_account
@@ -195,7 +196,7 @@ class Agents:
             self._clock,
         )
         policy = replace(POLICY, memory=replace(POLICY.memory, target=0.25))
-        runner = Runner(Assignment(vm, name), ports, policy, int(self._clock.wall() * 1e6))
+        runner = Runner(Assignment(vm, name), ports, policy, int(self._clock.wall() * 1e6), GrowthTimes())
         self.by_pod[name] = Agent(uid_of(pod), runner, asyncio.ensure_future(runner.run()))
 
     async def _token(self, pod: Json) -> str:
