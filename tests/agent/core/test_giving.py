@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from agent.core.actions import AskMonitor, AskScheduler, PatchVm
 from agent.core.desired_size import least_size
 from agent.core.events import Answered, Fault, MonitorAnswered, MonitorJoined, MonitorLost, Started
@@ -169,7 +171,7 @@ def requests(story: Story, until: float, cores: float, shrink_to: Resources | No
 
 def test_lean_vm_tells_new_offer_at_once() -> None:
     """Others ask only as often as always: only of a VM that was asked lately the scheduler may want more."""
-    asked, alone = (replace(SLOW, timing=replace(SLOW.timing, tick=Seconds(60.0))) for _ in range(2))
+    asked, alone = (replace(SLOW, timing=msgspec.structs.replace(SLOW.timing, tick=Seconds(60.0))) for _ in range(2))
     stories = [busy_lately(asked), busy_lately(alone)]
     stories[0].state.scheduler.giving.hear(cu(8), stories[0].instant)
     assert [requests(story, 90, 0.1) for story in stories] == [[(31.0, True)], [(61.0, True)]]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import httpx2 as httpx
+import msgspec
 
 from agent.adapters.guest_database import GuestDatabase
 from agent.adapters.kubernetes_api import LightKubernetesApi
@@ -195,7 +196,7 @@ class Agents:
             GuestDatabase(line, "http://guest/database", DEADLINE),
             self._clock,
         )
-        policy = replace(POLICY, memory=replace(POLICY.memory, target=0.25))
+        policy = replace(POLICY, memory=msgspec.structs.replace(POLICY.memory, target=0.25))
         runner = Runner(Assignment(vm, name), ports, policy, int(self._clock.wall() * 1e6), GrowthTimes())
         self.by_pod[name] = Agent(uid_of(pod), runner, asyncio.ensure_future(runner.run()))
 
