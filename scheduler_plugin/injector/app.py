@@ -22,7 +22,7 @@ from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.injection import no_native_sidecars
 from scheduler_plugin.injector.admission.injector import Injector
 from scheduler_plugin.injector.certificates.gathered_bundle import GatheredBundle
-from scheduler_plugin.injector.certificates.own_certificate import OwnCertificate
+from scheduler_plugin.injector.certificates.own_certificate import fetch_certificate
 from scheduler_plugin.injector.certificates.publishing import BundlePublisher
 from scheduler_plugin.injector.settings import InjectorSettings
 from scheduler_plugin.injector.telemetry import InjectorTelemetry
@@ -35,7 +35,8 @@ RETRY: Final = Seconds(2.0)
 
 @dataclass(slots=True)
 class InjectorProgram:
-    """One ``autoscale-injector``: its parts and background tasks. ``folder`` has the webhook's certificate."""
+    """One ``autoscale-injector``: its parts and background tasks. ``folder`` has the webhook's
+    certificate, in the file ``own``."""
 
     api: KubernetesApi
     clock: Clock
@@ -46,9 +47,9 @@ class InjectorProgram:
     keeper: CertificateKeeper
     gathered: GatheredBundle
     publisher: BundlePublisher
-    own: OwnCertificate
     tls: FollowedTls[ssl.SSLContext]
     folder: Path
+    own: Path
     serves: asyncio.Event = field(default_factory=asyncio.Event)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -96,14 +97,14 @@ class InjectorProgram:
         """Run one round; the error, or empty if none."""
         try:
             trouble = await self._certificates()
-            if not self.own.file.exists():
+            if not self.own.exists():
                 return trouble or texts.NO_CERTIFICATE
             # Raises if certificate and key do not belong together: nothing is served then.
             self.tls.value()
         except (ApiError, NotLeadingError, MissingSecretError, OSError) as error:  # TlsFilesError is an OSError
             return str(error) or type(error).__name__
         self.serves.set()
-        self.telemetry.is_ready(self.standing()[0])
+        self.telemetry.ready.set(int(self.standing()[0]))
         return trouble
 
     async def _certificates(self) -> str:
@@ -119,7 +120,8 @@ class InjectorProgram:
             trouble = await self.publisher.publish(bundle) if bundle else texts.NO_AUTHORITY
         # Every replica serves the webhook; leading does not matter.
         if makes:
-            await self.own.fetch()
+            secret = self.settings.secret(OWN)
+            await fetch_certificate(self.api, self.settings.namespace, secret, self.own)
         return trouble
 
     async def _learn_version(self) -> None:
@@ -131,7 +133,7 @@ class InjectorProgram:
             except ApiError as error:
                 self.injector.problem = texts.VERSION_UNREADABLE.format(error=error)
             self.telemetry.cannot_inject(self.injector.problem)
-            self.telemetry.is_ready(self.standing()[0])
+            self.telemetry.ready.set(int(self.standing()[0]))
             await self.clock.sleep(RETRY)
 
 
@@ -150,7 +152,7 @@ def assemble(
         settings.secrets,
         wanted,
         settings.certificates.lives(),
-        telemetry.renewed,
+        lambda outcome: telemetry.renewals.labels(outcome).inc(),
     )
     # One file with both parts can be replaced atomically; of two files a reader could get one old and one new.
     files = folder / "own.pem", folder / "own.pem"
@@ -162,15 +164,15 @@ def assemble(
         settings,
         telemetry,
         leadership,
-        Injector(api, settings.template(), telemetry.reviewed),
+        Injector(api, settings.template(), lambda outcome: telemetry.reviews.labels(outcome).inc()),
         keeper,
         GatheredBundle(
             api, clock, settings.namespace, [settings.secrets, *(certificate.secret for certificate in wanted)]
         ),
         BundlePublisher(api, leadership, settings.config_map, settings.webhook),
-        OwnCertificate(api, settings.namespace, settings.secret(OWN), files[0]),
         server_tls(OWN, *files),
         folder,
+        files[0],
     )
     # Afterwards: each needs the other.
     leadership.on_change = program.led
