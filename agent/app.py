@@ -23,7 +23,7 @@ from agent.adapters.node_scheduler import NodeScheduler
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scheduler_line import SchedulerLine
 from agent.adapters.scrape import NodeExporter
-from agent.adapters.token import AgentToken, NoToken
+from agent.adapters.token import AgentToken, no_token
 from agent.assignments import Assignment, AssignmentSource, OwnVm
 from agent.config import read_policy
 from agent.core.policy import Policy, Rhythm
@@ -215,4 +215,4 @@ def _shown(folder: Path | None) -> ssl.SSLContext:
 
 
 def _identity(path: Path | None) -> TokenSource:
-    return NoToken() if path is None else AgentToken(path)
+    return no_token if path is None else AgentToken(path)

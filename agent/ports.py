@@ -8,7 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Protocol
 
@@ -138,8 +138,5 @@ class VmApi(Protocol):
         """
 
 
-class TokenSource(Protocol):
-    """Proof of who this agent is."""
-
-    def token(self) -> str | None:
-        """The bearer token to send now; None if none is configured. Raises ``PortError``."""
+TokenSource = Callable[[], str | None]
+"""Proof of who this agent is: the bearer token to send now; None if none is configured. Raises ``PortError``."""

@@ -138,7 +138,7 @@ class LightKubernetesApi:
         return answer.content
 
     def _headers(self) -> dict[str, str]:
-        token = self._identity.token()
+        token = self._identity()
         return {"Accept": "application/json"} | ({} if token is None else {"Authorization": f"Bearer {token}"})
 
 

@@ -53,6 +53,6 @@ class HttpScheduler:
 
     def _headers(self) -> dict[str, str]:
         # Read for each request: the kubelet replaces the token now and then.
-        token = self._identity.token()
+        token = self._identity()
         identity = {} if token is None else {"Authorization": f"Bearer {token}"}
         return {"Content-Type": "application/json", **identity}

@@ -98,7 +98,7 @@ class SchedulerLine:
         return connection
 
     def _message(self, path: str, body: bytes, *, offers: bool) -> bytes:
-        url, token = urlsplit(self._url), self._identity.token()
+        url, token = urlsplit(self._url), self._identity()
         lines = [
             f"POST {url.path.rstrip('/')}{path} HTTP/1.1",
             f"Host: {url.netloc}",

@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 
 from agent.adapters.kubernetes_api import TIMES, LightKubernetesApi
-from agent.adapters.token import NoToken
+from agent.adapters.token import no_token
 from agent.core.events import Fault
 from agent.ports import ConflictError, ExpiredError, GoneError, PortError, RefusedError
 from protocol.kubernetes.pages import LONGEST_LINE
@@ -18,7 +18,7 @@ from tests.nesting import DEEP
 
 
 def api(http: httpx.AsyncClient) -> LightKubernetesApi:
-    return LightKubernetesApi(http, "https://kubernetes/", NoToken(), Seconds(2.0))
+    return LightKubernetesApi(http, "https://kubernetes/", no_token, Seconds(2.0))
 
 
 def line(kind: str, **found: object) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from agent.adapters.node_scheduler import AFTER_FAILURE, GATHER, OFFER_AGAIN, NodeScheduler
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.adapters.scheduler_line import SchedulerLine
-from agent.adapters.token import NoToken
+from agent.adapters.token import no_token
 from agent.core.events import Fault
 from agent.ports import PortError
 from protocol.codec import PluginResponseView, encode_request
@@ -56,8 +56,8 @@ class Node:
 async def node(peer: Peer, deadline: float = 2.0) -> AsyncIterator[Node]:
     clock = FakeClock()
     async with scheduler_peer(peer), plain_client() as http:
-        alone = HttpScheduler(http, f"{peer.url}/", NoToken(), Seconds(deadline))
-        line = SchedulerLine(peer.url, TRUSTS_NONE, NoToken(), Seconds(deadline))
+        alone = HttpScheduler(http, f"{peer.url}/", no_token, Seconds(deadline))
+        line = SchedulerLine(peer.url, TRUSTS_NONE, no_token, Seconds(deadline))
         scheduler = NodeScheduler(alone, line, clock)
         running = asyncio.create_task(scheduler.run())
         try:

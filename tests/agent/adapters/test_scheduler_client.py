@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agent.adapters.scheduler_answers import LARGEST
 from agent.adapters.scheduler_client import HttpScheduler
-from agent.adapters.token import AgentToken, NoToken
+from agent.adapters.token import AgentToken, no_token
 from agent.core.events import Fault
 from agent.ports import PortError, TokenSource
 from protocol.codec import PluginResponseView
@@ -33,7 +33,7 @@ GOOD = {"permit": {"vCPUs": "500m", "mem": 2}, "migrate": None, "computeUnit": {
 
 
 def scheduler(http: httpx.AsyncClient, identity: TokenSource | None = None) -> HttpScheduler:
-    return HttpScheduler(http, "http://scheduler:10299/", identity or NoToken(), Seconds(2.0))
+    return HttpScheduler(http, "http://scheduler:10299/", identity or no_token, Seconds(2.0))
 
 
 async def failure(answer: httpx.Response) -> PortError:
@@ -74,7 +74,7 @@ async def test_speaks_v5_with_own_compute_unit_to_original() -> None:
         return httpx.Response(200, json={"permit": {"vCPUs": "500m", "mem": "2Gi"}, "migrate": None})
 
     unit = ComputeUnit(MilliCpu(250), SLOT)
-    asked = HttpScheduler(client(answer), "http://scheduler:10299/", NoToken(), Seconds(2.0), ProtocolVersion.V5_0).ask(
+    asked = HttpScheduler(client(answer), "http://scheduler:10299/", no_token, Seconds(2.0), ProtocolVersion.V5_0).ask(
         replace(REQUEST, compute_unit=unit), SLOT
     )
     assert await asked == PluginResponseView(REQUEST.resources, None, migrate=False)

@@ -146,7 +146,7 @@ class Token:
 
     value: str
 
-    def token(self) -> str:
+    def __call__(self) -> str:
         return self.value
 
 
