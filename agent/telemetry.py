@@ -14,27 +14,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from agent import texts
+from agent.core import events
 from agent.core.actions import AskMonitor, AskScheduler, PatchVm
-from agent.core.events import (
-    Answered,
-    AskFailed,
-    Event,
-    MonitorAnswered,
-    MonitorJoined,
-    MonitorLost,
-    MonitorSaid,
-    PatchConflicted,
-    Patched,
-    PatchFailed,
-    PolicyRefused,
-    PolicySet,
-    Scraped,
-    ScrapeFailed,
-    Started,
-    VmLost,
-    VmRestored,
-    VmSeen,
-)
+from agent.core.events import Event
 from agent.core.guest import GuestSample
 from agent.core.monitor.monitor_side import printable
 from agent.core.state import State
@@ -47,7 +29,7 @@ LOG: Final = logging.getLogger("autoscale.agent")
 
 def note(tally: Counter[str], vm: ObjectName, state: State, event: Event, now: Instant) -> None:
     """Count ``event``, and log what is new in it compared with ``state``, to which it is not yet applied."""
-    tally[KINDS[type(event.action if isinstance(event, Started) else event)]] += 1
+    tally[KINDS[type(event.action if isinstance(event, events.Started) else event)]] += 1
     line = _line(state, event, now)
     if line is not None:
         level, message, fields = line
@@ -61,22 +43,22 @@ KINDS: Final[Mapping[type, str]] = {
     AskScheduler: "ask_started",
     PatchVm: "patch_started",
     AskMonitor: "monitor_asked",
-    VmSeen: "vm_seen",
-    VmRestored: "vm_restored",
-    VmLost: "vm_lost",
-    Scraped: "scrape_ok",
-    ScrapeFailed: "scrape_failed",
-    Answered: "ask_answered",
-    AskFailed: "ask_failed",
-    Patched: "patch_ok",
-    PatchConflicted: "patch_conflict",
-    PatchFailed: "patch_failed",
-    PolicySet: "policy_set",
-    PolicyRefused: "policy_refused",
-    MonitorJoined: "monitor_joined",
-    MonitorLost: "monitor_lost",
-    MonitorSaid: "monitor_said",
-    MonitorAnswered: "monitor_answered",
+    events.VmSeen: "vm_seen",
+    events.VmRestored: "vm_restored",
+    events.VmLost: "vm_lost",
+    events.Scraped: "scrape_ok",
+    events.ScrapeFailed: "scrape_failed",
+    events.Answered: "ask_answered",
+    events.AskFailed: "ask_failed",
+    events.Patched: "patch_ok",
+    events.PatchConflicted: "patch_conflict",
+    events.PatchFailed: "patch_failed",
+    events.PolicySet: "policy_set",
+    events.PolicyRefused: "policy_refused",
+    events.MonitorJoined: "monitor_joined",
+    events.MonitorLost: "monitor_lost",
+    events.MonitorSaid: "monitor_said",
+    events.MonitorAnswered: "monitor_answered",
 }
 """What an event counts as, or the action that started."""
 
@@ -86,32 +68,32 @@ Line = tuple[int, str, dict[str, object]]
 
 def _line(state: State, event: Event, now: Instant) -> Line | None:  # noqa: PLR0911 - one for each event
     match event:
-        case Answered():
+        case events.Answered():
             return _answered(state, event)
-        case Patched(vm):
+        case events.Patched(vm):
             return logging.INFO, texts.RESIZED, {"cpu": str(vm.use.cpu), "mem": str(vm.use.mem), "version": vm.version}
-        case AskFailed() | PatchFailed() | ScrapeFailed() | VmLost() | MonitorLost():
+        case events.CallFailed():
             return _failed(state, event)
-        case VmRestored(vm):
+        case events.VmRestored(vm):
             return logging.WARNING, texts.RESTORED, {"version": vm.version}
-        case VmSeen() if state.vm.lost is not None:
+        case events.VmSeen() if state.vm.lost is not None:
             return logging.INFO, texts.VM_READ_AGAIN, {"failures": state.vm.lost.count}
-        case PolicyRefused(reason):
+        case events.PolicyRefused(reason):
             return logging.ERROR, texts.POLICY_REFUSED, {"reason": reason}
-        case PolicySet(problems=problems) if problems:
+        case events.PolicySet(problems=problems) if problems:
             return logging.WARNING, texts.SETTINGS_IN_PART, {"reason": "; ".join(problems)}
-        case Scraped(sample):
+        case events.Scraped(sample):
             # One line per event: kills matter more than metrics that are back.
             return _killed(state, sample, now) or _metrics_back(state)
-        case MonitorJoined(version):
+        case events.MonitorJoined(version):
             return logging.INFO, texts.MONITOR_JOINED, {"version": version}
-        case MonitorAnswered(DownscaleResult(ok=False, status=status)):
+        case events.MonitorAnswered(DownscaleResult(ok=False, status=status)):
             return _refused(state, printable(status))
         case _:
             return None
 
 
-def _answered(state: State, event: Answered) -> Line | None:
+def _answered(state: State, event: events.Answered) -> Line | None:
     response, asking = event.response, state.scheduler.asking
     # An answer that came too late is not applied, so it is no news.
     if asking is None:
@@ -153,14 +135,14 @@ def _killed(state: State, sample: GuestSample, now: Instant) -> Line | None:
     return logging.WARNING, texts.KILLED, {"kills": count}
 
 
-def _failed(state: State, event: AskFailed | PatchFailed | ScrapeFailed | VmLost | MonitorLost) -> Line | None:
+def _failed(state: State, event: events.CallFailed) -> Line | None:
     # The state does not have the event yet: its failure is the one before.
     message, before = {
-        AskFailed: (texts.NO_PERMIT, state.scheduler.failure),
-        PatchFailed: (texts.NOT_RESIZED, state.vm.failure),
-        ScrapeFailed: (texts.NO_METRICS, state.guest.failure),
-        VmLost: (texts.VM_NOT_READ, state.vm.lost),
-        MonitorLost: (texts.MONITOR_GONE, state.monitor_failure),
+        events.AskFailed: (texts.NO_PERMIT, state.scheduler.failure),
+        events.PatchFailed: (texts.NOT_RESIZED, state.vm.failure),
+        events.ScrapeFailed: (texts.NO_METRICS, state.guest.failure),
+        events.VmLost: (texts.VM_NOT_READ, state.vm.lost),
+        events.MonitorLost: (texts.MONITOR_GONE, state.monitor_failure),
     }[type(event)]
     # A failure that lasts is one line, not one each second.
     if before is not None and before.reason == event.reason:

@@ -6,9 +6,12 @@ that it read from disk; one that counts neither, by the pressure on memory alone
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp
+from operator import add
 from typing import Final
+
+import msgspec
+from msgspec.structs import astuple
 
 from agent.core.guest import Rates
 from protocol.units import Bytes, Seconds
@@ -20,8 +23,7 @@ _LEAST_WORK: Final = 0.01
 """Cores added to the work of programs, so that next to no work does not excuse any amount of rereading."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True, gc=False):
     """The cost of ``seconds``: ``reread`` bytes of the ``read`` ones, ``stalled`` seconds of the ``waited`` ones.
 
     ``stalled`` are blamed on rereading or on memory, ``waited`` on any reading or on memory. Programs did ``work`` in
@@ -36,25 +38,11 @@ class Cost:
     work: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.seconds + other.seconds,
-            self.reread + other.reread,
-            self.read + other.read,
-            self.stalled + other.stalled,
-            self.waited + other.waited,
-            self.work + other.work,
-        )
+        return Cost(*map(add, astuple(self), astuple(other)))
 
     def times(self, factor: float) -> Cost:
         """This cost scaled by ``factor`` (>= 0)."""
-        return Cost(
-            self.seconds * factor,
-            self.reread * factor,
-            self.read * factor,
-            self.stalled * factor,
-            self.waited * factor,
-            self.work * factor,
-        )
+        return Cost(*[part * factor for part in astuple(self)])
 
     @property
     def reread_rate(self) -> float:
