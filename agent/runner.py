@@ -269,7 +269,6 @@ class Runner:
 
 
 def _read_floor(found: VirtualMachine) -> tuple[Floor | None, tuple[str, ...]]:
-    """The floor that the object names, or none and why it cannot be read."""
     annotation = found.annotations.get(ANNOTATION_FLOOR)
     try:
         return (None if annotation is None else decode_floor(annotation)), ()

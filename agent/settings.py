@@ -191,13 +191,11 @@ def _url(name: str, found: Mapping[str, str]) -> str:
 
 
 def _of_guest(name: str, found: Mapping[str, str]) -> str:
-    """The URL of each VM's guest."""
     is_default = found[name] == OPTIONS[name][0]
     return OF_ITS_POD[name] if is_default and found["AGENT_MODE"] == "node" else _url(name, found)
 
 
 def _metrics(found: Mapping[str, str]) -> str:
-    """The URL of the guest's metrics."""
     url = _of_guest("METRICS_URL", found)
     # No https: a guest has no certificate that an agent could trust.
     if not url.startswith("http://"):
@@ -206,7 +204,6 @@ def _metrics(found: Mapping[str, str]) -> str:
 
 
 def _monitor(found: Mapping[str, str]) -> str | None:
-    """The URL of the guest's monitor; None if monitors are not used."""
     url = found["MONITOR_URL"]
     is_default = url == OPTIONS["MONITOR_URL"][0]
     # The default is the address of the one guest beside a sidecar. A node has many.

@@ -107,7 +107,6 @@ def _note_sampling(scalars: dict[str, float], family: bytes, seconds: float, sta
 
 
 def _wanted(page: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The wanted lines: the family's name and all that follows it."""
     for line in islice(_LINE.finditer(page), MOST_LINES):
         name, rest = line.groups()
         # No real exporter writes longer ones, and the label pattern is not run on them.

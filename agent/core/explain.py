@@ -121,7 +121,6 @@ def _sizes(state: State, vm: Vm, now: Instant) -> Json:
 
 
 def _failures(state: State, now: Instant) -> list[Json]:
-    """Everything that fails at ``now``, each with the party at fault."""
     sources = {
         "scheduler": state.scheduler.failure,
         "patching the VM": state.vm.failure,

@@ -68,7 +68,6 @@ def follow(
 def _step(
     state: State, wish: PendingGrowth, has: Resources, wanted: Resources, now: Instant
 ) -> tuple[list[PendingGrowth], list[Wait]]:
-    """The part of the wish that is still open, and its waits that ended."""
     took, ceiling = Seconds(now - wish.since), state.scheduler.ceiling
     is_over = wish.size.within(has)
     # A VM that has the size was permitted it, even if no answer was seen.

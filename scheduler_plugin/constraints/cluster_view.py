@@ -113,7 +113,6 @@ class ClusterView:
 
     @property
     def _all(self) -> list[PlacedPod]:
-        """The pods of all nodes."""
         # Put together when first needed: only affinity and spread are judged by the pods of other nodes.
         if self._pods is None:
             self._pods = list(chain.from_iterable(self._by_node.values()))
@@ -129,7 +128,6 @@ class ClusterView:
         return next((name for name, amount in asked if amount > left.get(name, 0)), None)
 
     def _occupy(self, pod: PlacedPod) -> None:
-        """The pod takes one of its node's places for pods, and of its resources."""
         places = self._places.get(pod.node)
         if places is not None:
             self._places[pod.node] = places - 1

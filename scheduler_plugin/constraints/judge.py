@@ -100,7 +100,6 @@ class NodeConstraints:
         return None if lacking is None else refusals.INSUFFICIENT.format(resource=lacking)
 
     def _by_others(self, name: str, node: NodeTraits) -> str | None:
-        """The reason why other pods keep it from the node."""
         why = self.affinity.hindrance(node.labels)
         why = why or next((reason for limit in self.spreads if (reason := limit.hindrance(node.labels))), None)
         return why or self._port(name)

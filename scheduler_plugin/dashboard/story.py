@@ -80,7 +80,6 @@ def _of_mobility(scheduler: Json) -> Iterator[str]:
 
 
 def _of_migrations(scheduler: Json) -> Iterator[str]:
-    """The reasons why unfinished migrations wait."""
     for migration in items(scheduler, "migrations"):
         problem, phase = text(migration, "problem"), text(migration, "phase")
         # A migration that has ended waits for nothing, whatever its last condition says.
@@ -148,7 +147,6 @@ def _of_monitor(monitor: Json) -> Iterator[str]:
 
 
 def _smoothing(agent: Json) -> Iterator[str]:
-    """The effect of each stage of the policies, one per line."""
     for step in items(agent, "smoothing"):
         before, after = _memory(text(step, "before")), _memory(text(step, "after"))
         changed = f"{before} → {after}" if before != after else f"{before} stays"

@@ -129,7 +129,6 @@ class Recorder:
         self._latest, self._behind = at, None
 
     async def _tidied(self, store: SqliteStore, at: Millis) -> None:
-        """Runs upkeep if it is due."""
         # By a clock that is years ahead, retention would remove the whole history; the clock may soon be right again.
         if self._was_set_ahead(at):
             self._upkeep_at = Instant(self._clock.now() + UPKEEP)
@@ -145,7 +144,6 @@ class Recorder:
         return before is None or at - before[1] > (now - before[0] + AHEAD) * SECOND
 
     async def _opened(self) -> SqliteStore:
-        """Opens the store."""
         store = await self._in_thread(lambda: SqliteStore(self._path, self._clock.wall, self._bounds))
         for note in store.notes:
             LOG.warning("history", extra={"note": note})

@@ -94,7 +94,6 @@ class InjectorProgram:
             await self.clock.wait(self._wake, Instant(self.clock.now() + wait))
 
     async def _turn(self) -> str:
-        """Run one round; the error, or empty if none."""
         try:
             trouble = await self._certificates()
             if not self.own.exists():

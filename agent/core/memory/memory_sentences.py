@@ -54,7 +54,6 @@ def _shrink(trial: Shrink, policy: CachePolicy) -> str:
 
 
 def _floor(probing: Probing, floor: WorkingSetFloor, now: Instant, policy: CachePolicy) -> str:
-    """The working set, as far as it is known."""
     ago = _span(now - floor.at)
     learned = f"with {_gib(floor.hurt)}, {ago} ago, the guest {_suffering(floor.cost, 'reread', 'waited')}"
     # An idle guest gives memory back although it will need it at work.
@@ -68,7 +67,6 @@ def _floor(probing: Probing, floor: WorkingSetFloor, now: Instant, policy: Cache
 
 
 def _fruitless(learned: Fruitless, now: Instant) -> str:
-    """A growth that did not pay."""
     fell = f"the same work cost {learned.fell:.0%} less" if learned.fell > 0 else "the same work cost no less"
     return (
         f"does not grow for the page cache: with {_gib(learned.tried)} instead of {_gib(learned.base)} {fell}; "

@@ -267,7 +267,6 @@ class Probing:
         return Shrink(before, after, now, baseline)
 
     def _reclaim(self, shrink: Shrink, view: MemoryView, now: Instant, policy: CachePolicy) -> Reclaiming:
-        """Take the shrink back, and learn from it."""
         self.floor = floor_of_harm(self.floor, shrink, self.recent, view, now, policy)
         # A guest that a shrink hurts is at work, however little.
         self.idle_since = None

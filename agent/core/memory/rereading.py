@@ -120,6 +120,5 @@ def recent(before: Cost, now: Cost, span: Seconds) -> Cost:
 
 
 def _programs(over: Rates) -> float:
-    """The cores that programs kept busy."""
     # Kernel time may be the rereading itself.
     return max(0.0, (over.busy or 0.0) - (over.steal or 0.0) - (over.kernel or 0.0))

@@ -132,7 +132,6 @@ class MonitorSide:
             self._report(message, vm, policy.cpu, policy.monitor, now)
 
     def _report(self, report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy, now: Instant) -> None:
-        """Raise an alarm for the load that the monitor reports."""
         # A hold of 0 s turns reports off.
         if not policy.hold:
             return
@@ -174,7 +173,6 @@ def demand(report: LoadReport, vm: Vm, cpu: CpuPolicy, policy: MonitorPolicy) ->
 
 
 def _doing(report: LoadReport) -> str:
-    """The activity of the database's connections, if the monitor reports it."""
     if not report.active:
         return ""
     waiting = f", {report.waiting} waiting for locks" if report.waiting else ""

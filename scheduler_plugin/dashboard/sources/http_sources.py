@@ -140,7 +140,6 @@ _AS_IT_IS: Final = {"Accept-Encoding": "identity"}
 
 
 async def _body(answer: httpx.Response, longest: int) -> bytes | None:
-    """The whole body; None if it has more than ``longest`` bytes."""
     body = bytearray()
     # Raw: decompressed pieces could be of any size.
     async for piece in answer.aiter_raw():

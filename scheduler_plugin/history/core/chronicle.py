@@ -134,7 +134,6 @@ class HistoryLog:
         self._moves = moves
 
     def _forget(self, known: Iterable[ObjectName]) -> None:
-        """Forgets VMs that are gone."""
         present = set(known)
         for gone in self._standings.keys() - present:
             del self._standings[gone]
@@ -143,7 +142,6 @@ class HistoryLog:
 
 
 def _of_scheduler(sample: VmSample, before: VmStatus, standing: VmStatus) -> list[DecisionRecord]:
-    """Decisions of the scheduler between two samples."""
     sentences, is_denied = [], standing.denied != Size(0, 0)
     # The scheduler keeps no sentences: its decisions show in its permits and denials.
     if standing.permit is not None and standing.permit != before.permit:

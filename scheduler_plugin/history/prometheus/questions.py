@@ -188,7 +188,6 @@ class PrometheusHistory:
         return {vm: Size(need.get("cpu", 0), need.get("mem", 0)) for vm, need in needs.items()}
 
     async def _learn(self, period: Period) -> None:
-        """Learns the scrape interval of agents."""
         # Until agents have been scraped for a while, the default interval stands.
         if not self._is_learnt and (answer := await self._server.vector(SCRAPED, period.until - 1)):
             self._scrapes, self._is_learnt = interval_of(answer[0][1]), True
@@ -210,7 +209,6 @@ class PrometheusHistory:
         return by_node
 
     async def _sizes(self, kind: str, period: Period) -> dict[Key, Size]:
-        """The latest bounds of VMs."""
         step, parts = await self._stretches(period)
         sizes = defaultdict[Key, dict[str, int]](dict)
         for part in parts:
@@ -309,7 +307,6 @@ class PrometheusHistory:
 
 
 def _machines(node: str, span: Span, stays: Mapping[PriceKeys, Stay]) -> list[NodeUsage]:
-    """The machines that had the node's name, each with its part of ``span``."""
     if len(stays) <= 1:
         return [NodeUsage(NodeRecord.of(node, next(iter(stays), ())), span)]
     # The name stood for several machines, each with a price of its own.

@@ -142,13 +142,11 @@ def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | Injection:
 
 
 def _missing_secrets(spec: Json, template: AgentTemplate) -> list[Json]:
-    """The Secrets for the agent's image that the pod does not name itself."""
     named = {text(reference, "name") for reference in items(spec, "imagePullSecrets")}
     return [{"name": secret.name} for secret in template.agent.image_pull_secrets if secret.name not in named]
 
 
 def _unwanted(spec: Json, labels: Mapping[str, str]) -> Left | None:
-    """The reason why the VM's pod gets no agent, or no other; None if it gets one."""
     if labels.get(LABEL_ENABLED) != "true":
         return NOT_ENABLED
     if labels.get(LABEL_INJECT) == "false":
@@ -163,7 +161,6 @@ def _containers(spec: Json) -> list[Json]:
 
 
 def _reserved_names(spec: Json) -> list[str]:
-    """The names of the agent's volumes that the pod defines, mounts or attaches."""
     # A mount without a volume counts, too: the agent would bring the volume.
     mentions = [*items(spec, "volumes")]
     for container in _containers(spec):
@@ -175,7 +172,6 @@ _KINDS: Final = ("containers", "initContainers", "ephemeralContainers")
 
 
 def _appended(spec: Json, name: str, added: list[Json]) -> list[Json]:
-    """Operations that put ``added`` at the end of a list that may be missing."""
     if not added:
         return []
     # JSON Patch cannot append to a list that is missing.

@@ -64,7 +64,6 @@ class Injector:
         return answer(question.uid, verdict.patch)
 
     async def _lacks(self, namespace: str, account: str) -> str:
-        """The reason why pods of the namespace cannot have the service account; empty if they can."""
         call = ApiCall("GET", SERVICE_ACCOUNTS.path(namespace, account), ACCOUNT_TIMEOUT)
         try:
             await self.api.call(call)
