@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +14,7 @@ from protocol.runtime.certificates.stored import BUNDLE, CERTIFICATE, KEY
 from protocol.runtime.clock import Clock
 from protocol.runtime.kubernetes.lease import Leadership, NotLeadingError
 from protocol.runtime.serving.probes import standing
-from protocol.runtime.tls_files import FollowedTls, server_tls
+from protocol.runtime.tls_files import server_tls
 from protocol.units import Instant, Seconds
 from scheduler_plugin.injector import texts
 from scheduler_plugin.injector.admission.injection import no_native_sidecars
@@ -33,25 +31,38 @@ RETRY: Final = Seconds(2.0)
 """The pause after a turn that failed, and while the webhook has no certificate yet."""
 
 
-@dataclass(slots=True)
 class InjectorProgram:
-    """One ``autoscale-injector``: its parts and background tasks. ``folder`` has the webhook's
-    certificate, in the file ``own``."""
+    """One ``autoscale-injector``: its parts and background tasks. ``folder`` has the webhook's certificate."""
 
-    api: KubernetesApi
-    clock: Clock
-    settings: InjectorSettings
-    telemetry: InjectorTelemetry
-    leadership: Leadership
-    injector: Injector
-    keeper: CertificateKeeper
-    gathered: GatheredBundle
-    publisher: BundlePublisher
-    tls: FollowedTls[ssl.SSLContext]
-    folder: Path
-    own: Path
-    serves: asyncio.Event = field(default_factory=asyncio.Event)
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(
+        self, api: KubernetesApi, clock: Clock, settings: InjectorSettings, identity: str, folder: Path
+    ) -> None:
+        self.api, self.clock, self.settings, self.folder = api, clock, settings, folder
+        self.telemetry = telemetry = InjectorTelemetry()
+        self.leadership = Leadership(api, clock, settings.terms(), identity)
+        self.leadership.on_change = self.led
+        self.injector = Injector(api, settings.template(), lambda outcome: telemetry.reviews.labels(outcome).inc())
+        namespace, wanted = settings.namespace, settings.wanted()
+        self.keeper = CertificateKeeper(
+            api,
+            self.leadership,
+            clock,
+            namespace,
+            settings.secrets,
+            wanted,
+            settings.certificates.lives(),
+            lambda outcome: telemetry.renewals.labels(outcome).inc(),
+        )
+        secrets = [settings.secrets, *(certificate.secret for certificate in wanted)]
+        self.gathered = GatheredBundle(api, clock, namespace, secrets)
+        self.publisher = BundlePublisher(api, self.leadership, settings.config_map, settings.webhook)
+        # One file with both parts can be replaced atomically; of two files a reader could get one old and one new.
+        files = folder / "own.pem", folder / "own.pem"
+        if settings.certificates.provider == "files":
+            files = folder / CERTIFICATE, folder / KEY
+        self.own, self.tls = files[0], server_tls(OWN, *files)
+        self.serves = asyncio.Event()
+        self._wake = asyncio.Event()
 
     async def run(self) -> None:
         """Works until cancelled, then releases the Lease if it can."""
@@ -134,45 +145,3 @@ class InjectorProgram:
             self.telemetry.cannot_inject(self.injector.problem)
             self.telemetry.ready.set(int(self.standing()[0]))
             await self.clock.sleep(RETRY)
-
-
-def assemble(
-    api: KubernetesApi, clock: Clock, settings: InjectorSettings, identity: str, folder: Path
-) -> InjectorProgram:
-    """Puts one program together; nothing runs yet."""
-    telemetry = InjectorTelemetry()
-    leadership = Leadership(api, clock, settings.terms(), identity)
-    wanted = settings.wanted()
-    keeper = CertificateKeeper(
-        api,
-        leadership,
-        clock,
-        settings.namespace,
-        settings.secrets,
-        wanted,
-        settings.certificates.lives(),
-        lambda outcome: telemetry.renewals.labels(outcome).inc(),
-    )
-    # One file with both parts can be replaced atomically; of two files a reader could get one old and one new.
-    files = folder / "own.pem", folder / "own.pem"
-    if settings.certificates.provider == "files":
-        files = folder / CERTIFICATE, folder / KEY
-    program = InjectorProgram(
-        api,
-        clock,
-        settings,
-        telemetry,
-        leadership,
-        Injector(api, settings.template(), lambda outcome: telemetry.reviews.labels(outcome).inc()),
-        keeper,
-        GatheredBundle(
-            api, clock, settings.namespace, [settings.secrets, *(certificate.secret for certificate in wanted)]
-        ),
-        BundlePublisher(api, leadership, settings.config_map, settings.webhook),
-        server_tls(OWN, *files),
-        folder,
-        files[0],
-    )
-    # Afterwards: each needs the other.
-    leadership.on_change = program.led
-    return program
