@@ -26,9 +26,9 @@ from agent.adapters.scrape import NodeExporter
 from agent.adapters.token import AgentToken, no_token
 from agent.assignments import Assignment, AssignmentSource, OwnVm
 from agent.config import read_policy
+from agent.core.growth import GrowthTimes
 from agent.core.policy import Policy, Rhythm
 from agent.exporter import explain_guard, routes
-from agent.growth_times import GrowthTimes
 from agent.ports import PortError, SchedulerClient, TokenSource
 from agent.runner import Ports, Runner
 from agent.settings import AgentSettings

@@ -1,10 +1,6 @@
 """Policies as people write them: a YAML file for all VMs, and an annotation for one (S0.7).
 
-Rules that hold here:
-
-- Every field has a default; a document changes what it names. An unknown field is an error.
-- A refused document changes nothing; the message begins with the path of the bad value.
-- Times are durations such as ``90s``, ``5m``, ``1h30m`` or plain seconds; amounts are Kubernetes quantities.
+A document changes what it names; one that is refused changes nothing.
 """
 
 from __future__ import annotations

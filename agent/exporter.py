@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from agent import texts
 from agent.assignments import Assignment
 from agent.core.explain import explain
-from agent.growth_times import GrowthTimes
+from agent.core.growth import GrowthTimes
 from agent.ports import PortError
 from agent.runner import Runner
 from agent.supervisor import Supervisor

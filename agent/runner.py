@@ -24,12 +24,11 @@ from agent.core import events
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
 from agent.core.events import Event
-from agent.core.growth import PendingGrowth, follow
+from agent.core.growth import GrowthTimes, PendingGrowth, follow
 from agent.core.plan import plan
 from agent.core.policy import Policy, Rhythm
 from agent.core.state import State, begin
 from agent.core.vm import Vm, VmFloor, view
-from agent.growth_times import GrowthTimes
 from agent.monitor_session import MonitorSession
 from agent.notices import Notices
 from agent.ports import (

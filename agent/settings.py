@@ -1,9 +1,6 @@
 """Settings of an agent process: flags override environment variables, which override defaults.
 
-Rules that hold here:
-
-- Every setting has a flag and a variable; the table ``OPTIONS`` is the only list of them, and ``--help`` prints it.
-- A missing or invalid setting is reported before anything starts, by the name of its variable.
+The table ``OPTIONS`` is the only list of them; what is wrong is reported by the name of its variable.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from agent import texts
 from agent.assignments import Assignment, AssignmentSource
+from agent.core.growth import GrowthTimes
 from agent.core.policy import Policy
-from agent.growth_times import GrowthTimes
 from agent.ports import PortError
 from agent.runner import Runner
 from agent.telemetry import LOG

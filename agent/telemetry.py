@@ -1,9 +1,6 @@
 """Log and counts of an agent: one JSON line on stderr for each thing that changed, and counts of everything.
 
-Rules that hold here:
-
-- A line is written when something begins, ends or changes.
-- Nothing here feeds back into a decision.
+Nothing here feeds back into a decision.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """The Kubernetes API as far as an agent needs it: read, watch and patch JSON, with a token that may change.
 
-Rules that hold here:
-
-- Bodies are plain JSON values; the caller knows what they mean.
-- Every call has a deadline; a watch has one for its beginning, and the server ends it.
-- Errors are those of ``agent.ports``: the caller never sees a status code.
+Errors are those of ``agent.ports``: the caller never sees a status code.
 """
 
 from __future__ import annotations

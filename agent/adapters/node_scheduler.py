@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Never
 
-from agent.adapters.scheduler_answers import SchedulerAnswer, senseless
-from agent.adapters.scheduler_client import HttpScheduler
+from agent.adapters.scheduler_client import HttpScheduler, SchedulerAnswer, senseless
 from agent.adapters.scheduler_line import LineClosedError, SchedulerLine
 from agent.ports import PortError
 from protocol.codec import PluginResponseView, encode_request

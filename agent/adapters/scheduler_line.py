@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from agent import texts
 from agent.adapters.http_errors import no_answer
-from agent.adapters.scheduler_answers import SchedulerAnswer, retry_after
+from agent.adapters.scheduler_client import SchedulerAnswer, retry_after
 from agent.core.events import Fault
 from agent.ports import PortError, TokenSource
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError

@@ -1,9 +1,6 @@
-"""The explanation of a VM's size, with all its evidence, as data.
+"""The explanation of a VM's size, with all its evidence, read from the state.
 
-Rules that hold here:
-
-- Everything is read from the state; nothing is remembered for the sake of explaining.
-- The schema is documented in ``docs/operations-agent.md``; fields are added, never renamed.
+The schema is documented in ``docs/operations-agent.md``; fields are added, never renamed.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from agent.assignments import Assignment
 from agent.core.events import Fault
+from agent.core.growth import GrowthTimes
 from agent.core.guest import CpuSeconds, GuestSample
-from agent.growth_times import GrowthTimes
 from agent.ports import ConflictError, DatabaseView, PortError
 from agent.runner import Ports, Runner
 from agent.telemetry import LOG

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from agent.assignments import Assignment, OwnVm
 from agent.core.events import Fault
-from agent.core.growth import Wait, WaitStage
+from agent.core.growth import GrowthTimes, Wait, WaitStage
 from agent.core.policy import Policy
-from agent.growth_times import GrowthTimes
 from agent.ports import PortError
 from agent.runner import Ports, Runner
 from agent.supervisor import Supervisor

@@ -1,7 +1,4 @@
-"""Sentences that explain a VM's memory: what was tried, what it cost, and when it is tried again.
-
-Everything is read from the state; times are spans, because the agent's clock means nothing to others.
-"""
+"""Sentences that explain a VM's memory: what was tried, what it cost, and when it is tried again."""
 
 from __future__ import annotations
 

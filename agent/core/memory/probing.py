@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.core.memory.memory_view import NONE, MemoryView
-from agent.core.memory.rereading import IDLE_CORES, NO_COST, Cost, recent
-from agent.core.memory.trend import Trend
+from agent.core.memory.rereading import IDLE_CORES, NO_COST, Cost, Trend, recent
 from agent.core.memory.trials import (
     FULL,
     RESTING,

@@ -1,7 +1,4 @@
-"""Answers the port ``History`` from a Prometheus.
-
-The step is the scrape interval, unless a question is too large for that (``step_of``); ``extent`` then says so.
-"""
+"""Answers the port ``History`` from a Prometheus."""
 
 from __future__ import annotations
 

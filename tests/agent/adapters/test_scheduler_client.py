@@ -9,8 +9,7 @@ import httpx2 as httpx
 import pytest
 from msgspec.structs import replace
 
-from agent.adapters.scheduler_answers import LARGEST
-from agent.adapters.scheduler_client import HttpScheduler
+from agent.adapters.scheduler_client import LARGEST, HttpScheduler
 from agent.adapters.token import AgentToken, no_token
 from agent.core.events import Fault
 from agent.ports import PortError, TokenSource

@@ -19,8 +19,8 @@ from agent.adapters.neonvm import NeonVm
 from agent.adapters.scheduler_client import HttpScheduler
 from agent.assignments import Assignment
 from agent.core.events import Fault
+from agent.core.growth import GrowthTimes
 from agent.core.guest import CpuSeconds, GuestSample
-from agent.growth_times import GrowthTimes
 from agent.ports import PortError
 from agent.runner import Ports, Runner
 from deploy.local.kubelet.agents import ensure_account
