@@ -18,7 +18,7 @@ from agent.adapters.scheduler_client import SchedulerAnswer, retry_after
 from agent.core.events import Fault
 from agent.ports import PortError, TokenSource
 from protocol.runtime.http_connection import BrokenConnectionError, HttpConnection, LongAnswerError
-from protocol.runtime.keep_alive import KEEPALIVE
+from protocol.runtime.keep_alive import open_connection
 from protocol.units import Seconds
 from protocol.wire.wire_batches import LONGEST_BATCH, MOST_REQUESTS, OFFER, PATH, encode_batch
 
@@ -89,13 +89,8 @@ class SchedulerLine:
         url = urlsplit(self._url)
         where = url.hostname or "", url.port or _PORTS[url.scheme]
         async with asyncio.timeout_at(deadline):
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: HttpConnection(wanted=_OFFER), *where, ssl=self._tls
-            )
-        for level, option, value in KEEPALIVE:
-            connection.socket.setsockopt(level, option, value)
-        self._connection = connection
-        return connection
+            self._connection = await open_connection(*where, self._tls, _OFFER)
+        return self._connection
 
     def _message(self, path: str, body: bytes, *, offers: bool) -> bytes:
         url, token = urlsplit(self._url), self._identity()

@@ -296,7 +296,11 @@ def node_rows(nodes: JsonObject) -> list[NodeRow]:
 
 def node_stated(row: NodeRow) -> NodeRow:
     """The row with its state."""
-    true_states = {states.CANNOT_DRAIN: row.stuck, states.OVER_WATERMARK: max(row.excess) > 0, states.CORDONED: not row.open}
+    true_states = {
+        states.CANNOT_DRAIN: row.stuck,
+        states.OVER_WATERMARK: max(row.excess) > 0,
+        states.CORDONED: not row.open,
+    }
     return msgspec.structs.replace(row, state=states.worst(states.NODE_STATES, true_states) or states.CALM)
 
 
