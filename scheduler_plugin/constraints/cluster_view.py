@@ -16,8 +16,7 @@ from scheduler_plugin.constraints.model import (
     Requirement,
     Selector,
 )
-from scheduler_plugin.constraints.selectors import with_keys
-from scheduler_plugin.constraints.taints import DISCOURAGING
+from scheduler_plugin.constraints.selectors import DISCOURAGING, with_keys
 
 
 @dataclass(frozen=True, slots=True)

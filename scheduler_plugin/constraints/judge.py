@@ -22,8 +22,13 @@ from scheduler_plugin.constraints.model import (
     PodTraits,
 )
 from scheduler_plugin.constraints.pod_affinity import PodAffinity, pod_affinity
-from scheduler_plugin.constraints.selectors import any_matches, node_matches, preferred_weight
-from scheduler_plugin.constraints.taints import discouragements, untolerated
+from scheduler_plugin.constraints.selectors import (
+    any_matches,
+    discouragements,
+    node_matches,
+    preferred_weight,
+    untolerated,
+)
 from scheduler_plugin.constraints.topology_spread import SpreadLimit, spread_limits
 from scheduler_plugin.texts import explanations, refusals
 

@@ -27,7 +27,7 @@ from protocol.kubernetes.objects import (
 from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.messages import ObjectName
 from protocol.names import ANNOTATION_REASON, ANNOTATION_TARGET_NODE, LABEL_GROUP
-from protocol.ranking.price_keys import price_keys
+from protocol.ranking.prices import price_keys
 from protocol.units import Bytes, QuantityError
 from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
 from scheduler_plugin.history.core.samples import (

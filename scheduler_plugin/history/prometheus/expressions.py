@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from protocol.messages import ObjectName
-from protocol.ranking.price_keys import PRICE_LABELS
+from protocol.ranking.prices import PRICE_LABELS
 from scheduler_plugin.history.core.samples import HOUR, MINUTE, SECOND, Millis
 from scheduler_plugin.history.ports import Period
 

@@ -11,7 +11,7 @@ from typing import Final
 import httpx2 as httpx
 
 from protocol.messages import ObjectName
-from protocol.ranking.price_keys import price_keys
+from protocol.ranking.prices import price_keys
 from scheduler_plugin.history.core.samples import (
     DAY,
     HOUR,
