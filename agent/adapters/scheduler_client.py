@@ -70,37 +70,30 @@ def retry_after(text: str) -> Seconds | None:
     return Seconds(float(text)) if text.isascii() and text.isdecimal() else None
 
 
+@dataclass(frozen=True, slots=True)
 class HttpScheduler:
     """The scheduler at ``url``, which understands ``version``."""
 
-    def __init__(
-        self,
-        client: httpx.AsyncClient,
-        url: str,
-        identity: TokenSource,
-        deadline: Seconds,
-        version: ProtocolVersion = AGENT_SPEAKS,
-    ) -> None:
-        self._client = client
-        self._url = url
-        self._identity = identity
-        self._deadline = deadline
-        self._version = version
+    client: httpx.AsyncClient
+    url: str
+    identity: TokenSource
+    deadline: Seconds
+    version: ProtocolVersion = AGENT_SPEAKS
 
     async def ask(self, request: AgentRequest, slot_size: Bytes) -> PluginResponseView:
         """Sends one request and returns the answer. Raises ``PortError``."""
-        body = encode_request(self._version, request, slot_size)
+        body = encode_request(self.version, request, slot_size)
         try:
-            async with asyncio.timeout(self._deadline):
-                answer = await self._client.post(self._url, content=body, headers=self._headers())
+            async with asyncio.timeout(self.deadline):
+                answer = await self.client.post(self.url, content=body, headers=self._headers())
         # The scheduler may have taken the request although its answer is lost; the core takes that into account.
         except (httpx.HTTPError, OSError) as error:
-            raise no_answer(texts.SCHEDULER.format(url=self._url), error, self._deadline) from None
+            raise no_answer(texts.SCHEDULER.format(url=self.url), error, self.deadline) from None
         wait = retry_after(answer.headers.get("Retry-After", ""))
-        return SchedulerAnswer(answer.status_code, answer.content, wait).permit(self._version, slot_size)
+        return SchedulerAnswer(answer.status_code, answer.content, wait).permit(self.version, slot_size)
 
     def _headers(self) -> dict[str, str]:
         # Read for each request: the kubelet replaces the token now and then.
-        token = self._identity()
+        token = self.identity()
         identity = {} if token is None else {"Authorization": f"Bearer {token}"}
         return {"Content-Type": "application/json", **identity}

@@ -194,25 +194,30 @@ class PrometheusHistory:
         """The price keys of nodes and when each had them, as far as kube-state-metrics exports their labels."""
         step, parts = await self._stretches(period)
         by_node = defaultdict[str, dict[PriceKeys, Stay]](dict)
-        for part in parts:
-            for end, place in (("min", 0), ("max", 1)):
-                query = over(f"{end}_over_time", "timestamp(kube_node_labels)", part, step)
-                for labels, at in await self._server.vector(query, part.until - 1):
-                    stays, keys = by_node[labels.get("node", "")], price_keys(node_labels(labels))
-                    # The last sample holds for one more step.
-                    moment = round(at * SECOND) + place * step
-                    since, until = stays.get(keys, (moment, moment))
-                    stays[keys] = min(since, moment), max(until, moment)
+        for end, place in (("min", 0), ("max", 1)):
+            for labels, at in await self._values(f"{end}_over_time", "timestamp(kube_node_labels)", parts, step):
+                stays, keys = by_node[labels.get("node", "")], price_keys(node_labels(labels))
+                # The last sample holds for one more step.
+                moment = round(at * SECOND) + place * step
+                since, until = stays.get(keys, (moment, moment))
+                stays[keys] = min(since, moment), max(until, moment)
         return by_node
+
+    async def _values(
+        self, function: str, expression: str, parts: Sequence[Period], step: Millis
+    ) -> list[tuple[Labels, float]]:
+        """A function over each part, in order."""
+        answers = [await self._server.vector(over(function, expression, part, step), part.until - 1) for part in parts]
+        return [value for answer in answers for value in answer]
 
     async def _sizes(self, kind: str, period: Period) -> dict[Key, Size]:
         step, parts = await self._stretches(period)
         sizes = defaultdict[Key, dict[str, int]](dict)
-        for part in parts:
-            for resource in SCALES:
-                query = over("last_over_time", self._say.vm(f"{kind}_{resource}"), part, step)
-                for labels, value in await self._server.vector(query, part.until - 1):
-                    sizes[_key(labels)][resource] = _scaled(value, resource)
+        for resource in SCALES:
+            bounds = self._say.vm(f"{kind}_{resource}")
+            # Later parts overwrite earlier ones.
+            for labels, value in await self._values("last_over_time", bounds, parts, step):
+                sizes[_key(labels)][resource] = _scaled(value, resource)
         # A bound of only one resource is of no use.
         return {key: Size(**amounts) for key, amounts in sizes.items() if len(amounts) == len(SCALES)}
 
@@ -221,9 +226,8 @@ class PrometheusHistory:
         step, parts = await self._stretches(period)
         both = f"{self._say.vm(column)} and {self._say.vm(other)}"
         sums = defaultdict[Key, float](float)
-        for part in parts:
-            for labels, value in await self._server.vector(over("sum_over_time", both, part, step), part.until - 1):
-                sums[_key(labels)] += value * step
+        for labels, value in await self._values("sum_over_time", both, parts, step):
+            sums[_key(labels)] += value * step
         return {key: _scaled(value, _resource(column)) for key, value in sums.items()}
 
     async def _grid(self, period: Period) -> tuple[Millis, float]:
