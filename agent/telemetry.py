@@ -12,12 +12,12 @@ from typing import Final
 
 from agent import texts
 from agent.core import events
-from agent.core.actions import AskMonitor, AskScheduler, PatchVm
+from agent.core.actions import AskScheduler, PatchVm
 from agent.core.events import Event
 from agent.core.guest import GuestSample
 from agent.core.monitor.monitor_side import printable
 from agent.core.state import State
-from protocol.guest.monitor_messages import DownscaleResult
+from protocol.guest.monitor_messages import AskToShrink, DownscaleResult, TellGrown
 from protocol.messages import ObjectName
 from protocol.units import Instant
 
@@ -39,7 +39,8 @@ KILLS_APART: Final = 60.0
 KINDS: Final[Mapping[type, str]] = {
     AskScheduler: "ask_started",
     PatchVm: "patch_started",
-    AskMonitor: "monitor_asked",
+    AskToShrink: "monitor_asked",
+    TellGrown: "monitor_asked",
     events.VmSeen: "vm_seen",
     events.VmRestored: "vm_restored",
     events.VmLost: "vm_lost",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.core import events
-from agent.core.actions import Action, AskMonitor, AskScheduler, PatchVm
+from agent.core.actions import Action, AskScheduler, MonitorMessage, PatchVm
 from agent.core.events import Event
 from agent.core.patches import adopt, patch_conflicted, patch_failed, patched, restored, sent_patch
 from agent.core.permits import answered, ask_failed, sent
@@ -55,11 +55,11 @@ def advance(state: State, event: Event, now: Instant, jitter: float) -> None:  #
             state.monitor.hear(event.message, state.vm.seen, state.policy, now, settling=state.is_settling(now))
 
 
-def _started(state: State, action: Action | AskMonitor, now: Instant, jitter: float) -> None:
+def _started(state: State, action: Action | MonitorMessage, now: Instant, jitter: float) -> None:
     match action:
         case AskScheduler():
             sent(state, action, now, jitter)
         case PatchVm():
             sent_patch(state, action, now)
-        case _:  # AskMonitor
+        case _:  # MonitorMessage
             state.monitor.asking = action

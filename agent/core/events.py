@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.core.actions import Action, AskMonitor
+from agent.core.actions import Action, MonitorMessage
 from agent.core.guest import GuestSample
 from agent.core.policy import Policy
 from agent.core.vm import Vm
@@ -67,7 +67,7 @@ class ScrapeFailed(CallFailed):
 class Started:
     """The shell is about to carry out ``action``: from now on it may take effect at any time."""
 
-    action: Action | AskMonitor
+    action: Action | MonitorMessage
 
 
 @dataclass(frozen=True, slots=True)

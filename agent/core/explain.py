@@ -11,7 +11,6 @@ from agent.core.desired_size import desired_size, least_size
 from agent.core.memory.memory_sentences import memory_sentences
 from agent.core.monitor.monitor_side import MonitorSide
 from agent.core.plan import plan
-from agent.core.stabilizer import SmoothingStep
 from agent.core.state import State
 from agent.core.vm import Vm
 from protocol.kubernetes.objects import Json
@@ -39,7 +38,7 @@ class Explanation:
     scheduler_answered_seconds: float | None
     troubles: list[Json]
     next_look_seconds: float | None
-    smoothing: tuple[SmoothingStep, ...]
+    smoothing: list[Json]
     working_set: tuple[str, ...]
     monitor: Json
     giving: Json

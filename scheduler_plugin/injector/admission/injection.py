@@ -107,16 +107,8 @@ OPTED_OUT: Final = Left("opted_out")
 HAS_AGENT: Final = Left("has_agent")
 
 
-@dataclass(frozen=True, slots=True)
-class Injection:
-    """The operations of RFC 6902 that add the agent. ``account`` is the service account that must exist."""
-
-    patch: list[Json]
-    account: str
-
-
-def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | Injection:
-    """Decides whether a new pod gets the agent, and how."""
+def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | list[Json]:
+    """Decides whether a new pod gets the agent, and by which operations of RFC 6902."""
     spec, labels = child(pod, "spec"), labels_of(pod)
     runners = [container for container in items(spec, "containers") if text(container, "name") == RUNNER_CONTAINER]
     # Our controller's pods and NeonVM's both have the label and the runner.
@@ -132,13 +124,12 @@ def judge(pod: Json, template: AgentTemplate) -> Left | RefusedPod | Injection:
     if account not in {*DEFAULT_ACCOUNTS, own}:
         return Left("own_account", texts.OWN_ACCOUNT.format(account=account, own=own))
     # No label or annotation is set: NeonVM's controller removes those that the VM lacks.
-    patch: list[Json] = [
+    return [
         *_appended(spec, "initContainers", [_agent(labels[LABEL_VM_NAME], runners[0], template.agent)]),
         *_appended(spec, "volumes", _volumes(template)),
         *_appended(spec, "imagePullSecrets", _missing_secrets(spec, template)),
         {"op": "add", "path": "/spec/serviceAccountName", "value": own},
     ]
-    return Injection(patch, own)
 
 
 def _missing_secrets(spec: Json, template: AgentTemplate) -> list[Json]:

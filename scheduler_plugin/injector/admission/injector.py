@@ -58,10 +58,10 @@ class Injector:
         if self.problem:
             return self._left(question, "not_possible", self.problem)
         # The API server would refuse a pod whose service account does not exist.
-        if why := await self._lacks(question.namespace, verdict.account):
+        if why := await self._lacks(question.namespace, self.template.agent.service_account):
             return self._left(question, "no_account", why)
         self.report("injected")
-        return answer(question.uid, verdict.patch)
+        return answer(question.uid, verdict)
 
     async def _lacks(self, namespace: str, account: str) -> str:
         call = ApiCall("GET", SERVICE_ACCOUNTS.path(namespace, account), ACCOUNT_TIMEOUT)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from agent.core.actions import AskMonitor, AskScheduler, PatchVm
+from agent.core.actions import AskScheduler, PatchVm
 from agent.core.desired_size import least_size
 from agent.core.events import Answered, Fault, MonitorAnswered, MonitorJoined, MonitorLost, Started
 from agent.core.explain import explain
@@ -147,7 +147,7 @@ def test_memory_that_the_monitor_keeps_is_not_offered() -> None:
     story = busy_lately()
     story.happens(MonitorJoined(1))
     assert offer(story) == cu(1)
-    ask = AskMonitor(AskToShrink(cu(1)))
+    ask = AskToShrink(cu(1))
     story.happens(Started(ask)).happens(MonitorAnswered(DownscaleResult(1, ok=False, status="in use")))
     assert offer(story) == Resources(cu(1).cpu, cu(8).mem)
     story.happens(MonitorLost(Fault.GUEST, "gone"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.core.actions import AskMonitor, AskScheduler, PatchVm, Plan
+from agent.core.actions import AskScheduler, PatchVm, Plan
 from agent.core.events import Fault, MonitorAnswered, MonitorJoined, MonitorLost, MonitorSaid, Started, VmSeen
 from agent.core.explain import explain
 from agent.core.monitor.monitor_side import LONGEST_STATUS, printable
@@ -36,8 +36,8 @@ def speaks(
     story: Story, message: AskToShrink | TellGrown, answer: DownscaleResult | UpscaleConfirmation | None
 ) -> Story:
     """The agent says exactly ``message``, and is answered."""
-    assert story.plans().message == AskMonitor(message)
-    story.happens(Started(AskMonitor(message)))
+    assert story.plans().message == message
+    story.happens(Started(message))
     assert story.plans().message is None, "one message at a time"
     return story.happens(MonitorAnswered(answer))
 
@@ -152,7 +152,7 @@ def test_unconfirmed_growth_blocks_nothing_else() -> None:
 def test_agreed_shrink_can_be_withdrawn() -> None:
     story = speaks(idle(monitored(2), 7.0), AskToShrink(cu(1)), agrees())
     story.at(8.0).looks(used=1.0)
-    assert story.plans().message == AskMonitor(TellGrown(cu(2)))
+    assert story.plans().message == TellGrown(cu(2))
 
 
 GONE = MonitorLost(Fault.GUEST, "hung up")
@@ -195,8 +195,8 @@ def test_crashing_monitor_delays_shrink_for_one_minute() -> None:
     story = idle(monitored(2), 7.0)
     for until in (7.0, 30.0, 60.0):
         speaks(idle(story, until).happens(MonitorJoined(2)), TellGrown(cu(2)), CONFIRMED)
-        assert story.plans().message == AskMonitor(AskToShrink(cu(1)))
-        story.happens(Started(AskMonitor(AskToShrink(cu(1))))).happens(GONE)
+        assert story.plans().message == AskToShrink(cu(1))
+        story.happens(Started(AskToShrink(cu(1)))).happens(GONE)
     assert (shrinks(idle(story, 66.0)), shrinks(idle(story, 67.0))) == (False, True)
 
 
