@@ -44,11 +44,7 @@ class ConflictError(PortError):
 
 
 class RefusedError(PortError):
-    """The API refuses the request, and would again: a patch took no effect."""
-
-
-class GoneError(PortError):
-    """The object does not exist."""
+    """The API refuses the request, and would again, or has no such object: a patch took no effect."""
 
 
 class ExpiredError(PortError):
@@ -120,7 +116,7 @@ class VmApi(Protocol):
     """One VirtualMachine object."""
 
     async def get(self) -> VirtualMachine:
-        """The object now. Raises ``GoneError`` or ``PortError``."""
+        """The object now. Raises ``PortError``."""
 
     def watch(self) -> AsyncIterator[VirtualMachine]:
         """The object as it is and after each change, until the server ends the watch. Raises like ``get``."""
@@ -128,7 +124,7 @@ class VmApi(Protocol):
     async def patch(self, use: Resources, slot_size: Bytes, base: int) -> VirtualMachine:
         """Sets ``use`` if the object is still at version ``base`` (0: whatever it is); returns the object after it.
 
-        Raises ``ConflictError``, ``RefusedError``, ``GoneError``, or ``PortError`` if the outcome is unknown.
+        Raises ``ConflictError``, ``RefusedError``, or ``PortError`` if the outcome is unknown.
         """
 
     async def tell(self, reason: str, note: str, wall: float) -> None:

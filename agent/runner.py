@@ -35,7 +35,6 @@ from agent.ports import (
     ConflictError,
     DatabaseSource,
     DatabaseView,
-    GoneError,
     MetricsSource,
     MonitorSource,
     PortError,
@@ -165,8 +164,7 @@ class Runner:
             self._take(events.PatchConflicted())
             # The patch was based on an old version; without the new one it would conflict again.
             await self._look()
-        # Both prove that the patch took no effect.
-        except (RefusedError, GoneError) as error:
+        except RefusedError as error:
             self._take(events.PatchFailed(error.fault, error.reason, refused=True))
         except PortError as error:
             # The outcome is unknown: the API may have applied the patch. A newer version of the VM settles it.

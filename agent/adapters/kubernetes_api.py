@@ -16,7 +16,7 @@ import msgspec
 from agent import texts
 from agent.adapters.http_errors import no_answer
 from agent.core.events import Fault
-from agent.ports import ConflictError, ExpiredError, GoneError, PortError, RefusedError, TokenSource
+from agent.ports import ConflictError, ExpiredError, PortError, RefusedError, TokenSource
 from protocol.kubernetes.cursor import WatchTimes, watch_query
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import (
@@ -38,7 +38,6 @@ _ERRORS: Final[Mapping[RefusalKind, type[PortError]]] = {
     RefusalKind.UNAVAILABLE: PortError,
     RefusalKind.TOO_MANY_REQUESTS: PortError,  # it passes, whatever the request was: no reason to bar a growth
     RefusalKind.UNAUTHORIZED: PortError,  # as does a token that has just expired
-    RefusalKind.NOT_FOUND: GoneError,
     RefusalKind.CONFLICT: ConflictError,
     RefusalKind.GONE: ExpiredError,
 }

@@ -10,7 +10,7 @@ import pytest
 
 from agent.core.events import Fault
 from agent.core.explain import explain
-from agent.ports import GoneError, PortError, RefusedError
+from agent.ports import PortError, RefusedError
 from protocol.floors import Floor, encode_floor
 from protocol.guest.monitor_messages import DownscaleResult, LoadReport, UpscaleConfirmation
 from protocol.names import ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_FLOOR
@@ -98,7 +98,7 @@ async def test_conflict_with_api_away_waits_for_watch() -> None:
         assert fixture.vm_api.patched == [(cu(2), 1), (cu(2), 3)]
 
 
-@pytest.mark.parametrize("error", [AWAY, RefusedError(Fault.AGENT, "403"), GoneError(Fault.VM_API, "404")])
+@pytest.mark.parametrize("error", [AWAY, RefusedError(Fault.AGENT, "403"), RefusedError(Fault.VM_API, "404")])
 async def test_failed_patch_retries_after_five_seconds(error: PortError) -> None:
     async with RunnerFixture() as fixture:
         await fixture.clock.advance(1.0)

@@ -46,7 +46,7 @@ _AT_ONCE: Final = 12
 
 
 class SqliteStore:
-    """The one writer of a file; ``close`` it. Raises ``StoreBusyError`` or ``StoreError`` if it cannot be written.
+    """The one writer of a file; ``close`` it. Raises ``StoreError`` if it cannot be written.
 
     ``notes`` are sentences about what went wrong with the file.
     """

@@ -19,7 +19,7 @@ from agent.adapters.node_pods import NodePods
 from agent.adapters.token import AgentToken, no_token
 from agent.assignments import Assignment
 from agent.core.events import Fault
-from agent.ports import ConflictError, GoneError, PortError, RefusedError
+from agent.ports import ConflictError, PortError, RefusedError
 from protocol.messages import ObjectName
 from protocol.units import Bytes, MilliCpu, Resources, Seconds
 from tests.agent.adapters.answering import Chunks, client
@@ -103,9 +103,9 @@ async def test_the_object_is_read_patched_and_watched(cluster: Cluster) -> None:
     await cluster.patched(f"{VMS}/vm-1", {"metadata": {"annotations": {"autoscaling.neon.tech/config": "{}"}}})
     assert (await anext(watching)).annotations == {"autoscaling.neon.tech/config": "{}"}
     (await cluster.http.delete(f"{VMS}/vm-1")).raise_for_status()
-    with pytest.raises(GoneError, match="default/vm-1 was deleted"):
+    with pytest.raises(RefusedError, match="default/vm-1 was deleted"):
         await anext(watching)
-    with pytest.raises(GoneError):
+    with pytest.raises(RefusedError):
         await cluster.vm.get()
 
 

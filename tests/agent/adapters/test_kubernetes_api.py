@@ -10,7 +10,7 @@ import pytest
 from agent.adapters.kubernetes_api import TIMES, LightKubernetesApi
 from agent.adapters.token import no_token
 from agent.core.events import Fault
-from agent.ports import ConflictError, ExpiredError, GoneError, PortError, RefusedError
+from agent.ports import ConflictError, ExpiredError, PortError, RefusedError
 from protocol.kubernetes.pages import LONGEST_LINE
 from protocol.units import Seconds
 from tests.agent.adapters.answering import Answer, Chunks, client, silent, unreachable
@@ -35,7 +35,7 @@ async def watched(answer: Answer) -> list[tuple[str, dict[str, object]]]:
         (400, RefusedError, Fault.AGENT),
         (401, PortError, Fault.AGENT),
         (403, RefusedError, Fault.AGENT),
-        (404, GoneError, Fault.VM_API),
+        (404, RefusedError, Fault.VM_API),
         (409, ConflictError, Fault.VM_API),
         (422, RefusedError, Fault.VM_API),
         (429, PortError, Fault.VM_API),
