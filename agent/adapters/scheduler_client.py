@@ -13,7 +13,7 @@ from agent import texts
 from agent.adapters.http_errors import no_answer, reason_in
 from agent.core.events import Fault
 from agent.ports import PortError, TokenSource
-from protocol.codec import MalformedResponseError, PluginResponseView, decode_response, encode_request
+from protocol.codec import MalformedMessageError, PluginResponseView, decode_response, encode_request
 from protocol.messages import AgentRequest
 from protocol.units import Bytes, Seconds
 from protocol.versions import AGENT_SPEAKS, ProtocolVersion
@@ -55,7 +55,7 @@ class SchedulerAnswer:
             raise PortError(Fault.SCHEDULER, texts.SCHEDULER_SAYS_TOO_MUCH.format(most=LARGEST))
         try:
             return decode_response(version, self.body, slot_size)
-        except MalformedResponseError as error:
+        except MalformedMessageError as error:
             raise senseless(error) from None
 
 
