@@ -167,9 +167,9 @@ def _maker(
             metrics=NodeExporter(metrics, SCRAPE_DEADLINE),
             scheduler=scheduler,
             vm_api=NeonVm(api, assignment.vm),
-            database=GuestDatabase(guests, database, DATABASE_DEADLINE),
+            database=GuestDatabase(guests, database, DATABASE_DEADLINE).look,
             clock=clock,
-            monitor=GuestMonitor(monitor, MONITOR_DEADLINE) if monitor else None,
+            monitor=GuestMonitor(monitor, MONITOR_DEADLINE).connect if monitor else None,
         )
         return Runner(
             assignment,

@@ -88,7 +88,7 @@ class MonitorSession:
         """Hold one conversation. Returns True if it had begun, and the reason why it ended."""
         has_joined, ended = False, PortError(Fault.GUEST, texts.MONITOR_ENDED.format(why=""))
         try:
-            async with self._source.connect() as connection:
+            async with self._source() as connection:
                 has_joined = True
                 self._begin(connection)
                 async with asyncio.TaskGroup() as tasks:

@@ -8,7 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Protocol
 
@@ -79,11 +79,8 @@ class DatabaseView(msgspec.Struct, frozen=True, rename="camel"):
     oldest_transaction_seconds: NotNegative | None = None
 
 
-class DatabaseSource(Protocol):
-    """The guest's database, as the daemon in the guest reports it."""
-
-    async def look(self) -> DatabaseView:
-        """Its status now. Raises ``PortError``."""
+DatabaseSource = Callable[[], Awaitable[DatabaseView]]
+"""The status of the guest's database now, as the daemon in the guest reports it. Raises ``PortError``."""
 
 
 class MonitorConnection(Protocol):
@@ -98,11 +95,8 @@ class MonitorConnection(Protocol):
         """Sends one message. Raises ``PortError``."""
 
 
-class MonitorSource(Protocol):
-    """The monitor in the guest, if it has one (B.8)."""
-
-    def connect(self) -> AbstractAsyncContextManager[MonitorConnection]:
-        """Begins a conversation, which ends with the block. Raises ``PortError``."""
+MonitorSource = Callable[[], AbstractAsyncContextManager[MonitorConnection]]
+"""Begins a conversation with the guest's monitor (B.8), which ends with the block. Raises ``PortError``."""
 
 
 class SchedulerClient(Protocol):

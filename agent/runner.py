@@ -34,7 +34,6 @@ from agent.notices import Notices
 from agent.ports import (
     ConflictError,
     DatabaseSource,
-    DatabaseView,
     MetricsSource,
     MonitorSource,
     PortError,
@@ -85,6 +84,7 @@ class Runner:
         rhythm: Rhythm | None = None,
     ) -> None:
         self.assignment = assignment
+        self.look_at_database = ports.database
         self.tally: Counter[str] = Counter()
         self._growths = growths
         self.wishes: tuple[PendingGrowth, ...] = ()
@@ -120,10 +120,6 @@ class Runner:
     def refuse_policy(self, reason: str) -> None:
         """Record that a new policy for all VMs was refused; the old one stays in force."""
         self._take(events.PolicyRefused(reason))
-
-    async def look_at_database(self) -> DatabaseView:
-        """The present status of the VM's database. Raises ``PortError``."""
-        return await self._ports.database.look()
 
     def _take(self, event: Event) -> None:
         now = self._ports.clock.now()

@@ -228,7 +228,8 @@ class RunnerFixture:
     def __post_init__(self) -> None:
         self.guest = FakeGuest(self.clock)
         self.database, self.growths = FakeDatabase(), GrowthTimes()
-        ports = Ports(self.guest, self.scheduler, self.vm_api, self.database, self.clock, self.monitor)
+        connect = None if self.monitor is None else self.monitor.connect
+        ports = Ports(self.guest, self.scheduler, self.vm_api, self.database.look, self.clock, connect)
         self.runner = Runner(ASSIGNMENT, ports, POLICY, 1, self.growths)
 
     async def __aenter__(self) -> RunnerFixture:

@@ -41,7 +41,7 @@ class Conversing(FakeMonitor):
     clock: FakeClock = field(default_factory=lambda: FakeClock(start=0.0, jitter=0.0))
 
     def __post_init__(self) -> None:
-        self.session = MonitorSession(self, self.clock, self.events.append)
+        self.session = MonitorSession(self.connect, self.clock, self.events.append)
 
     async def asked(self, action: MonitorMessage) -> int:
         """The number under which the monitor heard ``action``."""

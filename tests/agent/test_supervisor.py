@@ -60,7 +60,7 @@ class Agents:
     def make(self, assignment: Assignment, policy: Policy, growths: GrowthTimes) -> Runner:
         self.guests.append(FakeGuest(self.clock))
         self.growths[assignment] = growths
-        ports = Ports(self.guests[-1], FakeScheduler(), FakeVmApi(), FakeDatabase(), self.clock)
+        ports = Ports(self.guests[-1], FakeScheduler(), FakeVmApi(), FakeDatabase().look, self.clock)
         return Runner(assignment, ports, policy, 1, growths)
 
 

@@ -193,7 +193,7 @@ class Agents:
             Exporter(name, self._puppets, self._clock, self.demand),
             HttpScheduler(line, "http://scheduler", proof, DEADLINE),
             NeonVm(api, vm),
-            GuestDatabase(line, "http://guest/database", DEADLINE),
+            GuestDatabase(line, "http://guest/database", DEADLINE).look,
             self._clock,
         )
         policy = replace(POLICY, memory=msgspec.structs.replace(POLICY.memory, target=0.25))
