@@ -75,7 +75,9 @@ def _ram(cost: BilledCost) -> Fraction:
     return cost.gib_hours * _GIB
 
 
-def _fields(kind: str, unit: str, of: Hours, money: Fraction, line: Line, hours: Fraction) -> dict[str, float]:  # noqa: PLR0913, PLR0917 - one resource, by OpenCost's names
+def _fields(  # noqa: PLR0913, PLR0917 - one resource, by OpenCost's names
+    kind: str, unit: str, of: Hours, money: Fraction, line: Line, hours: Fraction
+) -> dict[str, float]:
     reserved, efficiency = _mean(of(line.reserved), hours), _efficiency(line, of)
     return {
         f"{kind}{unit}s": reserved,
