@@ -38,10 +38,6 @@ _NOT_TAKEN: Final = frozenset({400, 404, 405, 413})
 """Statuses of a whole batch that mean that the scheduler has not looked at it."""
 
 
-class _NotTakenError(Exception):
-    """The batch was refused as a whole: send its requests alone."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     body: bytes
@@ -74,7 +70,7 @@ class NodeScheduler:
                 if not self._line.most and self._clock.now() >= self._offer_at:
                     return await self._offer(request, slot_size)
         # The scheduler has not looked at the request, so sending it alone repeats nothing.
-        except (LineClosedError, _NotTakenError):
+        except LineClosedError:
             pass
         self.messages["alone"] += 1
         return await self._alone.ask(request, slot_size)
@@ -118,7 +114,7 @@ class NodeScheduler:
             self.messages["together"] += 1
             response = await self._line.ask([request.body for request in waiting])
             outcomes = self._outcomes(response, len(waiting))
-        except (PortError, LineClosedError, _NotTakenError) as error:
+        except (PortError, LineClosedError) as error:
             outcomes = [error] * len(waiting)
         for request, outcome in zip(waiting, outcomes, strict=True):
             if request.answer.done():
@@ -129,11 +125,11 @@ class NodeScheduler:
                 request.answer.set_exception(outcome)
 
     def _outcomes(self, response: SchedulerAnswer, count: int) -> Sequence[SchedulerAnswer | Exception]:
-        """The outcome of each request. Raises ``PortError`` or ``_NotTakenError`` if the whole batch failed."""
+        """The outcome of each request. Raises ``PortError`` or ``LineClosedError`` if the whole batch failed."""
         if response.status in _NOT_TAKEN:
             self._line.close()
             self._offer_at = Instant(self._clock.now() + OFFER_AGAIN)
-            raise _NotTakenError
+            raise LineClosedError
         if response.status != 200:
             raise response.refusal()
         try:

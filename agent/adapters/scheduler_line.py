@@ -27,7 +27,7 @@ _OFFER: Final = OFFER.encode()
 
 
 class LineClosedError(Exception):
-    """There is no connection over which a batch may go; nothing was sent."""
+    """No batch may go over the line, or its other end has refused one unread: send the requests alone."""
 
 
 class SchedulerLine:
