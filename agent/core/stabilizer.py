@@ -14,23 +14,13 @@ from typing import Final
 
 from agent.core.goal import NOTHING
 from agent.core.policy import Smoothing
+from protocol.kubernetes.objects import Json
 from protocol.smoothing.policy import Pipeline
 from protocol.smoothing.stage import Sample
 from protocol.units import Amount, Bytes, Instant, MilliCpu, Resources, Seconds
 
 RECENT: Final = Seconds(20.0)
 """A VM whose node is short keeps what it needed within this time."""
-
-
-@dataclass(frozen=True, slots=True)
-class SmoothingStep:
-    """The effect of one smoothing stage on the last need of ``resource``, with amounts as text, and its reason."""
-
-    resource: str
-    stage: str
-    before: str
-    after: str
-    reason: str
 
 
 @dataclass(slots=True)
@@ -95,17 +85,23 @@ class Stabilizer:
         amounts = {"cpu": str(self.target.cpu), "memory": f"{self.target.mem.as_gib:.2f} GiB"}
         return " and ".join(f"{amount} {resource}{self._raised(resource)}" for resource, amount in amounts.items())
 
-    def steps(self) -> tuple[SmoothingStep, ...]:
-        """The effect of each stage on the last need; empty before the first."""
+    def steps(self) -> list[Json]:
+        """The effect of each stage on the last need, with amounts as text, and its reason; empty before the first."""
         amounts: tuple[tuple[str, Pipeline, Callable[[float], Amount]], ...] = (
             ("cpu", self._cpu, MilliCpu.cores),
             ("memory", self._mem, lambda size: Bytes(ceil(size))),
         )
-        return tuple(
-            SmoothingStep(resource, step.stage, str(amount(step.before)), str(amount(step.after)), step.reason)
+        return [
+            {
+                "resource": resource,
+                "stage": step.stage,
+                "before": str(amount(step.before)),
+                "after": str(amount(step.after)),
+                "reason": step.reason,
+            }
             for resource, pipeline, amount in amounts
             for step in pipeline.explain()
-        )
+        ]
 
     def _begin(self) -> None:
         self._began = None

@@ -1,7 +1,4 @@
-"""The time decay that hysteresis alone lacks (S0.4): shrink to the maximum need in a whole window.
-
-Growing passes at once; a hold only holds.
-"""
+"""The time decay that hysteresis alone lacks (S0.4): shrink to the maximum need in a whole window."""
 
 from __future__ import annotations
 

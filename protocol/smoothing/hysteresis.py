@@ -1,7 +1,4 @@
-"""Hysteresis (S0.3): growing is never delayed, shrinking waits until the need is clearly below the present size.
-
-``inputs`` shifts the input of the curves before this stage; ``outputs`` and ``ratio`` shift values.
-"""
+"""Hysteresis (S0.3): growing is never delayed, shrinking waits until the need is clearly below the present size."""
 
 from __future__ import annotations
 

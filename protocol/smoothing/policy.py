@@ -1,11 +1,6 @@
 """A policy is a list of stages in a file (S0.7): reading it, starting it, asking it.
 
-Rules that hold here:
-
-- A policy is refused as a whole, with the path of the bad value, before anything of it takes effect.
-- Memory grows at once: a policy for memory must not have stages that delay growth, and its pipeline never returns less
-  than the need.
-- A pipeline is deterministic: the same times and samples give the same targets.
+It is refused as a whole, before anything of it takes effect. A policy for memory never delays growth.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The greatest value within a sliding span of time, in constant amortised time and bounded memory (S0.4).
-
-The maximum proves something only once a whole window has been seen; ``is_full`` says so.
-"""
+"""The greatest value within a sliding span of time, in constant amortised time and bounded memory (S0.4)."""
 
 from __future__ import annotations
 

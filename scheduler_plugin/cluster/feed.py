@@ -26,8 +26,8 @@ from scheduler_plugin.cluster.pods.addresses import PodAddresses
 from scheduler_plugin.cluster.translate import NODES, PODS, VMS, ClusterNode
 from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.cluster.volumes import CLAIMS, NAMESPACES, VOLUMES
+from scheduler_plugin.constraints.judge import ConstraintContext
 from scheduler_plugin.constraints.model import Labels, NodeTerm
-from scheduler_plugin.constraints.surroundings import ConstraintContext
 from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
 from scheduler_plugin.ledger.events import (
     Fact,

@@ -16,8 +16,7 @@ from protocol.field_errors import field_message
 from protocol.kubernetes.objects import JsonObject
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_PLURAL, VM_VERSION
-from protocol.ranking.price_keys import price_keys
-from protocol.ranking.prices import is_accelerator
+from protocol.ranking.prices import is_accelerator, price_keys
 from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine

@@ -9,9 +9,8 @@ from functools import cached_property
 from protocol.messages import ObjectName
 from protocol.units import Instant
 from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
-from scheduler_plugin.constraints.judge import Candidate, Judge, NodeConstraints, Shape
+from scheduler_plugin.constraints.judge import Candidate, ConstraintContext, Judge, NodeConstraints, Shape
 from scheduler_plugin.constraints.model import UNCONSTRAINED
-from scheduler_plugin.constraints.surroundings import ConstraintContext
 from scheduler_plugin.ledger import LedgerViews
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.planner.refused_targets import RefusedTargets

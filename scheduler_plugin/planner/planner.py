@@ -18,7 +18,7 @@ from protocol.messages import ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.constraints.surroundings import NOTHING_KNOWN, ConstraintContext
+from scheduler_plugin.constraints.judge import NOTHING_KNOWN, ConstraintContext
 from scheduler_plugin.ledger import LedgerViews, Migration, MigrationPhase, Move
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import DrainPlan

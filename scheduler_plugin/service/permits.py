@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from protocol.codec import MalformedRequestError, WireRequest
+from protocol.codec import MalformedMessageError, WireRequest
 from protocol.kubernetes.access_reviews import CallerIdentity
 from protocol.kubernetes.api import ApiError
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
@@ -107,7 +107,7 @@ class Permits:
             raise CallerRefusedError(503, refusals.VM_UNKNOWN.format(pod=pod), RETRY_AFTER)
         try:
             request = wire.resolve(vm.slot_size)
-        except MalformedRequestError as error:
+        except MalformedMessageError as error:
             raise CallerRefusedError(400, str(error)) from None
         ledger = self._context.ledger
         # The UID tells two pods of one name apart; a token that is bound only to a node has none.

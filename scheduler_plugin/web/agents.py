@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from protocol.codec import MalformedRequestError, WireRequest, decode_request, encode_response
+from protocol.codec import MalformedMessageError, WireRequest, decode_request, encode_response
 from protocol.kubernetes.access_reviews import CallerIdentity
 from protocol.units import Instant, Seconds
 from protocol.wire.wire_batches import (
@@ -47,7 +47,7 @@ _OFFERED: Final = {OFFER: str(MOST_REQUESTS)}
 
 _ENCODER: Final = msgspec.json.Encoder()
 
-_REFUSALS: Final = (MalformedRequestError, MalformedBatchError, BodyError, CallerRefusedError)
+_REFUSALS: Final = (MalformedMessageError, MalformedBatchError, BodyError, CallerRefusedError)
 
 
 class AgentRoutes:

@@ -23,7 +23,7 @@ from protocol.runtime.kubernetes.http_api import HttpApi, http_client
 from protocol.runtime.program import stop_on_signals
 from protocol.runtime.serving.listeners import Listener, serve
 from protocol.units import Seconds
-from scheduler_plugin.dashboard.app import Dashboard, assemble
+from scheduler_plugin.dashboard.app import Dashboard
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
@@ -90,7 +90,7 @@ class LocalPage:
             async with AsyncExitStack() as context:
                 api, clock = await context.enter_async_context(_api(self.cluster))
                 sources, history = SiteSources(self.site), SqliteHistory(path)
-                dashboard = assemble(self.site.title, api, sources, clock, None, history, self.labels)
+                dashboard = Dashboard(self.site.title, api, sources, clock, None, history, self.labels)
                 hears = dashboard.fleet.hear
                 recorded = recording(self.site, path, self.console, self.labels, self.interval, hears)
                 await context.enter_async_context(recorded)

@@ -97,7 +97,7 @@ SIZED: Final = "lastSized"
 
 
 def reconcile(policy: GroupPolicy, facts: GroupFacts, now: datetime) -> ReconcileResult:
-    """What to write for the group now."""
+    """The result for the group now: its status, and the writes behind it."""
     try:
         return _scalable(policy, facts, _target(facts), now)
     except StopError as problem:

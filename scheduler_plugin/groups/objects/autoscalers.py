@@ -115,7 +115,7 @@ REFERENCES: Final = {HORIZONTAL_AUTOSCALERS: "scaleTargetRef", VERTICAL_AUTOSCAL
 
 
 def about(autoscaler: JsonObject, resource: kinds.Resource) -> TargetRef:
-    """What an HPA scales, or a VPA recommends for."""
+    """The workload that an HPA scales or a VPA recommends for."""
     reference = child(autoscaler, "spec", REFERENCES[resource])
     return TargetRef(api_group(reference), text(reference, "kind"), text(reference, "name"))
 

@@ -339,6 +339,6 @@ def _most(pods: Sequence[tuple[SizedContainer, ...]], asked: Sequence[SizedConta
 
 
 def _amounts(pods: Sequence[tuple[SizedContainer, ...]], name: str, resource: Resource) -> list[int]:
-    """What the containers of that name in those pods have of the resource, as far as they say it."""
+    """The stated amounts of the resource in containers of that name."""
     sizes = (container.sizes[resource] for pod in pods if (container := by_name(pod, name)) is not None)
     return [amount.value for amount in sizes if amount is not None]

@@ -12,7 +12,7 @@ from msgspec import structs
 from protocol.messages import AgentRequest, Metrics
 from protocol.ranking.config import RankingConfig
 from protocol.units import Bytes, Instant, Resources, Seconds
-from scheduler_plugin.constraints.surroundings import ConstraintContext
+from scheduler_plugin.constraints.judge import ConstraintContext
 from scheduler_plugin.ledger import MigrationFacts, Move, PodFacts, VmFacts
 from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, MoveWanted, PodSeen, VmSeen
 from scheduler_plugin.placement import FITS

@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from protocol.messages import ObjectName
+from scheduler_plugin.constraints.judge import ConstraintContext
 from scheduler_plugin.constraints.model import (
     NodeTerm,
     NodeTraits,
@@ -21,7 +22,6 @@ from scheduler_plugin.constraints.model import (
     Toleration,
     Weighted,
 )
-from scheduler_plugin.constraints.surroundings import ConstraintContext
 from scheduler_plugin.ledger import MigrationPhase
 from scheduler_plugin.ledger.events import MigrationGone, NodeSeen, PodGone, PodSeen, VmSeen
 from scheduler_plugin.planner.plan import Cancel, MigrationPolicy, MovePlan, Stuck
