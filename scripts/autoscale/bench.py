@@ -9,13 +9,12 @@ import typer
 from rich.console import Console
 
 from deploy.neonvm.objects.vm_spec import password_secret
-from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
 from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
-from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
+from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration.pgbench import (
     DatabaseServer,
     Outcome,
@@ -29,7 +28,6 @@ from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.demonstration.vm_database import database_of, make_password, password_of
 from scripts.autoscale.demonstration.waiting import watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
-from scripts.autoscale.running import run
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
 
@@ -39,7 +37,7 @@ _AGAIN: Final = Seconds(2.0)
 
 
 @of_a_cluster()
-def bench(  # noqa: PLR0913 - each is an option of the command
+async def bench(  # noqa: PLR0913 - each is an option of the command
     vm: Annotated[str, typer.Argument(help="The VM, as NAME or NAMESPACE/NAME.", autocompletion=complete_vm)],
     seconds: Annotated[int, typer.Option(min=1, help="How long.")] = 60,
     clients: Annotated[int, typer.Option(min=1, help="Number of connections.")] = 8,
@@ -47,30 +45,21 @@ def bench(  # noqa: PLR0913 - each is an option of the command
     namespace: VmNamespace = "",
     *,
     flags: ClusterFlags,
-) -> None:
+) -> int:
     """Run pgbench against a VM and draw its size. Exits 0 only if no transaction failed."""
-    cluster = find_cluster(flags)
-    run(_bench(vm_name(vm, namespace or cluster.namespace), seconds, clients, scale, cluster))
-
-
-async def _bench(vm: ObjectName, seconds: int, clients: int, scale: int, cluster: ReachedCluster) -> int:
-    console = Console()
+    cluster, console = find_cluster(flags), Console()
+    name = vm_name(vm, namespace or cluster.namespace)
     find_pgbench()
     async with open_site(cluster) as site:
-        virtual_machine = await site.client.get(VIRTUAL_MACHINES, vm)
-        await _make_missing_password(site, virtual_machine, console)
+        virtual_machine = await site.client.get(VIRTUAL_MACHINES, name)
+        if not await password_of(site.client, virtual_machine):
+            await make_password(site.client, virtual_machine)
+            console.print(f"made the Secret {password_secret(virtual_machine)} with a new password")
         async with database_of(site, virtual_machine) as server:
             await _until_admitted(server, console)
-            outcome = await _watched(site, console, vm, _Run(server, seconds, clients, scale))
+            outcome = await _watched(site, console, name, _Run(server, seconds, clients, scale))
     console.print(f"{outcome.transactions} transactions, {outcome.failed} failed. {outcome.problem}")
     return 1 if outcome.failed or outcome.problem or not outcome.transactions else 0
-
-
-async def _make_missing_password(site: Site, vm: Json, console: Console) -> None:
-    """Makes the password of the VM's database if its owner has set none."""
-    if not await password_of(site.client, vm):
-        await make_password(site.client, vm)
-        console.print(f"made the Secret {password_secret(vm)} with a new password")
 
 
 async def _until_admitted(server: DatabaseServer, console: Console) -> None:

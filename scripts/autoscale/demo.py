@@ -33,7 +33,7 @@ from scripts.autoscale.demonstration.statements import statements
 from scripts.autoscale.local import GuestKind, KubernetesVersion
 from scripts.autoscale.outputs import a_file, a_picture, write_outcome
 from scripts.autoscale.page import page_beside
-from scripts.autoscale.running import run
+from scripts.autoscale.running import innermost, runs
 from scripts.autoscale.site import SiteError
 from scripts.autoscale.stages import DemoStage, fresh_stage, show_failure
 from vm_image.host import BuildError
@@ -54,7 +54,8 @@ PictureFile = Annotated[
 ]
 
 
-def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
+@runs
+async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     report_file: ReportFile = None,
     picture_file: PictureFile = None,
     guests: Annotated[GuestKind, typer.Option(help="Real VMs, or simulated ones that play a load.")] = GuestKind.QEMU,
@@ -73,13 +74,13 @@ def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     ] = False,
     kubernetes_version: KubernetesVersion = SUPPORTED[0],
     web: Annotated[bool, typer.Option(help="Serve the live page beside it, and print its link first.")] = True,
-) -> None:
+) -> int:
     """A real postgres VM grows under pgbench and shrinks when idle; then its node fills up and a neighbour moves.
 
     Exits 0 only if it grew, it shrank, a neighbour moved, and not one transaction failed.
     """
     spec = _spec(guests, network, groups=groups, kubernetes=kubernetes_version if kubernetes else "")
-    run(_demo(_Options(spec, seconds, report_file, picture_file, migration, web)))
+    return await _demo(_Options(spec, seconds, report_file, picture_file, migration, web))
 
 
 def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: str) -> ClusterSpec:
@@ -137,14 +138,14 @@ async def _demo(options: _Options) -> int:
             await _play(stage, options, observations, console, began)
     # Task groups raise exception groups, whatever the number of errors.
     except* AlreadyRunsError as errors:
-        observations.load_problem = f"{_innermost(errors)}; `autoscale local down --name {NAME}` ends it"
+        observations.load_problem = f"{innermost(errors)}; `autoscale local down --name {NAME}` ends it"
     except* StepFailedError as failures:
-        failure = _innermost(failures)
+        failure = innermost(failures)
         observations.load_problem = str(failure)
         if isinstance(failure, StepFailedError):
             show_failure(console, failure)
     except* (SiteError, PgbenchError, NoAnswerError, ApiError) as errors:
-        observations.load_problem = str(_innermost(errors))
+        observations.load_problem = str(innermost(errors))
     outcome = report(observations, Seconds(clock.now() - began))
     await write_outcome(outcome, options.report_file)
     _print(console, outcome)
@@ -215,10 +216,6 @@ def _draw(outcome: Report, path: Path, console: Console) -> None:
             draw_group(outcome.group, group_path(path))
     except NothingToDrawError as error:
         console.print(f"  {error}", soft_wrap=True)
-
-
-def _innermost(error: BaseException) -> BaseException:
-    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _print(console: Console, outcome: Report) -> None:

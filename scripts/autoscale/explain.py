@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final, NoReturn
 
 import typer
@@ -16,15 +16,13 @@ from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
-from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import Silence, story, warnings_about
-from scheduler_plugin.history.ports import History, HistoryError, Period
+from scheduler_plugin.history.ports import HistoryError
 from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, context_namespace, find_cluster
 from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
 from scripts.autoscale.history.finding import a_url, history_path, opened_history
 from scripts.autoscale.history.past import period_since, told_since
-from scripts.autoscale.running import run
 from scripts.autoscale.site import (
     AGENT,
     GROUPS,
@@ -45,7 +43,7 @@ _NOT_NOW: Final = "It cannot be asked now"
 
 
 @of_a_cluster()
-def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
+async def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     what: Annotated[
         str,
         typer.Argument(
@@ -59,7 +57,7 @@ def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
     namespace: VmNamespace = "",
     *,
     flags: ClusterFlags,
-) -> None:
+) -> int:
     """Say why a VM has its size (metrics, needs, permit, who denied what), or why a group has this many replicas.
 
     Examples: autoscale explain db --watch · autoscale explain shop/db --since 12h
@@ -70,20 +68,14 @@ def explain(  # noqa: PLR0913, PLR0917 - each is an option of the command
         raise typer.BadParameter("only --since asks a Prometheus", param_hint="--prometheus")
     # The present needs the cluster; the past only its history, which outlives it.
     if not since:
-        cluster = find_cluster(flags)
-        # `run` exits, so the past is not read as well.
-        run(_explain(what, namespace or cluster.namespace, cluster, output, watch=watch))
+        return await _explain(what, namespace, find_cluster(flags), output, watch=watch)
     try:
         period = period_since(since)
     except DurationError as error:
         raise typer.BadParameter(str(error), param_hint="--since") from None
     vm = vm_name(what, namespace or context_namespace(flags))
-    run(_past(vm, period, opened_history(history_path(flags), prometheus), output))
-
-
-async def _past(vm: ObjectName, period: Period, chosen: AbstractAsyncContextManager[History], output: Output) -> int:
     try:
-        async with chosen as history:
+        async with opened_history(history_path(flags), prometheus) as history:
             show(*await told_since(history, vm, period), output)
     except HistoryError as error:
         raise SiteError(str(error)) from error
@@ -92,15 +84,16 @@ async def _past(vm: ObjectName, period: Period, chosen: AbstractAsyncContextMana
 
 async def _explain(given: str, namespace: str, cluster: ReachedCluster, output: Output, *, watch: bool) -> int:
     async with open_site(cluster) as site:
+        ask = partial(_told, site, given, namespace or cluster.namespace)
         # The first answer is outside the screen, so that a wrong name is an error and not a picture.
-        lines, fields = await _told(site, given, namespace)
+        lines, fields = await ask()
         # Scripts want a stream of documents; a person wants a screen that is redrawn.
         if watch and sys.stdout.isatty() and not output.is_for_scripts:
-            await _watch(site, given, namespace)
+            await _watch(given, ask)
             return 0
         show(lines, fields, output)
         if watch:
-            await told_again(lambda: _told(site, given, namespace), output, lambda: asyncio.sleep(_EVERY))
+            await told_again(ask, output, lambda: asyncio.sleep(_EVERY))
     return 0
 
 
@@ -129,34 +122,34 @@ async def told_again(
         show(["", *lines], fields, output)
 
 
-async def _watch(site: Site, given: str, namespace: str) -> None:
+async def _watch(title: str, ask: Callable[[], Awaitable[Told]]) -> None:
     from scripts.autoscale.terminal.text_screen import WatchApp  # noqa: PLC0415 - takes half a second that one answer need not pay
 
     async def lines() -> list[str]:
         try:
-            return (await _told(site, given, namespace))[0]
+            return (await ask())[0]
         except _NO_ANSWER as error:
             return [f"{_NOT_NOW}: {error}"]
 
-    await WatchApp(given, lines, _EVERY).run_async()
+    await WatchApp(title, lines, _EVERY).run_async()
 
 
 async def _told(site: Site, given: str, namespace: str) -> Told:
     """The account of a VM or group as lines, and as fields. Raises ``SiteError`` if there is none."""
-    if (group := group_name(given, namespace)) is not None:
-        account = await group_account(site, *group)
-        return list(group_story(account, site.silence.get(GROUPS, ""))), account
-    try:
-        vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given, namespace))
-    except ApiRefusedError as error:
-        # Only a missing VM may be a group; a refusal of the API is shown as it is.
-        group = await find_group(site, vm_name(given, namespace)) if error.kind is RefusalKind.NOT_FOUND else None
-        if group is None:
-            raise SiteError(str(error)) from error
-        account = await group_account(site, *group)
-        return list(group_story(account, site.silence.get(GROUPS, ""))), account
-    explained = await gathered(site, vm)
-    return list(story_of(explained)), as_fields(explained)
+    group = group_name(given, namespace)
+    if group is None:
+        try:
+            vm = await site.client.get(VIRTUAL_MACHINES, vm_name(given, namespace))
+        except ApiRefusedError as error:
+            # Only a missing VM may be a group; a refusal of the API is shown as it is.
+            group = await find_group(site, vm_name(given, namespace)) if error.kind is RefusalKind.NOT_FOUND else None
+            if group is None:
+                raise SiteError(str(error)) from error
+        else:
+            explained = await gathered(site, vm)
+            return list(story_of(explained)), as_fields(explained)
+    account = await group_account(site, *group)
+    return list(group_story(account, site.silence.get(GROUPS, ""))), account
 
 
 @dataclass(frozen=True, slots=True)

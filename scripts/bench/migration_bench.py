@@ -31,7 +31,7 @@ from scripts.autoscale.demonstration.vm_database import create_vm, database_of
 from scripts.autoscale.demonstration.waiting import answers, comes, watch_for_ends
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.outputs import write_outcome
-from scripts.autoscale.running import run
+from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages import fresh_cluster
 from scripts.bench.echoes import Echoes
@@ -49,22 +49,19 @@ _BOOT: Final = Seconds(240.0)
 _END: Final = Seconds(120.0)
 
 
-def bench_migration(
+@runs
+async def bench_migration(
     count: Annotated[int, typer.Option(min=1, max=200, help="How many migrations.")] = 20,
     network: Annotated[
         NetworkKind, typer.Option(help="How nodes are networked: namespaces, hub or loopback.")
     ] = NetworkKind.AUTO,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures as JSON.")] = None,
-) -> None:
+) -> int:
     """Migrate a VM back and forth under a saturating pgbench and a client that sends a query every 20 ms.
 
     Prints counts, total time, downtime and the longest stalls, and how many of the echoes that the VM is asked for
     every 10 ms were lost (as root only). Exits 0 only if every migration succeeded and no transaction failed.
     """
-    run(_bench(count, network, report))
-
-
-async def _bench(count: int, network: NetworkKind, report: Path | None) -> int:
     console, clock = Console(), SystemClock()
     find_pgbench()
     spec = ClusterSpec(network=network.value, nodes=2, node_cpu="4", node_memory="4Gi")

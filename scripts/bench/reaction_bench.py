@@ -31,7 +31,7 @@ from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of, postgres_vm
 from scripts.autoscale.outputs import write_outcome
-from scripts.autoscale.running import run
+from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages import fresh_cluster
 from scripts.bench.database_client import DatabaseSession
@@ -62,18 +62,15 @@ class Reaction(msgspec.Struct, frozen=True):
     online: float | None
 
 
-def bench_reaction(
+@runs
+async def bench_reaction(
     starts: Annotated[int, typer.Option(min=2, max=200, help="How many starts of a load, of each kind.")] = 30,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the times as JSON.")] = None,
-) -> None:
+) -> int:
     """Start a load in an idle guest of 1 CPU again and again, and wait until it has more CPU.
 
     Every second start the agent ignores what the guest's monitor reports. Exits 0 if all loads were met.
     """
-    run(_bench(starts, report))
-
-
-async def _bench(starts: int, report: Path | None) -> int:
     console, clock = Console(), SystemClock()
     spec = ClusterSpec(network=NetworkKind.AUTO.value, nodes=1, node_cpu="8", node_memory="8Gi")
     async with fresh_cluster(NAME, spec, console) as site, AsyncExitStack() as stack:

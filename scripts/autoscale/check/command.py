@@ -21,8 +21,7 @@ from scripts.autoscale.check.gathering.gather import Gathering
 from scripts.autoscale.check.rendering import as_json, as_short, as_text
 from scripts.autoscale.check.table import judged
 from scripts.autoscale.cluster_flags import of_a_cluster
-from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
-from scripts.autoscale.running import run
+from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.terminal import printing
 from scripts.autoscale.terminal.printing import print_lines, serialised
 from scripts.autoscale.terminal.visible import visible, visible_lines
@@ -50,7 +49,7 @@ def span(given: str) -> str:
 
 # Exit code 2 for every error: 1 stands for warnings here.
 @of_a_cluster(failed=EXIT_CODES[Level.FAILURE])
-def check(
+async def check(
     before: Annotated[bool, typer.Option("--pre", help="Check whether it can be installed.")] = False,
     output: Annotated[
         CheckOutput, typer.Option("--output", "-o", help="short: what is wrong alone.")
@@ -63,7 +62,7 @@ def check(
     ] = "",
     *,
     flags: ClusterFlags,
-) -> None:
+) -> int:
     """Check the installation of a cluster, and say what to do about each thing that is wrong.
 
     Exits 0 if all is in order, 1 if something should be looked at, 2 if a check has failed or nothing can be looked at.
@@ -71,14 +70,6 @@ def check(
     cluster = find_cluster(flags)
     if cluster.is_embedded:
         raise typer.BadParameter(f"{cluster.title} was not started with --kubernetes; try autoscale top")
-    run(
-        _check(cluster, namespace, before=before, output=output, wait=parse_duration(wait)),
-        failed=EXIT_CODES[Level.FAILURE],
-    )
-
-
-async def _check(cluster: ReachedCluster, namespace: str, *, before: bool, output: CheckOutput, wait: Seconds) -> int:
-    console = Console()
     async with cluster.client() as client:
         kubectl = Kubectl(cluster.kubectl(), cluster.kubectl_environment)
         gathering = Gathering(client, kubectl, SystemClock(), namespace, version("autoscaling"))
@@ -92,10 +83,10 @@ async def _check(cluster: ReachedCluster, namespace: str, *, before: bool, outpu
                 if not errors.is_terminal:
                     print_lines(errors, [f"waiting: {why}"])
 
-            findings = await look(gathering, SystemClock(), before=before, wait=wait, waits=waits)
+            findings = await look(gathering, SystemClock(), before=before, wait=parse_duration(wait), waits=waits)
     # With --wait each look adds the same notes again; a dict drops repeats and keeps the order.
     print_lines(Console(stderr=True), dict.fromkeys(gathering.notes))
-    show(console, findings, output)
+    show(Console(), findings, output)
     return EXIT_CODES[worst(findings)]
 
 
