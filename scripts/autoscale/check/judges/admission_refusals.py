@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import is_leaving, labels_of, name_of
 from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
 from scripts.autoscale.check.installed_programs import SCHEDULER, installed
+
+check = partial(check_of, CheckSection.NAMESPACE)
 
 _ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 _POD_SECURITY: Final = ("violates PodSecurity",)
@@ -25,13 +28,7 @@ _LIMITS: Final = ("usage per Container", "usage per Pod", "limit to request rati
 PRIORITY_QUOTA: Final = "install the chart with --set priorityQuota=true, which makes a quota for these classes"
 
 
-@check(
-    "namespace-exists",
-    CheckSection.NAMESPACE,
-    "the namespace exists",
-    "kubectl create namespace {namespace}",
-    When.ALWAYS,
-)
+@check("namespace-exists", "the namespace exists", "kubectl create namespace {namespace}", When.ALWAYS)
 def exists(facts: CheckFacts) -> CheckResult:
     """The namespace of the installation: `--namespace`, otherwise the one that contains `autoscaling-scheduler`. Before
     you install it is `autoscale-system`, which need not exist.
@@ -53,7 +50,6 @@ def exists(facts: CheckFacts) -> CheckResult:
 
 @check(
     "namespace-pod-security",
-    CheckSection.NAMESPACE,
     "Pod Security admits our pods",
     "kubectl label --overwrite namespace {namespace} pod-security.kubernetes.io/enforce=privileged",
     When.ALWAYS,
@@ -83,11 +79,7 @@ def _labels(facts: CheckFacts, namespace: str) -> Mapping[str, str]:
 
 
 @check(
-    "namespace-quota",
-    CheckSection.NAMESPACE,
-    "no quota or limit refuses our pods",
-    "kubectl -n {namespace} describe quota,limits",
-    When.ALWAYS,
+    "namespace-quota", "no quota or limit refuses our pods", "kubectl -n {namespace} describe quota,limits", When.ALWAYS
 )
 def quota(facts: CheckFacts) -> CheckResult:
     """A ResourceQuota or LimitRange refused a pod that was submitted as a dry run. Running pods stay, but a replacement
@@ -111,7 +103,6 @@ def _asks_for_quota(problem: CheckProblem) -> CheckProblem:
 
 @check(
     "namespace-admission",
-    CheckSection.NAMESPACE,
     "nothing else refuses our pods",
     "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations,validatingadmissionpolicies",
     When.ALWAYS,

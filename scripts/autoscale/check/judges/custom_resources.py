@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import Json, child, flag, items, name_of, text
 from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from scripts.autoscale.check.facts import CheckFacts
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
 from scripts.autoscale.check.installed_programs import installed
+
+check = partial(check_of, CheckSection.DEFINITIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,6 @@ NEEDED: Final = (
 
 @check(
     "definitions-in-the-way",
-    CheckSection.DEFINITIONS,
     "existing custom resource definitions fit",
     "kubectl diff -f deploy/neonvm.yaml",
     When.BEFORE,
@@ -85,7 +87,6 @@ def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
 
 @check(
     "definitions-served",
-    CheckSection.DEFINITIONS,
     "the custom resources are defined and served",
     "kubectl apply --server-side -f deploy/neonvm.yaml -f deploy/kubernetes/crds/",
 )
@@ -102,7 +103,6 @@ def are_installed(facts: CheckFacts) -> CheckResult:
 
 @check(
     "definitions-fields",
-    CheckSection.DEFINITIONS,
     "the custom resources have the required fields",
     "kubectl apply --server-side --force-conflicts -f deploy/neonvm.yaml",
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from protocol.kubernetes.objects import Json, child, items, name_of, text, whole
 from protocol.kubernetes.timestamps import parse_timestamp
 from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, check
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, check_of
 from scripts.autoscale.check.installed_programs import (
     LEADING,
     PROGRAMS,
@@ -20,6 +21,8 @@ from scripts.autoscale.check.installed_programs import (
     pods_of,
 )
 
+check = partial(check_of, CheckSection.LEASES)
+
 Objects = dict[str, Json]
 
 SPARE: Final = 6.0
@@ -28,7 +31,6 @@ SPARE: Final = 6.0
 
 @check(
     "leases-held",
-    CheckSection.LEASES,
     "each Lease is held and renewed",
     "kubectl -n {namespace} get lease {subject} -o yaml; once its holder is gone for good; kubectl -n {namespace}"
     " delete lease {subject}",
@@ -53,7 +55,6 @@ def are_held(facts: CheckFacts) -> CheckResult:
 
 @check(
     "leases-acted-on",
-    CheckSection.LEASES,
     "the holder of each Lease acts",
     "kubectl -n {namespace} logs {subject} --all-containers --tail=50; where it says nothing; kubectl -n"
     " {namespace} delete pod {subject}",
@@ -144,7 +145,7 @@ def _age(facts: CheckFacts, lease: Json) -> float | None:
     return None if at is None else facts.server_now - at
 
 
-@check("leases-one-leader", CheckSection.LEASES, "one replica leads", "kubectl -n {namespace} delete pod {subject}")
+@check("leases-one-leader", "one replica leads", "kubectl -n {namespace} delete pod {subject}")
 def one_leads(facts: CheckFacts) -> CheckResult:
     """Two replicas of a program report that they lead. Their writes are fenced by object versions, so nothing is lost,
     but one of them should end.
@@ -165,7 +166,6 @@ def one_leads(facts: CheckFacts) -> CheckResult:
 
 @check(
     "leader-reached",
-    CheckSection.LEASES,
     "clients reach the leading scheduler",
     "kubectl -n {namespace} logs deployment/autoscaling-scheduler -c service | grep endpoints; kubectl -n"
     " {namespace} get endpointslice {subject} -o yaml",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from agent.config import read_policy
@@ -14,8 +15,10 @@ from scheduler_plugin.groups.settings import parse_settings as parse_groups
 from scheduler_plugin.injector.settings import parse_settings as parse_injector
 from scheduler_plugin.settings.document import CONFIG_KEY, parse_settings
 from scripts.autoscale.check.facts import CheckFacts, SiteObservations, UnseenError
-from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check
+from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
 from scripts.autoscale.check.installed_programs import AGENT, GROUPS, INJECTOR, SCHEDULER, installed, leading_pod
+
+check = partial(check_of, CheckSection.SETTINGS)
 
 _FOLLOWED: Final = "autoscale_scheduler_pod_requests_followed"
 _IN_FORCE: Final = {
@@ -76,12 +79,7 @@ SETTINGS: Final[Mapping[str, Settings]] = {
 """By program. The ConfigMap is the one that the volume names: it may be the operator's own."""
 
 
-@check(
-    "settings-valid",
-    CheckSection.SETTINGS,
-    "the settings are valid",
-    "kubectl -n {namespace} edit configmap {subject}",
-)
+@check("settings-valid", "the settings are valid", "kubectl -n {namespace} edit configmap {subject}")
 def are_valid(facts: CheckFacts) -> CheckResult:
     """The programs' own parsers read the ConfigMaps. An invalid one changes nothing: the last valid settings stay in
     force, but a restarted pod would not start.
@@ -100,7 +98,6 @@ def are_valid(facts: CheckFacts) -> CheckResult:
 
 @check(
     "pod-requests",
-    CheckSection.SETTINGS,
     "VM pod requests match permits.asPodRequests",
     "kubectl -n {namespace} logs deployment/{subject} -c service | grep pods/resize",
 )
