@@ -32,7 +32,6 @@ class NodeLook:
     """One node with its VMs."""
 
     name: str
-    total: float
     watermark: float
     vms: Sequence[VmLook]
 
@@ -45,11 +44,6 @@ class NodeLook:
     def uses(self) -> float:
         """The CPU that its VMs use."""
         return sum(vm.uses for vm in self.vms)
-
-    @property
-    def denied(self) -> list[VmLook]:
-        """The VMs that lack something."""
-        return [vm for vm in self.vms if vm.lacks > 0]
 
     def has_idle_beside(self, vm: VmLook) -> bool:
         """Return True if the other VMs hold more than ``IDLE`` times the CPU that they use."""
@@ -90,7 +84,7 @@ class Scarcity:
     def look(self, at: float, nodes: Sequence[NodeLook]) -> None:
         """Takes the next look."""
         before = self.looks[-1][0] if self.looks else at
-        denied = [(node, vm) for node in nodes for vm in node.denied]
+        denied = [(node, vm) for node in nodes for vm in node.vms if vm.lacks > 0]
         _extend(self.denials, denied, before, at)
         _extend(self.waits, [(node, vm) for node, vm in denied if node.has_idle_beside(vm)], before, at)
         self.looks.append((at, nodes))
