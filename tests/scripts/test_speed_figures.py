@@ -19,8 +19,8 @@ from scripts.bench.kubernetes.speed_figures import (
     SpeedReport,
     Start,
     scheduling,
+    tables,
 )
-from scripts.bench.kubernetes.speed_tables import tables
 
 
 def round_of(side: Side, pods_per_second: float, **cpu: float) -> Round:

@@ -25,8 +25,7 @@ from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.measured_plane import Plane, control_plane, make_network
 from scripts.bench.kubernetes.permit_latency import measure_permits
 from scripts.bench.kubernetes.scheduling_rounds import Rounds
-from scripts.bench.kubernetes.speed_figures import ALONE, OURS, SchedulingSpeed, SpeedReport, scheduling
-from scripts.bench.kubernetes.speed_tables import tables
+from scripts.bench.kubernetes.speed_figures import ALONE, OURS, SchedulingSpeed, SpeedReport, scheduling, tables
 from scripts.bench.kubernetes.start_time import measure_start
 from scripts.bench.load_client import BenchError
 
@@ -82,20 +81,12 @@ def _go_apart(kubernetes: str) -> None:
     except NoProgramsError as error:
         typer.echo(f"bench: {error}", err=True)
         raise typer.Exit(1) from None
-    environment = {**os.environ, _APART: msgspec.json.encode(_paths(programs)).decode()}
+    paths = {"images": str(programs.images), **{name: str(path) for name, path in programs.folders.items()}}
+    environment = {**os.environ, _APART: msgspec.json.encode(paths).decode()}
     again = (sys.executable, "-m", "scripts.bench.kubernetes", *sys.argv[1:])
     command = ("setpriv", "--pdeathsig", "KILL", "--", *_UNSHARE, *again)
     # The first process of a PID namespace takes all others with it when it ends.
     os.execvpe(command[0], command, environment)  # noqa: S606 - a fixed list, never a shell
-
-
-def _paths(programs: Programs) -> dict[str, str]:
-    return {"images": str(programs.images), **{name: str(path) for name, path in programs.folders.items()}}
-
-
-def _programs() -> Programs:
-    paths = {name: Path(path) for name, path in msgspec.json.decode(os.environ[_APART]).items()}
-    return Programs({name: path for name, path in paths.items() if name != "images"}, paths["images"])
 
 
 async def _bench(wanted: Wanted, kubernetes: str, report: Path | None) -> int:
@@ -118,7 +109,8 @@ async def _measured(wanted: Wanted, kubernetes: str, folder: Path, console: Cons
     """Each kind on a control plane of its own."""
     placed: list[SchedulingSpeed] = []
     permits, start = None, None
-    programs, clock = _programs(), SystemClock()
+    paths = {name: Path(path) for name, path in msgspec.json.decode(os.environ[_APART]).items()}
+    programs, clock = Programs(images=paths.pop("images"), folders=paths), SystemClock()
     make_network()
     if "scheduling" in wanted.kinds:
         async with control_plane(folder / "scheduling", programs, clock) as plane:

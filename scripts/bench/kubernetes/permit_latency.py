@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.made_objects import NAMESPACE, SIZES, vm_name
 from scripts.bench.kubernetes.measured_plane import AGENTS_PORT, Plane
 from scripts.bench.kubernetes.speed_figures import Latency, PermitLatencies
-from scripts.bench.load_client import LoopbackServer, post, timed
+from scripts.bench.load_client import Connection, http_request, timed
 from scripts.bench.process_costs import load_of_machine
 
 VMS: Final = 400
@@ -28,7 +29,10 @@ async def measure_permits(plane: Plane, bulk: BulkClient) -> PermitLatencies:
     pods = await bulk.make_pods(await bulk.make_vms(range(VMS)), NODES)
     # Each VM's agent shows a token of its own, so that the first requests are all reviewed.
     tokens = await bulk.agent_tokens(pods)
-    ours = LoopbackServer(AGENTS_PORT)
+
+    async def ours() -> Connection:
+        return Connection(*await asyncio.open_connection("127.0.0.1", AGENTS_PORT))
+
     async with plane.service():
         load = load_of_machine()
         # The first requests change nothing either, but no token has been reviewed before them.
@@ -38,7 +42,7 @@ async def measure_permits(plane: Plane, bulk: BulkClient) -> PermitLatencies:
         # An increase is written before it is answered. A bare patch of the same VMs alternates with it.
         for turn in range(1, _TURNS + 1):
             increase += await timed(ours, _asked(tokens, lambda use, more=turn: use + more), _AT_ONCE)  # type: ignore[misc]
-            write += await timed(bulk, [_patch(bulk, number, turn) for number in tokens], _AT_ONCE)
+            write += await timed(bulk.connect, [_patch(bulk, number, turn) for number in tokens], _AT_ONCE)
     return PermitLatencies(
         agents=_AT_ONCE,
         first=Latency.of(first),
@@ -63,7 +67,7 @@ def _request(number: int, token: str, units: int) -> bytes:
         "lastPermit": None,
         "metrics": {"loadAvg1M": 0.7, "loadAvg5M": 0.5, "memoryUsageBytes": 1e8},
     }
-    return post("/", json.dumps(body).encode(), token=token)
+    return http_request("POST", "/", token, json.dumps(body).encode())
 
 
 def _patch(bulk: BulkClient, number: int, turn: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Figures of a run, and the ratios between them (pure).
+"""Figures of a run, the ratios between them, and their tables (pure).
 
 A ratio compares rounds that followed one another: the median over all pairs.
 """
@@ -10,6 +10,7 @@ from statistics import median
 from typing import Final, Literal
 
 import msgspec
+from rich.table import Table
 
 Side = Literal["ours", "alone"]
 OURS: Final[Side] = "ours"
@@ -113,18 +114,54 @@ def scheduling(rounds: Sequence[Round]) -> SchedulingSpeed:
         ours=median(result.pods_per_second for result in ours),
         alone=median(result.pods_per_second for result in alone),
         ratio=round(median(a.pods_per_second / b.pods_per_second for a, b in pairs), 3),
-        cpu_ratio=round(median(_cpu(a) / _cpu(b) for a, b in pairs), 3),
+        cpu_ratio=round(median(sum(a.cpu_ms_per_pod.values()) / sum(b.cpu_ms_per_pod.values()) for a, b in pairs), 3),
         ours_cpu_ms=_cpu_by_program(ours),
         alone_cpu_ms=_cpu_by_program(alone),
         rounds=list(rounds),
     )
 
 
-def _cpu(found: Round) -> float:
-    return sum(found.cpu_ms_per_pod.values())
-
-
 def _cpu_by_program(rounds: Sequence[Round]) -> dict[str, float]:
     return {
         name: round(median(result.cpu_ms_per_pod[name] for result in rounds), 2) for name in rounds[0].cpu_ms_per_pod
     }
+
+
+def tables(found: SpeedReport) -> list[Table]:
+    """One table for each kind of measurement that was made."""
+    made = [_scheduling(found.scheduling)] if found.scheduling else []
+    made += [_permits(found.permits)] if found.permits is not None else []
+    made += [_start(found.start)] if found.start is not None else []
+    for table in made:
+        table.caption = f"Kubernetes {found.kubernetes} on {found.cores} cores"
+    return made
+
+
+def _scheduling(found: list[SchedulingSpeed]) -> Table:
+    title = "Pods bound per second, medians of alternating rounds"
+    table = Table("nodes", "ours", "no extender", "ratio", "CPU ms per pod: ours", "no extender", "ratio", title=title)
+    for speed in found:
+        cpu = [_cpu(speed.ours_cpu_ms), _cpu(speed.alone_cpu_ms), f"{speed.cpu_ratio:.2f}"]
+        table.add_row(str(speed.nodes), f"{speed.ours:.0f}", f"{speed.alone:.0f}", f"{speed.ratio:.2f}", *cpu)
+    return table
+
+
+def _cpu(by_program: dict[str, float]) -> str:
+    return "\n".join(f"{ms:.2f} {name}" for name, ms in by_program.items())
+
+
+def _permits(found: PermitLatencies) -> Table:
+    title = f"Permits, {found.agents} agents at once (load {found.load})"
+    table = Table("milliseconds", "p50", "p99", title=title)
+    rows = {"first contact": found.first, "increase": found.increase, "unchanged": found.unchanged}
+    for name, latency in (rows | {"a bare patch of a VM": found.write}).items():
+        table.add_row(name, f"{latency.p50:.1f}", f"{latency.p99:.1f}")
+    table.add_row("increase / bare patch", f"{found.ratio:.2f}", "")
+    return table
+
+
+def _start(found: Start) -> Table:
+    table = Table("VMs", "ready after", "reading alone", "ratio", "CPU", "memory", "load", title="Start of the service")
+    times = [f"{found.seconds:.2f} s", f"{found.reading:.2f} s", f"{found.ratio:.2f}", f"{found.cpu_seconds:.2f} s"]
+    table.add_row(str(found.vms), *times, f"{found.memory_mib:.0f} MiB", str(found.load))
+    return table
