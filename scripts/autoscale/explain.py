@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final, NoReturn
 
+import msgspec
 import typer
 
 from protocol.durations import DurationError
@@ -16,13 +17,15 @@ from protocol.kubernetes.api import ApiError, ApiRefusedError
 from protocol.kubernetes.objects import Json, name_of
 from protocol.kubernetes.refusals import RefusalKind
 from protocol.kubernetes.resources import EVENTS, PODS, VIRTUAL_MACHINES
+from protocol.kubernetes.timestamps import timestamp
+from protocol.messages import ObjectName
 from scheduler_plugin.dashboard.story import Silence, story, warnings_about
-from scheduler_plugin.history.ports import HistoryError
+from scheduler_plugin.history.core.samples import SECOND, DecisionRecord, Millis, MoveRecord
+from scheduler_plugin.history.ports import History, HistoryError, Period
 from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, context_namespace, find_cluster
 from scripts.autoscale.explain_group import find_group, group_account, group_name, group_story
-from scripts.autoscale.history.finding import a_url, history_path, opened_history
-from scripts.autoscale.history.past import period_since, told_since
+from scripts.autoscale.history.finding import a_url, history_path, opened_history, period_since
 from scripts.autoscale.site import (
     AGENT,
     GROUPS,
@@ -36,6 +39,64 @@ from scripts.autoscale.site import (
 )
 from scripts.autoscale.terminal.completion import complete_vm
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
+
+MOST_SHOWN: Final = 10_000
+"""Decisions shown at once: about as many as a history keeps of one VM."""
+
+
+async def told_since(history: History, vm: ObjectName, period: Period) -> tuple[list[str], Json]:
+    """The decisions and migrations of a VM as lines, and as fields. Raises ``HistoryError``."""
+    # One more than is shown, to see whether there are older ones.
+    decisions = await history.decisions(vm, period, MOST_SHOWN + 1)
+    # The extent goes last: its notes say how the queries before it were answered.
+    moves, extent = await history.moves(vm, period, MOST_SHOWN), await history.extent()
+    older = (
+        [f"There are older decisions than these {MOST_SHOWN}: ask for less time."]
+        if len(decisions) > MOST_SHOWN
+        else []
+    )
+    notes = (*older, *extent.notes)
+    fields: Json = {
+        "vm": str(vm),
+        "decisions": msgspec.to_builtins(decisions[:MOST_SHOWN]),
+        "migrations": msgspec.to_builtins(moves),
+        "notes": list(notes),
+    }
+    return list(lines_of(vm, decisions[:MOST_SHOWN], moves, notes)), fields
+
+
+def lines_of(
+    vm: ObjectName, decisions: Sequence[DecisionRecord], moves: Sequence[MoveRecord], notes: Sequence[str]
+) -> Iterator[str]:
+    """The oldest first; texts of other programs are shown as they are (pure)."""
+    events = [(record.at, list(_decided(record))) for record in decisions] + [
+        (record.since, [_moved(record)]) for record in moves
+    ]
+    if not events:
+        yield f"Nothing is recorded of {vm} in that time."
+    for at, (first, *rest) in sorted(events, key=lambda event: event[0]):
+        yield f"{_time(at)} {first}"
+        yield from (f"  {sentence}" for sentence in rest)
+    yield from notes
+
+
+def _decided(found: DecisionRecord) -> Iterator[str]:
+    headline, *rest = found.said or ("",)
+    size = "" if found.size is None else f" ({found.size.resources})"
+    yield f"{found.by}{size}: {headline}{' Denied in part.' if found.denied else ''}"
+    yield from rest
+
+
+def _moved(found: MoveRecord) -> str:
+    took = "" if found.downtime is None else f", {found.downtime} ms stopped"
+    why = f": {found.reason}" if found.reason else ""
+    way = f"{found.source or '?'} to {found.target or '?'}"
+    return f"migration from {way}: {found.phase} after {(found.until - found.since) / SECOND:.0f} s{took}{why}"
+
+
+def _time(at: Millis) -> str:
+    return timestamp(at / SECOND)
+
 
 _EVERY: Final = 1.0
 _NO_ANSWER: Final = (ApiError, SiteError)

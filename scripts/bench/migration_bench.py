@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Final
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -24,9 +26,9 @@ from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, Seconds
 from scripts.autoscale.demonstration.migration_scenario import small_vm
-from scripts.autoscale.demonstration.moves import MoveWatch, ObservedMove
-from scripts.autoscale.demonstration.pgbench import DatabaseServer, find_pgbench, prepare, press
-from scripts.autoscale.demonstration.vm_clients import probe
+from scripts.autoscale.demonstration.moves import SUCCEEDED, MoveWatch, ObservedMove
+from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, press
+from scripts.autoscale.demonstration.vm_clients import Noticed, probe
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of
 from scripts.autoscale.demonstration.waiting import answers, comes, watch_for_ends
 from scripts.autoscale.migrate import migration_of
@@ -34,9 +36,64 @@ from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages import fresh_cluster
-from scripts.bench.echoes import Echoes
-from scripts.bench.echoing import echoing
-from scripts.bench.migration_figures import MigrationFigures, figures
+from scripts.bench.echoes import Echoes, echoing
+
+
+class LatencySpread(msgspec.Struct, frozen=True):
+    """Median and maximum of some milliseconds; None if there are none."""
+
+    median: float | None
+    max: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> LatencySpread:
+        """The spread of ``values``."""
+        return cls(round(median(values), 1), round(max(values), 1)) if values else cls(None, None)
+
+
+class MigrationFigures(msgspec.Struct, frozen=True):
+    """The outcome; times in milliseconds."""
+
+    migrations: int
+    succeeded: int
+    transactions: int
+    failed_transactions: int
+    total_ms: LatencySpread
+    downtime_ms: LatencySpread
+    stall_ms: LatencySpread
+    echo_ms: LatencySpread
+    echoes_lost: int
+    moves_with_lost_echoes: int
+    reasons: list[str]
+
+    @property
+    def is_clean(self) -> bool:
+        """True if every migration succeeded, no transaction failed, and clients were running."""
+        was_noticed = self.transactions > 0 and self.stall_ms.median is not None
+        return self.succeeded == self.migrations > 0 and not self.failed_transactions and was_noticed
+
+
+def figures(moves: Sequence[ObservedMove], noticed: Noticed, echoes: Echoes, load: Outcome) -> MigrationFigures:
+    """The summary. ``load`` has the transactions, to which the probe's failed queries are added."""
+    done = [move for move in moves if move.phase == SUCCEEDED and move.felt is not None]
+    spans = [span for move in done if (span := move.felt) is not None]
+    stalls = [noticed.longest_stall(since, until) for since, until in spans]
+    waits = [echoes.waits(since, until) for since, until in spans]
+    answered = [[wait for wait in of_move if wait is not None] for of_move in waits]
+    return MigrationFigures(
+        migrations=len(moves),
+        succeeded=len(done),
+        transactions=load.transactions,
+        failed_transactions=load.failed + noticed.outcome.failed,
+        total_ms=LatencySpread.of([float(move.total_ms) for move in done if move.total_ms is not None]),
+        downtime_ms=LatencySpread.of([float(move.downtime_ms) for move in done if move.downtime_ms is not None]),
+        stall_ms=LatencySpread.of([stall * 1000 for stall in stalls if stall is not None]),
+        echo_ms=LatencySpread.of([max(of_move) * 1000 for of_move in answered if of_move]),
+        echoes_lost=sum(of_move.count(None) for of_move in waits),
+        moves_with_lost_echoes=sum(None in of_move for of_move in waits),
+        reasons=sorted({move.reason or move.phase for move in moves if move.phase != SUCCEEDED}),
+    )
+
 
 VM: Final = ObjectName("default", "ping-pong")
 _NAME: Final = "bench-migration"

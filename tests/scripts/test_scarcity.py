@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.bench.scarcity import play
-from scripts.bench.scarcity_rule import NodeLook, Scarcity, VmLook
+from scripts.bench.scarcity import NodeLook, Scarcity, VmLook, play
 
 
 def node(lacks: float, neighbour_uses: float) -> NodeLook:

@@ -32,8 +32,7 @@ from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluste
 from scripts.autoscale.costs.cost_views import CostOutput, advice, advice_document, serialised, show, written
 from scripts.autoscale.costs.policy_change import ChosenPolicy, PolicyChange, chosen_policy
 from scripts.autoscale.costs.policy_replay import STEP
-from scripts.autoscale.history.finding import a_url, context_name, history_path, local_of, opened_history
-from scripts.autoscale.history.past import period_since
+from scripts.autoscale.history.finding import a_url, context_name, history_path, local_of, opened_history, period_since
 from scripts.autoscale.site import SCHEDULER, SiteError, open_site
 from scripts.autoscale.terminal.printing import print_lines
 

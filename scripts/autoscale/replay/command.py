@@ -36,13 +36,12 @@ from scripts.autoscale.replay.groups.group_command import (
 from scripts.autoscale.replay.groups.group_model import replay_groups
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
 from scripts.autoscale.replay.peers import PLAYERS
-from scripts.autoscale.replay.play import Played, as_json, choose_players, play, totals
+from scripts.autoscale.replay.play import Played, S, as_json, choose_players, play, totals
 from scripts.autoscale.replay.recording import (
     Recording,
     read_recordings,
     write_recording,
 )
-from scripts.autoscale.replay.score import S
 from scripts.autoscale.replay.working_sets import SCENARIOS, ScenarioOutcome, played_scenarios
 
 _COLUMNS = ("cost / oracle", "insufficient %", "throttled %", "actions / h")

@@ -16,10 +16,19 @@ from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.site import open_site
 from scripts.autoscale.terminal.completion import complete_namespace
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
-from scripts.autoscale.top.columns import NODE_COLUMNS, VM_COLUMNS, Column, ColumnType, TableRow, header, line, whole
+from scripts.autoscale.top.columns import (
+    NODE_COLUMNS,
+    VM_COLUMNS,
+    Column,
+    ColumnType,
+    TableRow,
+    View,
+    header,
+    line,
+    whole,
+)
 from scripts.autoscale.top.fleet import FleetReader, FleetSnapshot
 from scripts.autoscale.top.rows import as_fields
-from scripts.autoscale.top.view import View
 
 _OF_WIDE: Final = 6
 """Columns with this importance number or a greater one need ``-o wide``, except for sentences."""

@@ -23,10 +23,9 @@ from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import run
 from scripts.bench.kubernetes.bulk_client import BulkClient
 from scripts.bench.kubernetes.measured_plane import Plane, control_plane, make_network
-from scripts.bench.kubernetes.permit_latency import measure_permits
 from scripts.bench.kubernetes.scheduling_rounds import Rounds
+from scripts.bench.kubernetes.service_speed import measure_permits, measure_start
 from scripts.bench.kubernetes.speed_figures import ALONE, OURS, SchedulingSpeed, SpeedReport, scheduling, tables
-from scripts.bench.kubernetes.start_time import measure_start
 from scripts.bench.load_client import BenchError
 
 _APART: Final = "AUTOSCALE_BENCH_PROGRAMS"

@@ -16,9 +16,8 @@ import numpy as np
 from scheduler_plugin.groups.core.recommender.horizontal import ReplicaUse
 from scheduler_plugin.groups.core.workload import ReplicaBounds, RunningPods
 from scripts.autoscale.replay.groups.lagging_group import LaggingGroup, Lags
-from scripts.autoscale.replay.play import Played
+from scripts.autoscale.replay.play import Played, PolicyFigures, shortage
 from scripts.autoscale.replay.recording import COARSE_STEP, Floats, Recording, Timeline, timeline
-from scripts.autoscale.replay.score import PolicyFigures, shortage
 
 BEGIN: Final = datetime(2026, 5, 4, tzinfo=UTC)
 """A Monday: when every recording begins."""
