@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, Protocol
+from typing import Final
 
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
+from scripts.autoscale.demonstration.loads import nothing
 from scripts.autoscale.demonstration.pgbench import (
     GRACE,
     DatabaseServer,
@@ -120,47 +122,33 @@ class ClientReport:
         return self.noticed.longest_stall(since, until) if self.noticed else None
 
 
-class VmClients(Protocol):
-    """The clients of one VM."""
-
-    async def prepare(self) -> None:
-        """Makes what they need."""
-
-    async def live(self, seconds: int) -> ClientReport:
-        """Uses the VM for ``seconds``."""
-
-
 @dataclass(frozen=True, slots=True)
-class PgbenchClients:
-    """Two clients with twenty transactions a second between them, and the probe."""
+class VmClients:
+    """The clients of one VM: what they need, and their use of the VM for some seconds."""
 
-    server: DatabaseServer
-    clock: Clock
+    prepare: Callable[[], Awaitable[None]]
+    live: Callable[[int], Coroutine[object, object, ClientReport]]
 
-    async def prepare(self) -> None:
-        """Makes pgbench's tables. Raises ``PgbenchError``."""
-        await prepare(self.server, _SCALE)
 
-    async def live(self, seconds: int) -> ClientReport:
-        """Runs both. Raises ``PgbenchError``."""
+def pgbench_clients(server: DatabaseServer, clock: Clock) -> VmClients:
+    """Two clients with twenty transactions a second between them, and the probe; they raise ``PgbenchError``."""
+
+    async def live(seconds: int) -> ClientReport:
         async with asyncio.TaskGroup() as tasks:
             # The load and the probe have connections of their own, so that queries of the load do not delay the
             # probe's.
-            work = tasks.create_task(press(self.server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
-            ask = tasks.create_task(probe(self.server, seconds, self.clock))
+            work = tasks.create_task(press(server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
+            ask = tasks.create_task(probe(server, seconds, clock))
         return ClientReport(work.result(), ask.result())
 
+    return VmClients(partial(prepare, server, _SCALE), live)
 
-@dataclass(frozen=True, slots=True)
-class NoClients:
-    """A simulated guest has no database."""
 
-    clock: Clock
+def no_clients(clock: Clock) -> VmClients:
+    """Those of a simulated guest, which has no database: they let the time pass."""
 
-    async def prepare(self) -> None:
-        """Nothing is needed."""
-
-    async def live(self, seconds: int) -> ClientReport:
-        """Lets the time pass."""
-        await self.clock.sleep(Seconds(float(seconds)))
+    async def live(seconds: int) -> ClientReport:
+        await clock.sleep(Seconds(float(seconds)))
         return ClientReport(Outcome(0, 0, ""))
+
+    return VmClients(nothing, live)

@@ -120,19 +120,7 @@ class Counts(NamedTuple):
 
     def since(self, before: Counts) -> Counts:
         """The increase of each counter."""
-        return Counts(
-            self.asked - before.asked,
-            self.granted - before.granted,
-            self.in_place - before.in_place,
-            self.denied - before.denied,
-            self.gifts - before.gifts,
-            self.regrown - before.regrown,
-            self.started - before.started,
-            self.repeated - before.repeated,
-            self.failed - before.failed,
-            self.copied - before.copied,
-            self.disturbed - before.disturbed,
-        )
+        return Counts._make(now - then for now, then in zip(self, before, strict=True))
 
 
 class RunStatistics:
