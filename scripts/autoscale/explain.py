@@ -34,7 +34,7 @@ from scripts.autoscale.site import (
     Site,
     SiteError,
     SitePods,
-    explanation,
+    agent_says,
     open_site,
 )
 from scripts.autoscale.terminal.completion import complete_vm
@@ -231,7 +231,7 @@ async def gathered(site: Site, vm: Json) -> ExplainedVm:
     agents = await site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
     events = await site.client.list(EVENTS, name_of(vm).namespace)
     pods = SitePods.of((*listed.objects, *agents.objects))
-    agent = await explanation(site, vm, pods)
+    agent = await agent_says(site, vm, pods)
     scheduler = await site.of_scheduler(f"/explain/{name_of(vm)}")
     # It is read after the questions: `Site` notes why something did not answer as it asks.
     silence = Silence(site.silence.get(AGENT, ""), site.silence.get(SCHEDULER, ""))

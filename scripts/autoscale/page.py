@@ -30,7 +30,7 @@ from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluste
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording
 from scripts.autoscale.running import innermost
-from scripts.autoscale.site import NAME_LABEL, Site, SiteError, SitePods, explanation, open_site
+from scripts.autoscale.site import NAME_LABEL, Site, SiteError, SitePods, agent_says, open_site
 from scripts.autoscale.terminal.printing import print_lines
 
 
@@ -56,7 +56,7 @@ class SiteSources:
             agents = await self._site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
         except ApiError:
             return None
-        return await explanation(self._site, dict(vm), SitePods.of((*own.objects, *agents.objects)))
+        return await agent_says(self._site, dict(vm), SitePods.of((*own.objects, *agents.objects)))
 
 
 PORT: Final = 10290

@@ -17,7 +17,7 @@ from scripts.autoscale.demonstration.loads import nothing
 from scripts.autoscale.demonstration.migration_scenario import NEIGHBOURS, MigrationScenario
 from scripts.autoscale.demonstration.pgbench import Outcome
 from scripts.autoscale.demonstration.vm_clients import ClientReport, VmClients
-from scripts.autoscale.site import KubernetesSite
+from scripts.autoscale.site import RemoteSite
 from tests.fake_clock import FakeClock, settle
 from tests.neonvm.in_process import InProcess
 from tests.scripts.clusters import cluster_at
@@ -47,7 +47,7 @@ async def test_clients_stay_until_a_vm_has_moved_and_neighbours_may_move_from_th
         return VmClients(nothing, waves.live)
 
     scenario = MigrationScenario(
-        KubernetesSite(cluster_at(), ClusterFolder.of("x"), client), clock, lambda _: None, clients_of
+        RemoteSite(cluster_at(folder=ClusterFolder.of("x")), client), clock, lambda _: None, clients_of
     )
     watching = asyncio.ensure_future(scenario.watch())
     await scenario.move_in()

@@ -16,7 +16,7 @@ from protocol.kubernetes.resources import PODS, VIRTUAL_MACHINES
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Bytes, MilliCpu, Resources
-from scripts.autoscale.site import Site, SitePods, explanation
+from scripts.autoscale.site import Site, SitePods, agent_says
 
 _EVERY: Final = 1.0
 
@@ -112,7 +112,7 @@ class Watcher:
             listed = await self.site.client.list(PODS)
         except ApiError:
             return None
-        return await explanation(self.site, self.found, SitePods.of(listed.objects))
+        return await agent_says(self.site, self.found, SitePods.of(listed.objects))
 
 
 def _size(vm: Json) -> Resources | None:

@@ -21,7 +21,7 @@ from protocol.units import Seconds
 from scheduler_plugin.dashboard.sources.http_sources import Hears
 from scheduler_plugin.history.core.looks import ClusterSample, keys_of_nodes
 from scheduler_plugin.history.recorder import LOG, LookError, Recorder
-from scripts.autoscale.site import Site, SitePods, explanation
+from scripts.autoscale.site import Site, SitePods, agent_says
 from scripts.autoscale.terminal.printing import print_lines
 
 # Without migrations: a cluster that lacks their definition can be recorded, too.
@@ -74,7 +74,7 @@ class SiteSource:
     async def account(self, vm: JsonObject) -> Json | None:
         """See ``Source``."""
         try:
-            agent_explanation = await explanation(self._site, dict(vm), self._pods)
+            agent_explanation = await agent_says(self._site, dict(vm), self._pods)
         except ApiError:
             agent_explanation = None
         # A silent agent is reported as well: the page shows it as one.
