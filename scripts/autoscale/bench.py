@@ -15,18 +15,10 @@ from protocol.runtime.clock import SystemClock
 from protocol.units import Resources, Seconds
 from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
-from scripts.autoscale.demonstration.pgbench import (
-    DatabaseServer,
-    Outcome,
-    PgbenchError,
-    find_pgbench,
-    prepare,
-    press,
-    problem_of,
-)
+from scripts.autoscale.demonstration import pgbench
 from scripts.autoscale.demonstration.screen import Screen
 from scripts.autoscale.demonstration.vm_database import database_of, make_password, password_of
-from scripts.autoscale.demonstration.waiting import watch_for_ends
+from scripts.autoscale.demonstration.waiting import beside, watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
@@ -49,7 +41,7 @@ async def bench(  # noqa: PLR0913 - each is an option of the command
     """Run pgbench against a VM and draw its size. Exits 0 only if no transaction failed."""
     cluster, console = find_cluster(flags), Console()
     name = vm_name(vm, namespace or cluster.namespace)
-    find_pgbench()
+    pgbench.find_pgbench()
     async with open_site(cluster) as site:
         virtual_machine = await site.client.get(VIRTUAL_MACHINES, name)
         if not await password_of(site.client, virtual_machine):
@@ -62,14 +54,14 @@ async def bench(  # noqa: PLR0913 - each is an option of the command
     return 1 if outcome.failed or outcome.problem or not outcome.transactions else 0
 
 
-async def _until_admitted(server: DatabaseServer, console: Console) -> None:
+async def _until_admitted(server: pgbench.DatabaseServer, console: Console) -> None:
     """Returns once the database takes the password. Raises ``PgbenchError`` if it still does not after some minutes."""
     clock, waits = SystemClock(), False
     deadline = clock.now() + _ADMITTED
-    while problem := await problem_of(server):
+    while problem := await pgbench.problem_of(server):
         # Only a wrong password is worth a wait; any other problem would not go away.
         if "authentication" not in problem or clock.now() >= deadline:
-            raise PgbenchError(problem)
+            raise pgbench.PgbenchError(problem)
         if not waits:
             console.print("waiting until the kubelet has brought the password to the VM (a minute or two)")
         waits = True
@@ -79,22 +71,22 @@ async def _until_admitted(server: DatabaseServer, console: Console) -> None:
 class _Run:
     """One run of pgbench, and its current figures."""
 
-    def __init__(self, server: DatabaseServer, seconds: int, clients: int, scale: int) -> None:
+    def __init__(self, server: pgbench.DatabaseServer, seconds: int, clients: int, scale: int) -> None:
         self._server, self._seconds, self._clients, self._scale = server, seconds, clients, scale
         self.act = "prepare"
         self.tps: float | None = None
 
-    async def run(self) -> Outcome:
+    async def run(self) -> pgbench.Outcome:
         """Makes the tables and runs the load. Raises ``PgbenchError``."""
-        await prepare(self._server, self._scale)
+        await pgbench.prepare(self._server, self._scale)
         self.act = "load"
-        return await press(self._server, self._clients, self._seconds, self._heard)
+        return await pgbench.press(self._server, self._clients, self._seconds, self._heard)
 
     def _heard(self, tps: float) -> None:
         self.tps = tps
 
 
-async def _watched(site: Site, console: Console, vm: ObjectName, work: _Run) -> Outcome:
+async def _watched(site: Site, console: Console, vm: ObjectName, work: _Run) -> pgbench.Outcome:
     clock = SystemClock()
     began = clock.now()
     with Screen(console, f"pgbench at {vm}") as screen:
@@ -109,11 +101,5 @@ async def _watched(site: Site, console: Console, vm: ObjectName, work: _Run) -> 
                 screen.show(Seconds(clock.now() - began), work.act, watcher.snapshot(), work.tps)
                 await asyncio.sleep(0.25)
 
-        async with asyncio.TaskGroup() as tasks:
-            jobs = (watcher.run(), draw(), watch_for_ends(site.client, clock, vm))
-            watching = [tasks.create_task(job) for job in jobs]
-            outcome = await work.run()
-            # These never end by themselves, and the task group would wait for them.
-            for task in watching:
-                task.cancel()
-    return outcome
+        async with beside(watcher.run(), draw(), watch_for_ends(site.client, clock, vm)):
+            return await work.run()

@@ -26,6 +26,7 @@ from protocol.units import Instant, Seconds
 from scripts.autoscale.cluster_flags import VmNamespace, of_a_cluster, vm_name
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
 from scripts.autoscale.demonstration.moves import CANCELLED, ENDED, SUCCEEDED, MoveWatch, ObservedMove
+from scripts.autoscale.demonstration.waiting import beside
 from scripts.autoscale.running import INTERRUPTED
 from scripts.autoscale.site import Site, open_site
 from scripts.autoscale.terminal.completion import complete_vm
@@ -182,8 +183,7 @@ async def move_and_watch(  # noqa: PLR0913, PLR0917 - what is to move, and how l
     watch = MoveWatch(client, clock, turned)
     # Watching begins before the object is created, so that a short migration is seen as well.
     await watch.begin()
-    async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(watch.run())
+    async with beside(watch.run()):
         migration = await client.create(MIGRATIONS, vm.namespace, migration_of(vm, limit))
         made, name = uid_of(migration), name_of(migration).name
         # The watch may have seen the object before `create` returned its UID.
@@ -197,7 +197,6 @@ async def move_and_watch(  # noqa: PLR0913, PLR0917 - what is to move, and how l
                 await waits.look(move, made)
                 status.update(escape(visible(_doing(move))))
                 await clock.sleep(_LOOK)
-        watching.cancel()
     # An object that was gone before the watch could show it is under way for all that is known.
     return ObservedMove(vm, name=name) if move is None else move
 

@@ -30,7 +30,7 @@ from scripts.autoscale.demonstration.moves import SUCCEEDED, MoveWatch, Observed
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, Outcome, find_pgbench, prepare, press
 from scripts.autoscale.demonstration.vm_clients import Noticed, probe
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of
-from scripts.autoscale.demonstration.waiting import answers, comes, watch_for_ends
+from scripts.autoscale.demonstration.waiting import answers, beside, comes, watch_for_ends
 from scripts.autoscale.migrate import migration_of
 from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import runs
@@ -124,11 +124,8 @@ async def bench_migration(
     spec = ClusterSpec(network=network.value, nodes=2, node_cpu="4", node_memory="4Gi")
     async with fresh_cluster(_NAME, spec, console) as site, AsyncExitStack() as stack:
         runs = _Runs(site, clock, console.print)
-        async with asyncio.TaskGroup() as tasks:
-            watching = [tasks.create_task(work) for work in (runs.watcher.run(), watch_for_ends(site.client, clock))]
+        async with beside(runs.watcher.run(), watch_for_ends(site.client, clock)):
             summary = await runs.measure(stack, count)
-            for task in watching:
-                task.cancel()
     console.print(table(summary))
     await write_outcome(summary, report)
     return 0 if summary.is_clean else 1

@@ -30,6 +30,7 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of, postgres_vm
+from scripts.autoscale.demonstration.waiting import beside
 from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
@@ -75,10 +76,8 @@ async def bench_reaction(
     spec = ClusterSpec(network=NetworkKind.AUTO.value, nodes=1, node_cpu="8", node_memory="8Gi")
     async with fresh_cluster(NAME, spec, console) as site, AsyncExitStack() as stack:
         starter = Starter(site, clock, console.print)
-        async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(starter.vms.run())
+        async with beside(starter.vms.run()):
             reactions = await starter.measure(stack, starts)
-            watching.cancel()
     console.print(table(reactions))
     await write_outcome(reactions, report)
     return 0 if all(reaction.online is not None for reaction in reactions) else 1

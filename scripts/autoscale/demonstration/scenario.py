@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,7 +18,7 @@ from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
 from scripts.autoscale.demonstration.vm_database import create_vm, kept_in_place, postgres_vm
-from scripts.autoscale.demonstration.waiting import comes, watch_for_ends
+from scripts.autoscale.demonstration.waiting import beside, comes, watch_for_ends
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
@@ -72,15 +71,10 @@ class Scenario:
 
     async def run(self) -> None:
         """Plays all acts. Raises ``SiteError`` if one cannot be played, and as soon as one of the VMs has ended."""
-        async with asyncio.TaskGroup() as tasks:
-            jobs = [self.watcher.run(), self._draw(), self._look_around(), self.watch()]
-            jobs += [watch_for_ends(self.site.client, self.clock)]
-            jobs += [act.watch() for act in (self.second, self.third) if act is not None]
-            watching = [tasks.create_task(job) for job in jobs]
+        ends = watch_for_ends(self.site.client, self.clock)
+        acts = [act.watch() for act in (self.second, self.third) if act is not None]
+        async with beside(self.watcher.run(), self._draw(), self._look_around(), self.watch(), ends, *acts):
             await self._acts()
-            # These never end by themselves, and the task group would wait for them.
-            for task in watching:
-                task.cancel()
 
     async def _acts(self) -> None:
         await create_vm(self.site.client, demo_vm())

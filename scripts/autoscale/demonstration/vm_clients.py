@@ -13,16 +13,8 @@ from typing import Final
 
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
+from scripts.autoscale.demonstration import pgbench
 from scripts.autoscale.demonstration.loads import nothing
-from scripts.autoscale.demonstration.pgbench import (
-    GRACE,
-    DatabaseServer,
-    Outcome,
-    PgbenchError,
-    prepare,
-    press,
-    run_pgbench,
-)
 
 # One query at a time on one connection: a stall is one long answer, and not hidden among short ones.
 PAUSE: Final = Seconds(0.02)
@@ -41,7 +33,7 @@ class ProbeReply:
 class Noticed:
     """All that one probe noticed. A connection that broke is a failed transaction of ``outcome``."""
 
-    outcome: Outcome
+    outcome: pgbench.Outcome
     answers: Sequence[ProbeReply]
 
     def longest_stall(self, since: Instant, until: Instant) -> Seconds | None:
@@ -63,12 +55,12 @@ def _answer(line: str, offset: float) -> ProbeReply:
     try:
         _client, _number, took, _script, seconds, micros = (int(word) for word in line.split()[:6])
     except ValueError:
-        raise PgbenchError(f"pgbench wrote a line into its log that cannot be read: {line.strip()!r}") from None
+        raise pgbench.PgbenchError(f"pgbench wrote a line into its log that cannot be read: {line.strip()!r}") from None
     # pgbench counts the script's pause as part of the transaction.
     return ProbeReply(Instant(seconds + micros / 1e6 - offset), Seconds(max(0.0, took / 1e6 - PAUSE)))
 
 
-async def probe(server: DatabaseServer, seconds: int, clock: Clock) -> Noticed:
+async def probe(server: pgbench.DatabaseServer, seconds: int, clock: Clock) -> Noticed:
     """Asks for ``seconds``. Raises ``PgbenchError``."""
     with TemporaryDirectory(prefix="autoscale-probe-") as folder:
         script, prefix = Path(folder) / "probe.sql", Path(folder) / "log"
@@ -76,7 +68,9 @@ async def probe(server: DatabaseServer, seconds: int, clock: Clock) -> Noticed:
         # The log has the wall clock; the caller has a monotonic one.
         offset = time.time() - clock.now()
         arguments = ["-n", "-c", "1", "-T", str(seconds), "-f", str(script), "-l", f"--log-prefix={prefix}"]
-        outcome = await run_pgbench(server, [*arguments, "postgres"], lambda _: None, Seconds(seconds + GRACE))
+        outcome = await pgbench.run_pgbench(
+            server, [*arguments, "postgres"], lambda _: None, Seconds(seconds + pgbench.GRACE)
+        )
         return Noticed(outcome, await asyncio.to_thread(_read, Path(folder), offset))
 
 
@@ -96,7 +90,7 @@ _PER_SECOND: Final = 20
 class ClientReport:
     """Observations of one VM's clients. ``noticed`` is None if no probe asked."""
 
-    outcome: Outcome
+    outcome: pgbench.Outcome
     noticed: Noticed | None = None
 
     @property
@@ -130,18 +124,18 @@ class VmClients:
     live: Callable[[int], Coroutine[object, object, ClientReport]]
 
 
-def pgbench_clients(server: DatabaseServer, clock: Clock) -> VmClients:
+def pgbench_clients(server: pgbench.DatabaseServer, clock: Clock) -> VmClients:
     """Two clients with twenty transactions a second between them, and the probe; they raise ``PgbenchError``."""
 
     async def live(seconds: int) -> ClientReport:
         async with asyncio.TaskGroup() as tasks:
             # The load and the probe have connections of their own, so that queries of the load do not delay the
             # probe's.
-            work = tasks.create_task(press(server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
+            work = tasks.create_task(pgbench.press(server, _CLIENTS, seconds, lambda _: None, _PER_SECOND))
             ask = tasks.create_task(probe(server, seconds, clock))
         return ClientReport(work.result(), ask.result())
 
-    return VmClients(partial(prepare, server, _SCALE), live)
+    return VmClients(partial(pgbench.prepare, server, _SCALE), live)
 
 
 def no_clients(clock: Clock) -> VmClients:
@@ -149,6 +143,6 @@ def no_clients(clock: Clock) -> VmClients:
 
     async def live(seconds: int) -> ClientReport:
         await clock.sleep(Seconds(float(seconds)))
-        return ClientReport(Outcome(0, 0, ""))
+        return ClientReport(pgbench.Outcome(0, 0, ""))
 
     return VmClients(nothing, live)

@@ -93,8 +93,9 @@ def is_supported(facts: CheckFacts) -> CheckResult:
         return CheckResult(
             problems=[CheckProblem("", f"Kubernetes {_told(minor)} is too old: {_told(LEAST)} or newer is needed")]
         )
+    has_controller = not isinstance(facts.deployments, Unseen) and "neonvm-controller" in installed(facts)
     # Only our own controller needs IPAddress objects; NeonVM's works with older servers.
-    if minor < LEAST_FOR_CONTROLLER and _has_controller(facts):
+    if minor < LEAST_FOR_CONTROLLER and has_controller:
         message = f"neonvm-controller needs Kubernetes {_told(LEAST_FOR_CONTROLLER)} or newer, this is {_told(minor)}"
         return CheckResult(problems=[CheckProblem("", message)])
     # Newer servers mostly work, so this is only a warning.
@@ -104,10 +105,6 @@ def is_supported(facts: CheckFacts) -> CheckResult:
         )
         return CheckResult(problems=[CheckProblem("", message, Level.WARNING)])
     return CheckResult(_told(minor))
-
-
-def _has_controller(facts: CheckFacts) -> bool:
-    return not isinstance(facts.deployments, Unseen) and "neonvm-controller" in installed(facts)
 
 
 @check(

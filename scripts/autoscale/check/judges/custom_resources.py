@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from protocol.kubernetes.objects import Json, child, flag, items, name_of, text
+from protocol.kubernetes.objects import Json, child, flag, items, text
 from protocol.kubernetes.resources import HVPAS, MIGRATIONS, TORTOISES, VIRTUAL_MACHINES, VM_GROUPS, Resource
 from scripts.autoscale.check.facts import CheckFacts
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, When, check_of
-from scripts.autoscale.check.installed_programs import installed
+from scripts.autoscale.check.installed_programs import by_name, installed
 
 check = partial(check_of, CheckSection.DEFINITIONS)
 
@@ -69,7 +69,7 @@ def nothing_in_the_way(facts: CheckFacts) -> CheckResult:
     """Another release of NeonVM may have defined VirtualMachine with fewer fields. Ours has every field of v0.49.1, so
     NeonVM's controller keeps working if you replace it.
     """
-    definitions = _by_name(facts)
+    definitions = by_name(facts.definitions.value)
     there = [kind for kind in NEEDED if kind.name in definitions]
     problems = [
         CheckProblem(
@@ -94,7 +94,7 @@ def are_installed(facts: CheckFacts) -> CheckResult:
     """Without VirtualMachine the scheduler never becomes ready. Without VirtualMachineMigration VMs cannot be moved.
     Hvpa, Tortoise and VirtualMachineGroup are needed if `autoscaling-groups` is installed.
     """
-    definitions, here = _by_name(facts), installed(facts)
+    definitions, here = by_name(facts.definitions.value), installed(facts)
     # A definition is needed if its program is installed; those without a program are always needed.
     wanted = [kind for kind in NEEDED if not kind.program or kind.program in here]
     problems = [problem for kind in wanted if (problem := _not_served(kind, definitions.get(kind.name)))]
@@ -108,17 +108,13 @@ def are_installed(facts: CheckFacts) -> CheckResult:
 )
 def fields_are_there(facts: CheckFacts) -> CheckResult:
     """A definition from another project or an older release drops fields silently: what we write is not stored."""
-    definitions = _by_name(facts)
+    definitions = by_name(facts.definitions.value)
     problems = [
         CheckProblem(kind.name, f"the definition {kind.name} lacks {', '.join(missing)}")
         for kind in NEEDED
         if kind.name in definitions and (missing := list(_missing(kind, definitions[kind.name])))
     ]
     return CheckResult("", problems)
-
-
-def _by_name(facts: CheckFacts) -> Mapping[str, Json]:
-    return {name_of(definition).name: definition for definition in facts.definitions.value}
 
 
 def _version(needed: NeededKind, definition: Json) -> Json | None:

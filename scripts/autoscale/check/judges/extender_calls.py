@@ -16,7 +16,7 @@ from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
 from scheduler_plugin.settings.document import parse_settings
 from scripts.autoscale.check.facts import CheckFacts, MetricSample, SiteObservations, Unseen, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
-from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, installed, pods_of
+from scripts.autoscale.check.installed_programs import KUBE_SCHEDULER, SCHEDULER, by_name, installed, pods_of
 
 check = partial(check_of, CheckSection.SCHEDULER)
 
@@ -42,12 +42,11 @@ def is_configured(facts: CheckFacts) -> CheckResult:
     pods are bound without the ledger, and nodes are over-committed.
     """
     name, key = CONFIG
-    data = next(
-        (texts(config_map, "data") for config_map in facts.config_maps.value if name_of(config_map).name == name), None
-    )
-    if data is None and SCHEDULER not in installed(facts):
+    config_map = by_name(facts.config_maps.value).get(name)
+    if config_map is None and SCHEDULER not in installed(facts):
         raise UnseenError(f"{SCHEDULER} is not installed")
-    if data is None or key not in data:
+    data = texts(config_map or {}, "data")
+    if key not in data:
         return CheckResult(problems=[CheckProblem(name, f"there is no {key} in a ConfigMap {name}")])
     try:
         document = read_yaml(data[key])
@@ -97,11 +96,9 @@ def _sampling(document: Json, facts: CheckFacts) -> list[str]:
 
 def _expected_percent(facts: CheckFacts) -> int:
     name, key = SETTINGS
-    data = next(
-        (texts(config_map, "data") for config_map in facts.config_maps.value if name_of(config_map).name == name), {}
-    )
+    config_map = by_name(facts.config_maps.value).get(name, {})
     try:
-        return parse_settings(data.get(key, "")).percent_of_nodes
+        return parse_settings(texts(config_map, "data").get(key, "")).percent_of_nodes
     except SettingsError:
         return PERCENT
 

@@ -79,7 +79,7 @@ def programs_run(facts: CheckFacts) -> CheckResult:
     for pod in (candidate for program in PROGRAMS for candidate in pods_of(facts, program.name)):
         reasons = list(_troubles(pod))
         # A missing image has a line of its own; here it only keeps the program from being reported again.
-        if reasons or _lacks_image(pod):
+        if reasons or any(text(state, "state", "waiting", "reason") in _PULLS for state in _states(pod)):
             reported.add(program_of(pod))
         problems += [CheckProblem(name_of(pod).name, f"pod {name_of(pod).name}: {reason}") for reason in reasons]
     for name, workload in installed(facts).items():
@@ -101,10 +101,6 @@ def _failed(facts: CheckFacts, program: str) -> list[CheckProblem]:
 def _states(pod: Json) -> Iterator[Json]:
     yield from items(pod, "status", "initContainerStatuses")
     yield from items(pod, "status", "containerStatuses")
-
-
-def _lacks_image(pod: Json) -> bool:
-    return any(text(state, "state", "waiting", "reason") in _PULLS for state in _states(pod))
 
 
 def _waiting(state: Json) -> str:
@@ -187,16 +183,12 @@ def _newest(facts: CheckFacts, program: str) -> Version:
                 image_tag(text(container, "image"))
                 for pod in pods
                 for container in containers(pod)
-                if _is_ours(container)
+                if text(container, "name") != KUBE_SCHEDULER
             }
         )
         raise UnseenError(f"the images of {program} have the tag {', '.join(tags) or '(none)'}, which says no version")
     # During a rolling update both versions run; the newer one is going to lead.
     return max(versions)
-
-
-def _is_ours(container: Json) -> bool:
-    return text(container, "name") != KUBE_SCHEDULER
 
 
 def _version(pod: Json, names: tuple[str, ...]) -> Version | None:

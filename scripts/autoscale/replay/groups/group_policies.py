@@ -10,15 +10,9 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from protocol.units import MilliCpu, Seconds
+from scheduler_plugin.groups.core.hvpa import spec as hvpa
 from scheduler_plugin.groups.core.hvpa.policy import decide as decide_hvpa
 from scheduler_plugin.groups.core.hvpa.rules import HvpaMode, stages
-from scheduler_plugin.groups.core.hvpa.spec import (
-    ContainerPolicy,
-    EffectiveIntervals,
-    HvpaSpec,
-    ScalingInterval,
-    ScalingTimes,
-)
 from scheduler_plugin.groups.core.recommender import horizontal, vertical
 from scheduler_plugin.groups.core.tortoise import decide as tortoise
 from scheduler_plugin.groups.core.tortoise.autoscaler import Autoscaler, ContainerTarget, Scaling
@@ -121,13 +115,13 @@ class HvpaPlayer:
     def __init__(self, mode: HvpaMode, shape: ReplicaShape) -> None:
         sizes = SizeBounds(ResourceList(MilliCpu(shape.least)), ResourceList(MilliCpu(shape.most)))
         usual, double = ResourceList(MilliCpu(shape.usual)), ResourceList(MilliCpu(shape.usual * 2))
-        self._known, self._memory = Recommenders(), ScalingTimes()
-        self._spec = HvpaSpec(
+        self._known, self._memory = Recommenders(), hvpa.ScalingTimes()
+        self._spec = hvpa.HvpaSpec(
             replicas=REPLICAS,
             mode=mode,
             intervals=stages(REPLICAS, 4, 10, [Fraction(1), Fraction("0.4"), Fraction(0)]),
-            effective=EffectiveIntervals((ScalingInterval(4, usual), ScalingInterval(None, double))),
-            containers=(ContainerPolicy(bounds=sizes),),
+            effective=hvpa.EffectiveIntervals((hvpa.ScalingInterval(4, usual), hvpa.ScalingInterval(None, double))),
+            containers=(hvpa.ContainerPolicy(bounds=sizes),),
             desired_by_utilization=("cpu",),
             settle=SETTLE_RESTARTING if mode is HvpaMode.EFFECTIVE_INTERVALS else Seconds(0.0),
         )
