@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Annotated, Final
 
@@ -32,7 +31,6 @@ from scripts.autoscale.demonstration.vm_clients import Noticed, probe
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of
 from scripts.autoscale.demonstration.waiting import answers, beside, comes, watch_for_ends
 from scripts.autoscale.migrate import migration_of
-from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages import fresh_cluster
@@ -112,7 +110,6 @@ async def bench_migration(
     network: Annotated[
         NetworkKind, typer.Option(help="How nodes are networked: namespaces, hub or loopback.")
     ] = NetworkKind.AUTO,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures as JSON.")] = None,
 ) -> int:
     """Migrate a VM back and forth under a saturating pgbench and a client that sends a query every 20 ms.
 
@@ -127,7 +124,6 @@ async def bench_migration(
         async with beside(runs.watcher.run(), watch_for_ends(site.client, clock)):
             summary = await runs.measure(stack, count)
     console.print(table(summary))
-    await write_outcome(summary, report)
     return 0 if summary.is_clean else 1
 
 

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Annotated, Final
 
@@ -31,7 +30,6 @@ from protocol.units import Instant, MilliCpu, Resources, Seconds
 from protocol.virtual_machine import parse_virtual_machine
 from scripts.autoscale.demonstration.vm_database import create_vm, database_of, postgres_vm
 from scripts.autoscale.demonstration.waiting import beside
-from scripts.autoscale.outputs import write_outcome
 from scripts.autoscale.running import runs
 from scripts.autoscale.site import Site, SiteError
 from scripts.autoscale.stages import fresh_cluster
@@ -66,7 +64,6 @@ class Reaction(msgspec.Struct, frozen=True):
 @runs
 async def bench_reaction(
     starts: Annotated[int, typer.Option(min=2, max=200, help="How many starts of a load, of each kind.")] = 30,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the times as JSON.")] = None,
 ) -> int:
     """Start a load in an idle guest of 1 CPU again and again, and wait until it has more CPU.
 
@@ -79,7 +76,6 @@ async def bench_reaction(
         async with beside(starter.vms.run()):
             reactions = await starter.measure(stack, starts)
     console.print(table(reactions))
-    await write_outcome(reactions, report)
     return 0 if all(reaction.online is not None for reaction in reactions) else 1
 
 

@@ -46,7 +46,6 @@ class SchedulingSpeed(msgspec.Struct, frozen=True):
     cpu_ratio: float
     ours_cpu_ms: dict[str, float]
     alone_cpu_ms: dict[str, float]
-    rounds: list[Round]
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -93,16 +92,6 @@ class Start(msgspec.Struct, frozen=True):
     load: float
 
 
-class SpeedReport(msgspec.Struct, frozen=True):
-    """All that was measured in one run; None is what was not asked for."""
-
-    kubernetes: str
-    cores: int
-    scheduling: list[SchedulingSpeed]
-    permits: PermitLatencies | None
-    start: Start | None
-
-
 def scheduling(rounds: Sequence[Round]) -> SchedulingSpeed:
     """The figures of rounds at one number of nodes, which alternate between the two sides."""
     ours = [result for result in rounds if result.side == OURS]
@@ -117,7 +106,6 @@ def scheduling(rounds: Sequence[Round]) -> SchedulingSpeed:
         cpu_ratio=round(median(sum(a.cpu_ms_per_pod.values()) / sum(b.cpu_ms_per_pod.values()) for a, b in pairs), 3),
         ours_cpu_ms=_cpu_by_program(ours),
         alone_cpu_ms=_cpu_by_program(alone),
-        rounds=list(rounds),
     )
 
 
@@ -127,17 +115,8 @@ def _cpu_by_program(rounds: Sequence[Round]) -> dict[str, float]:
     }
 
 
-def tables(found: SpeedReport) -> list[Table]:
-    """One table for each kind of measurement that was made."""
-    made = [_scheduling(found.scheduling)] if found.scheduling else []
-    made += [_permits(found.permits)] if found.permits is not None else []
-    made += [_start(found.start)] if found.start is not None else []
-    for table in made:
-        table.caption = f"Kubernetes {found.kubernetes} on {found.cores} cores"
-    return made
-
-
-def _scheduling(found: list[SchedulingSpeed]) -> Table:
+def scheduling_table(found: Sequence[SchedulingSpeed]) -> Table:
+    """A row for each number of nodes."""
     title = "Pods bound per second, medians of alternating rounds"
     table = Table("nodes", "ours", "no extender", "ratio", "CPU ms per pod: ours", "no extender", "ratio", title=title)
     for speed in found:
@@ -150,7 +129,8 @@ def _cpu(by_program: dict[str, float]) -> str:
     return "\n".join(f"{ms:.2f} {name}" for name, ms in by_program.items())
 
 
-def _permits(found: PermitLatencies) -> Table:
+def permit_table(found: PermitLatencies) -> Table:
+    """A row for each kind of request."""
     title = f"Permits, {found.agents} agents at once (load {found.load})"
     table = Table("milliseconds", "p50", "p99", title=title)
     rows = {"first contact": found.first, "increase": found.increase, "unchanged": found.unchanged}
@@ -160,7 +140,8 @@ def _permits(found: PermitLatencies) -> Table:
     return table
 
 
-def _start(found: Start) -> Table:
+def start_table(found: Start) -> Table:
+    """One row."""
     table = Table("VMs", "ready after", "reading alone", "ratio", "CPU", "memory", "load", title="Start of the service")
     times = [f"{found.seconds:.2f} s", f"{found.reading:.2f} s", f"{found.ratio:.2f}", f"{found.cpu_seconds:.2f} s"]
     table.add_row(str(found.vms), *times, f"{found.memory_mib:.0f} MiB", str(found.load))
