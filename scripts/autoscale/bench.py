@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -68,22 +70,22 @@ async def _until_admitted(server: pgbench.DatabaseServer, console: Console) -> N
         await clock.sleep(_AGAIN)
 
 
+@dataclass(slots=True)
 class _Run:
     """One run of pgbench, and its current figures."""
 
-    def __init__(self, server: pgbench.DatabaseServer, seconds: int, clients: int, scale: int) -> None:
-        self._server, self._seconds, self._clients, self._scale = server, seconds, clients, scale
-        self.act = "prepare"
-        self.tps: float | None = None
+    server: pgbench.DatabaseServer
+    seconds: int
+    clients: int
+    scale: int
+    act: str = "prepare"
+    tps: float | None = None
 
     async def run(self) -> pgbench.Outcome:
         """Makes the tables and runs the load. Raises ``PgbenchError``."""
-        await pgbench.prepare(self._server, self._scale)
+        await pgbench.prepare(self.server, self.scale)
         self.act = "load"
-        return await pgbench.press(self._server, self._clients, self._seconds, self._heard)
-
-    def _heard(self, tps: float) -> None:
-        self.tps = tps
+        return await pgbench.press(self.server, self.clients, self.seconds, partial(setattr, self, "tps"))
 
 
 async def _watched(site: Site, console: Console, vm: ObjectName, work: _Run) -> pgbench.Outcome:

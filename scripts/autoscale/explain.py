@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final, NoReturn
 
@@ -207,43 +206,20 @@ async def _told(site: Site, given: str, namespace: str) -> Told:
             if group is None:
                 raise SiteError(str(error)) from error
         else:
-            explained = await gathered(site, vm)
-            return list(story_of(explained)), as_fields(explained)
+            return await explained_vm(site, vm)
     account = await group_account(site, *group)
     return list(group_story(account, site.silence.get(GROUPS, ""))), account
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedVm:
-    """Everything that is known of one VM: its object, and what agent, scheduler and events say; None: no answer."""
-
-    vm: Json
-    agent: Json | None
-    scheduler: Json | None
-    events: Sequence[Json]
-    silence: Silence = Silence()  # noqa: RUF009 - frozen
-
-
-async def gathered(site: Site, vm: Json) -> ExplainedVm:
-    """Asks all that know the VM. Raises as ``ApiClient.list``."""
+async def explained_vm(site: Site, vm: Json) -> Told:
+    """The account of a VM, from all that know it; what did not answer is None. Raises as ``ApiClient.list``."""
     listed = await site.client.list(PODS, name_of(vm).namespace)
     # Agents of nodes are in the namespace of the installation, whichever that is.
     agents = await site.client.list(PODS, label_selector=f"{NAME_LABEL}=autoscaling-agent")
-    events = await site.client.list(EVENTS, name_of(vm).namespace)
-    pods = SitePods.of((*listed.objects, *agents.objects))
-    agent = await agent_says(site, vm, pods)
+    events = (await site.client.list(EVENTS, name_of(vm).namespace)).objects
+    agent = await agent_says(site, vm, SitePods.of((*listed.objects, *agents.objects)))
     scheduler = await site.of_scheduler(f"/explain/{name_of(vm)}")
     # It is read after the questions: `Site` notes why something did not answer as it asks.
     silence = Silence(site.silence.get(AGENT, ""), site.silence.get(SCHEDULER, ""))
-    return ExplainedVm(vm, agent, scheduler, events.objects, silence)
-
-
-def as_fields(found: ExplainedVm) -> Json:
-    """For scripts (pure)."""
-    warnings = warnings_about(found.vm, found.events)
-    return {"vm": found.vm, "warnings": warnings, "agent": found.agent, "scheduler": found.scheduler}
-
-
-def story_of(found: ExplainedVm) -> Iterator[str]:
-    """The whole answer as lines of text (pure)."""
-    return story(found.vm, found.agent, found.scheduler, found.events, found.silence)
+    fields: Json = {"vm": vm, "warnings": warnings_about(vm, events), "agent": agent, "scheduler": scheduler}
+    return list(story(vm, agent, scheduler, events, silence)), fields

@@ -26,12 +26,12 @@ from scripts.autoscale.replay.generate import SHAPES, generate
 from scripts.autoscale.replay.groups.group_command import (
     BrokenPods,
     FlappingPods,
-    LagOptions,
     LargestPod,
     MetricsAge,
     PodRollout,
     PodStart,
     choose_group_players,
+    lags_of,
 )
 from scripts.autoscale.replay.groups.group_model import replay_groups
 from scripts.autoscale.replay.groups.group_policies import GROUP_PLAYERS
@@ -85,10 +85,11 @@ def replay(  # noqa: PLR0913, PLR0917 - typer makes an option of every parameter
 ) -> None:
     """Play recorded workloads through scaling policies side by side, and score what each cost and what it missed."""
     form = OutputFiles.JSON if as_json_ else output
-    lag_options = LagOptions(pod_start, metrics_age, rollout, largest_pod, broken_pods, flapping_pods)
+    lag_options = {"pod_start": pod_start, "metrics_age": metrics_age, "rollout": rollout, "largest_pod": largest_pod}
+    lag_options |= {"broken_pods": broken_pods, "flapping_pods": flapping_pods}
     with bad_input_said("autoscale replay", ValueError):
         # Options that mean nothing together are refused before anything is read or generated.
-        lags = lag_options.lags(is_group=group)
+        lags = lags_of(lag_options, is_group=group)
         show: Callable[[OutputFiles], None]
         if working_set:
             show = partial(_print_working_sets, played_scenarios(working_set))

@@ -92,9 +92,15 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         # The fleet is made once, so that all orders play the same day.
         fleet = make_fleet(settings)
         outcomes, finished = _play(fleet, orders)
-        _show(fleet, outcomes, OutputFiles.JSON if as_json_ else output, finished=finished)
+        form = OutputFiles.JSON if as_json_ else output
+        if form is OutputFiles.TEXT:
+            print_tables(Console(), fleet, outcomes)
+        else:
+            write_report(as_json(fleet, outcomes, finished=finished), form)
         if plot is not None:
-            _draw(fleet, outcomes, plot)
+            from scripts.autoscale.simulate.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
+
+            draw(fleet, outcomes, plot)
     # An interruption is neither success nor failure of the invariants, so it has a status of its own.
     raise typer.Exit(int(any(outcome.problems for outcome in outcomes)) if finished else INTERRUPTED)
 
@@ -180,16 +186,3 @@ def _few_collections() -> Iterator[None]:
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
-
-
-def _show(fleet: SimulatedFleet, outcomes: list[SimulationOutcome], form: OutputFiles, *, finished: bool) -> None:
-    if form is OutputFiles.TEXT:
-        print_tables(Console(), fleet, outcomes)
-    else:
-        write_report(as_json(fleet, outcomes, finished=finished), form)
-
-
-def _draw(fleet: SimulatedFleet, outcomes: list[SimulationOutcome], path: Path) -> None:
-    from scripts.autoscale.simulate.plot import draw  # noqa: PLC0415 - matplotlib takes a second to import
-
-    draw(fleet, outcomes, path)

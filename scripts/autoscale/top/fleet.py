@@ -17,7 +17,7 @@ from protocol.runtime.clock import Clock
 from scheduler_plugin.dashboard.core.rows import PENDING
 from scheduler_plugin.dashboard.core.states import Lasting
 from scripts.autoscale.demonstration.moves import ENDED
-from scripts.autoscale.explain import gathered, story_of
+from scripts.autoscale.explain import explained_vm
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
 from scripts.autoscale.site import SCHEDULER, Site, SitePods, agent_says
 from scripts.autoscale.top.columns import TableRow, printable
@@ -182,10 +182,11 @@ class FleetReader:
     async def story(self, vm: str) -> list[str]:
         """Explanation of the VM's size, as ``autoscale explain`` prints it, or why it is unknown."""
         try:
-            explained = await gathered(self._site, await self._site.client.get(VIRTUAL_MACHINES, _object_name(vm)))
+            found = await self._site.client.get(VIRTUAL_MACHINES, _object_name(vm))
+            sentences, _ = await explained_vm(self._site, found)
         except ApiError as error:
             return [printable(str(error))]
-        return [printable(sentence) for sentence in story_of(explained)]
+        return [printable(sentence) for sentence in sentences]
 
     def question(self, vm: str) -> str:
         """Consequences of migrating the VM."""
