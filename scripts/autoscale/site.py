@@ -247,10 +247,7 @@ async def open_site(cluster: ReachedCluster) -> AsyncIterator[Site]:
 
 @dataclass(frozen=True, slots=True)
 class SitePods:
-    """Pods by their names, and those of agents that serve a node by its name.
-
-    Names are with their namespaces.
-    """
+    """Pods by their names with namespaces, and those of agents that serve a node by its name."""
 
     by_name: Mapping[ObjectName, Json]
     agents: Mapping[str, Json]

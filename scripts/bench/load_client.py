@@ -57,10 +57,7 @@ Connect = Callable[[], Awaitable[Connection]]
 
 
 async def ask_all(connect: Connect, requests: Sequence[bytes], connections: int) -> list[tuple[bytes, float]]:
-    """The body of each answer in the order of the requests, and the seconds until it was there.
-
-    Raises ``BenchError`` if one is refused.
-    """
+    """Body and latency (seconds) of each answer, in the requests' order. Raises ``BenchError`` if one is refused."""
     answers: dict[int, tuple[bytes, float]] = {}
     queue = iter(enumerate(requests))
 

@@ -47,9 +47,7 @@ MEMORY: Final = ReplayedResource(
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """vCPU-hours or GiB-hours of one VM or of all: as recorded, under the policy, needed, and needed but missed by the
-    policy.
-    """
+    """vCPU-hours or GiB-hours: as recorded, under the policy, needed, and needed but missed by the policy."""
 
     recorded: Fraction = NOTHING
     played: Fraction = NOTHING

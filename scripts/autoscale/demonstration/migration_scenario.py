@@ -144,9 +144,7 @@ class MigrationScenario:
 
 
 def client_failures(moves: Sequence[ObservedMove], reports: Mapping[ObjectName, ClientReport]) -> list[str]:
-    """Failures outside of any migration's figures: clients that gave up, and failures in VMs that did not move
-    (pure).
-    """
+    """Failures outside of migrations' figures: clients that gave up, and failures in VMs that stayed (pure)."""
     moved = {move.vm for move in moves}
     # Failures in VMs that moved are in the figures of their migrations.
     stayed = {name: report for name, report in reports.items() if name not in moved and report.failed}

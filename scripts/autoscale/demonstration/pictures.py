@@ -40,11 +40,7 @@ class NothingToDrawError(Exception):
 
 
 def draw(report: Report, path: Path) -> None:
-    """Writes the picture, in the format that the end of ``path`` names.
-
-    Raises ``NothingToDrawError`` if the demonstration did not come to its load, ``OSError`` if ``path`` cannot be
-    written.
-    """
+    """Writes the picture. Raises ``NothingToDrawError`` if the load did not begin, and ``OSError``."""
     began, ended = report.load_began, report.load_ended
     if began is None or ended is None or not report.sizes:
         why = report.problems[0] if report.problems else "it ended before the load had run"

@@ -44,10 +44,7 @@ class Noticed:
 
 
 def answers_of(lines: Iterable[str], offset: float) -> list[ProbeReply]:
-    """Answers from lines of pgbench's log, in which ``offset`` seconds lie between its clock and the caller's.
-
-    Raises ``PgbenchError`` for a line that is none.
-    """
+    """Answers in pgbench's log, whose clock is ``offset`` seconds ahead. Raises ``PgbenchError`` for any other line."""
     return [_answer(line, offset) for line in lines if line.strip()]
 
 

@@ -83,10 +83,7 @@ async def fail_with_first(informer: Informer, failure: Callable[[Json], str]) ->
 
 
 def end_of(vm: Json, restarts: int = 0) -> str:
-    """Sentence on the VM's end, or its restarts beyond that many (pure).
-
-    Empty if it has not ended, or is to be deleted.
-    """
+    """The VM's end, or its restarts beyond that many, as a sentence; empty if it lives or is to be deleted (pure)."""
     phase = text(vm, "status", "phase")
     # A VM that is deleted was ended on purpose.
     if is_leaving(vm):

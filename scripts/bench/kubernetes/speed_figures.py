@@ -18,10 +18,7 @@ ALONE: Final[Side] = "alone"
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One round: how fast pods were bound, and the CPU time in milliseconds that each program took for one.
-
-    ``load`` is the machine's load average when it began.
-    """
+    """One round: the rate at which pods were bound, each program's CPU time for one, and the load average before."""
 
     side: Side
     nodes: int
@@ -62,11 +59,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class PermitLatencies(msgspec.Struct, frozen=True):
-    """Permits over the real API server, this many agents asking at once.
-
-    ``write`` is what a bare patch of a VM takes there, in the same turn; ``ratio`` is the median of an increase, which
-    is written before it is answered, over that.
-    """
+    """Permits through the API server; ``ratio`` is the median increase over that of ``write``, a bare patch of a VM."""
 
     agents: int
     first: Latency
@@ -78,10 +71,7 @@ class PermitLatencies(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The start of the service: seconds until it is ready, its memory in MiB and its CPU time until then.
-
-    ``reading`` is what reading the same lists takes a client that does nothing with them; ``ratio`` is over that.
-    """
+    """The service's start; ``reading`` is what a client takes that only reads the lists, and ``ratio`` is over that."""
 
     vms: int
     seconds: float
