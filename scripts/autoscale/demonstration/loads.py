@@ -26,7 +26,7 @@ OnTps = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class VmLoad:
     """A load that can be put on a VM for some seconds; ``prepare`` makes what it needs."""
 
     prepare: Callable[[], Awaitable[None]]

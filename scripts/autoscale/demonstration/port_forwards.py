@@ -15,7 +15,7 @@ from protocol.kubernetes.resources import VIRTUAL_MACHINES, VM_GROUPS
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from scripts.autoscale.demonstration.group_scenario import GROUP, PRIMARY
-from scripts.autoscale.demonstration.loads import Load, ReadLoad, nothing, read_in_waves, share_demand, simulated_load
+from scripts.autoscale.demonstration.loads import ReadLoad, VmLoad, nothing, read_in_waves, share_demand, simulated_load
 from scripts.autoscale.demonstration.pgbench import DatabaseServer, prepare, press
 from scripts.autoscale.demonstration.vm_clients import VmClients, no_clients, pgbench_clients
 from scripts.autoscale.demonstration.vm_database import database_of
@@ -37,12 +37,12 @@ class PortForwards:
     stack: AsyncExitStack
     is_simulated: bool
 
-    async def load_of(self, vm: Json) -> Load:
+    async def load_of(self, vm: Json) -> VmLoad:
         """The load generator for this VM, once it runs."""
         if self.is_simulated:
-            return Load(nothing, partial(simulated_load, partial(self._control, name_of(vm)), self.clock, _DEMAND))
+            return VmLoad(nothing, partial(simulated_load, partial(self._control, name_of(vm)), self.clock, _DEMAND))
         server = await self._postgres(vm)
-        return Load(partial(prepare, server, _SCALE), partial(press, server, _CLIENTS))
+        return VmLoad(partial(prepare, server, _SCALE), partial(press, server, _CLIENTS))
 
     async def clients_of(self, vm: Json) -> VmClients:
         """The clients of a neighbour, once it runs."""

@@ -13,7 +13,7 @@ from protocol.runtime.clock import Clock
 from protocol.units import Instant, Resources, Seconds
 from scripts.autoscale.demonstration.fleet import fleet_row
 from scripts.autoscale.demonstration.group_scenario import GroupScenario
-from scripts.autoscale.demonstration.loads import Load
+from scripts.autoscale.demonstration.loads import VmLoad
 from scripts.autoscale.demonstration.migration_scenario import MigrationScenario
 from scripts.autoscale.demonstration.report import LoadPoint, Observations
 from scripts.autoscale.demonstration.screen import Fleet, Screen
@@ -55,7 +55,7 @@ class Scenario:
     screen: Screen
     clock: Clock
     seen: Observations
-    make_load: Callable[[Json], Awaitable[Load]]
+    make_load: Callable[[Json], Awaitable[VmLoad]]
     load_seconds: int
     began: Instant
     watch: Callable[[], Coroutine[object, object, None]]
@@ -107,7 +107,7 @@ class Scenario:
         if not await comes(self._has_room, self.clock, _MAKE_ROOM):
             raise SiteError("the VM stays large without load, so it could not be seen to grow")
 
-    async def _migrate(self, second: MigrationScenario, load: Load) -> None:
+    async def _migrate(self, second: MigrationScenario, load: VmLoad) -> None:
         self.act = "neighbours"
         self.say("two neighbours start beside the VM, while it is small")
         await second.move_in()
@@ -125,7 +125,7 @@ class Scenario:
         self.act = "reads"
         await third.play()
 
-    async def _load(self, load: Load, seconds: int) -> None:
+    async def _load(self, load: VmLoad, seconds: int) -> None:
         self.say(f"load for {seconds} s")
         outcome = await load.press(seconds, self._heard)
         self.tps = None

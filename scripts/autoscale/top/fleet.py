@@ -182,8 +182,8 @@ class FleetReader:
     async def story(self, vm: str) -> list[str]:
         """Explanation of the VM's size, as ``autoscale explain`` prints it, or why it is unknown."""
         try:
-            found = await self._site.client.get(VIRTUAL_MACHINES, _object_name(vm))
-            sentences, _ = await explained_vm(self._site, found)
+            virtual_machine = await self._site.client.get(VIRTUAL_MACHINES, _object_name(vm))
+            sentences, _ = await explained_vm(self._site, virtual_machine)
         except ApiError as error:
             return [printable(str(error))]
         return [printable(sentence) for sentence in sentences]

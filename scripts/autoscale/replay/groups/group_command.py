@@ -64,18 +64,18 @@ def lags_of(options: Mapping[str, Any], *, is_group: bool) -> Lags:
 
     Raises ``ValueError`` for options that mean nothing, alone or together.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    if given and not is_group:
-        raise ValueError(f"--{next(iter(given)).replace('_', '-')}: expected --group beside it")
-    if "largest_pod" in given and given.get("rollout") is not Rollout.IN_PLACE:
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if chosen and not is_group:
+        raise ValueError(f"--{next(iter(chosen)).replace('_', '-')}: expected --group beside it")
+    if "largest_pod" in chosen and chosen.get("rollout") is not Rollout.IN_PLACE:
         raise ValueError("--largest-pod: expected --rollout in-place beside it")
-    faulty = given.get("broken_pods", 0) + given.get("flapping_pods", 0)
+    faulty = chosen.get("broken_pods", 0) + chosen.get("flapping_pods", 0)
     if faulty > MOST_FAULTY:
         raise ValueError(f"--broken-pods, --flapping-pods: expected at most {MOST_FAULTY} together, got {faulty}")
     # The command takes vCPUs, the model thousandths.
-    if "largest_pod" in given:
-        given["largest_pod"] *= 1000
-    return replace(DEFAULT_LAGS, deletes=DELETES, **{_LAGS[name]: value for name, value in given.items()})
+    if "largest_pod" in chosen:
+        chosen["largest_pod"] *= 1000
+    return replace(DEFAULT_LAGS, deletes=DELETES, **{_LAGS[name]: value for name, value in chosen.items()})
 
 
 def choose_group_players(names: Sequence[str]) -> dict[str, GroupPlayer]:
