@@ -27,6 +27,7 @@ from scheduler_plugin.dashboard.app import Dashboard, assemble
 from scheduler_plugin.history.sqlite.questions import SqliteHistory
 from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, ReachedCluster, find_cluster
+from scripts.autoscale.demonstration.waiting import beside
 from scripts.autoscale.history.finding import history_path
 from scripts.autoscale.history.recording import recording
 from scripts.autoscale.running import innermost
@@ -96,11 +97,8 @@ class LocalPage:
                 recorded = recording(self.site, path, self.console, self.labels, self.interval, hears)
                 await context.enter_async_context(recorded)
                 show_links(self.console, dashboard, port)
-                async with asyncio.TaskGroup() as tasks:
-                    background = tasks.create_task(dashboard.run())
+                async with beside(dashboard.run()):
                     await serve([Listener("page", dashboard.app, f"127.0.0.1:{port}", sock=self.sock)], stop)
-                    # The dashboard runs until it is cancelled, and the task group would wait for it.
-                    background.cancel()
 
 
 @asynccontextmanager

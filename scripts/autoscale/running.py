@@ -6,7 +6,8 @@ import asyncio
 import errno
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Final, ParamSpec
@@ -121,6 +122,22 @@ async def _guarded(job: Coroutine[object, object, int], failed: int) -> int:
         if not ended_by:
             raise
         return _BY_SIGNAL + ended_by
+
+
+@asynccontextmanager
+async def background(
+    job: Coroutine[object, object, None], ended: Callable[[asyncio.Task[None]], None] = lambda _: None
+) -> AsyncIterator[None]:
+    """Runs ``job`` within the context, which no error of it ends; ``ended`` gets its task at the end."""
+    task = asyncio.create_task(job)
+    # Nobody awaits the task while it runs, so its error would go unseen until the end.
+    task.add_done_callback(ended)
+    try:
+        yield
+    finally:
+        task.cancel()
+        # An error of the job must not hide the one that ends the context.
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def innermost(error: BaseException) -> BaseException:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from scripts.autoscale.demonstration.fleet import bar
 from scripts.autoscale.demonstration.loads import ReadLoad
 from scripts.autoscale.demonstration.report import GroupObservations
 from scripts.autoscale.demonstration.vm_database import make_password, postgres_vm
-from scripts.autoscale.demonstration.waiting import comes
+from scripts.autoscale.demonstration.waiting import comes, together
 from scripts.autoscale.demonstration.watcher import Watcher
 from scripts.autoscale.site import Site, SiteError
 
@@ -45,9 +44,7 @@ class GroupWatch:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._groups.run())
-            tasks.create_task(self._vms.run())
+        await together(self._groups.run(), self._vms.run())
 
     @property
     def group(self) -> Json:
@@ -182,9 +179,7 @@ class GroupScenario:
 
     async def watch(self) -> None:
         """Watches until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.watcher.run())
-            tasks.create_task(self.replica.run())
+        await together(self.watcher.run(), self.replica.run())
 
     async def settle(self) -> None:
         """Ends the VMs of the other acts, and waits until the group serves. Raises ``SiteError``."""

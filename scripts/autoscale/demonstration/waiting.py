@@ -31,6 +31,13 @@ async def beside(*jobs: Coroutine[object, object, None]) -> AsyncIterator[None]:
             task.cancel()
 
 
+async def together(*jobs: Coroutine[object, object, None]) -> None:
+    """Runs all jobs; an error of one cancels the others, and is raised in a group."""
+    async with asyncio.TaskGroup() as tasks:
+        for job in jobs:
+            tasks.create_task(job)
+
+
 async def comes(holds: Callable[[], bool], clock: Clock, at_most: Seconds) -> bool:
     """Return True as soon as ``holds`` does, False after ``at_most``."""
 

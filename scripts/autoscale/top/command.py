@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Final
@@ -13,6 +12,7 @@ from protocol.kubernetes.objects import Json
 from protocol.runtime.clock import SystemClock
 from scripts.autoscale.cluster_flags import of_a_cluster
 from scripts.autoscale.clusters import ClusterFlags, find_cluster
+from scripts.autoscale.running import background
 from scripts.autoscale.site import open_site
 from scripts.autoscale.terminal.completion import complete_namespace
 from scripts.autoscale.terminal.printing import Output, OutputFormat, show
@@ -52,23 +52,15 @@ async def top(
     async with open_site(find_cluster(flags)) as site:
         fleet = FleetReader(site, SystemClock(), namespace)
         if is_live:
-            await _follow(fleet, every)
+            from scripts.autoscale.top.app import TopApp  # noqa: PLC0415 - takes half a second that --once need not pay
+
+            # The watch has to end before its client is closed.
+            async with background(fleet.run()):
+                await TopApp(fleet, every).run_async()
         else:
             snapshot = await fleet.everything()
             show(tables(site.title, snapshot, output), fields(snapshot), output)
     return 0
-
-
-async def _follow(fleet: FleetReader, every: float) -> None:
-    from scripts.autoscale.top.app import TopApp  # noqa: PLC0415 - takes half a second that --once need not pay
-
-    watching = asyncio.create_task(fleet.run())
-    try:
-        await TopApp(fleet, every).run_async()
-    finally:
-        watching.cancel()
-        # The watch has to end before its client is closed.
-        await asyncio.wait([watching])
 
 
 def tables(title: str, seen: FleetSnapshot, output: Output) -> Iterator[str]:

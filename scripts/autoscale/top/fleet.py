@@ -17,6 +17,7 @@ from protocol.runtime.clock import Clock
 from scheduler_plugin.dashboard.core.rows import PENDING
 from scheduler_plugin.dashboard.core.states import Lasting
 from scripts.autoscale.demonstration.moves import ENDED
+from scripts.autoscale.demonstration.waiting import together
 from scripts.autoscale.explain import explained_vm
 from scripts.autoscale.migrate import is_under_way, keeps_connections, migration_of
 from scripts.autoscale.site import SCHEDULER, Site, SitePods, agent_says
@@ -63,9 +64,7 @@ class FleetReader:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for informer in (self._vms, self._pods, self._migrations):
-                tasks.create_task(informer.run())
+        await together(self._vms.run(), self._pods.run(), self._migrations.run())
 
     async def everything(self) -> FleetSnapshot:
         """One look that asks every agent. Raises as ``ApiClient.list``."""
