@@ -58,7 +58,7 @@ PictureFile = Annotated[
 async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
     report_file: ReportFile = None,
     picture_file: PictureFile = None,
-    guests: Annotated[GuestKind, typer.Option(help="Real VMs, or simulated ones that play a load.")] = GuestKind.QEMU,
+    guests: Annotated[GuestKind, typer.Option(help="Real VMs, or simulated ones that play a load.")] = "qemu",
     network: Annotated[
         NetworkKind, typer.Option(help="How nodes are networked: namespaces, hub or loopback.")
     ] = NetworkKind.AUTO,
@@ -112,13 +112,13 @@ async def demo(  # noqa: PLR0913, PLR0917 - each is an option of the command
 
 def _spec(guests: GuestKind, network: NetworkKind, *, groups: bool, kubernetes: str) -> ClusterSpec:
     """The cluster for the demonstration. Raises ``typer.BadParameter``."""
-    if kubernetes and (groups or guests is not GuestKind.QEMU):
+    if kubernetes and (groups or guests != "qemu"):
         raise typer.BadParameter("--kubernetes shows two acts with real guests: no --groups, no --guests simulated")
     # Kubernetes' own programs and images are built from a checkout, which a wheel does not contain.
     if kubernetes:
         _refuse_without_checkout()
     return ClusterSpec(
-        guests=guests.value,
+        guests=guests,
         network=network.value,
         # A VM can only move if there is another node.
         nodes=2,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 import typer
@@ -45,20 +44,11 @@ Name = Annotated[
 ]
 KubernetesVersion = Annotated[str, typer.Option(help=f"Of a real Kubernetes: {' or '.join(SUPPORTED)}.")]
 
+GuestKind = Literal["qemu", "simulated"]
+"""The kind of guests."""
 
-class GuestKind(StrEnum):
-    """The kind of guests."""
-
-    QEMU = "qemu"
-    SIMULATED = "simulated"
-
-
-class AgentForm(StrEnum):
-    """Form of agents."""
-
-    AUTO = "auto"
-    SIDECAR = "sidecar"
-    NODE = "node"
+AgentForm = Literal["auto", "sidecar", "node"]
+"""Form of agents."""
 
 
 def app() -> typer.Typer:
@@ -75,16 +65,14 @@ def app() -> typer.Typer:
 
 @runs
 async def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
-    guests: Annotated[
-        GuestKind, typer.Option(help="Real QEMU guests, or simulated ones that play a load.")
-    ] = GuestKind.QEMU,
+    guests: Annotated[GuestKind, typer.Option(help="Real QEMU guests, or simulated ones that play a load.")] = "qemu",
     nodes: Annotated[int, typer.Option(min=1, max=200)] = 2,
     node_cpu: Annotated[
         str, typer.Option(help="Size of each node, as a quantity (default: 8, more for many VMs).")
     ] = "",
     node_memory: Annotated[str, typer.Option(help="Size of each node, as a quantity.")] = "16Gi",
     vms: Annotated[int, typer.Option(min=0, max=5000, help="Number of small VMs at the start.")] = 0,
-    agents: Annotated[AgentForm, typer.Option(help="In each VM's pod, or one per node.")] = AgentForm.AUTO,
+    agents: Annotated[AgentForm, typer.Option(help="In each VM's pod, or one per node.")] = "auto",
     network: Annotated[NetworkKind, typer.Option(help="How nodes are networked.")] = NetworkKind.AUTO,
     load: Annotated[str, typer.Option(help="What simulated VMs play: idle, waves, or a CSV recording.")] = "",
     policy: Annotated[str, typer.Option(help="The agents' policy file.")] = "",
@@ -106,11 +94,11 @@ async def up(  # noqa: PLR0913, PLR0917 - each is an option of the command
 ) -> int:
     """Bring a cluster up, and keep it until Ctrl-C."""
     spec = ClusterSpec(
-        guests=guests.value,
+        guests=guests,
         nodes=nodes,
         node_cpu=node_cpu or usual_node_cpu(vms, nodes),
         node_memory=node_memory,
-        agents=agents.value,
+        agents=agents,
         network=network.value,
         vms=vms,
         policy=policy,
@@ -205,11 +193,8 @@ async def down(name: Name = "local") -> int:
     return 0
 
 
-class KubeletAction(StrEnum):
-    """Action on a kubelet."""
-
-    STOP = "stop"
-    START = "start"
+KubeletAction = Literal["stop", "start"]
+"""Action on a kubelet."""
 
 
 @runs
@@ -224,7 +209,7 @@ async def kubelet(
 
 async def order_kubelet(folder: ClusterFolder, action: KubeletAction, node: str) -> int:
     """Has the cluster do it, and says what follows. Raises ``NoAnswerError``."""
-    stops = action is KubeletAction.STOP
+    stops = action == "stop"
     await ask_cluster(folder, STOP_KUBELET if stops else START_KUBELET, node)
     then = (
         "its node is NotReady in under a minute, and its guests run on"

@@ -115,14 +115,12 @@ async def test_a_vm_of_a_real_kubernetes_is_reached_at_its_own_address_which_it_
 
 
 def test_a_real_kubernetes_has_two_nodes_of_the_same_size_as_the_embedded_cluster() -> None:
-    real, embedded = (
-        _spec(GuestKind.QEMU, NetworkKind.AUTO, groups=False, kubernetes=each) for each in (SUPPORTED[1], "")
-    )
+    real, embedded = (_spec("qemu", NetworkKind.AUTO, groups=False, kubernetes=each) for each in (SUPPORTED[1], ""))
     assert (real.kubernetes, embedded.kubernetes) == (SUPPORTED[1], "")
     assert (real.nodes, real.node_cpu, real.node_memory) == (2, embedded.node_cpu, embedded.node_memory)
 
 
-@pytest.mark.parametrize(("guests", "groups"), [(GuestKind.SIMULATED, False), (GuestKind.QEMU, True)])
+@pytest.mark.parametrize(("guests", "groups"), [("simulated", False), ("qemu", True)])
 def test_what_a_real_kubernetes_does_not_show_is_refused_at_once(guests: GuestKind, groups: bool) -> None:
     with pytest.raises(BadParameter, match="two acts with real guests"):
         _spec(guests, NetworkKind.AUTO, groups=groups, kubernetes=SUPPORTED[0])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from importlib.metadata import version
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 from rich.console import Console
@@ -28,14 +27,8 @@ from scripts.autoscale.terminal.visible import visible, visible_lines
 
 _PAUSE: Final = Seconds(2.0)
 
-
-class CheckOutput(StrEnum):
-    """Format of the findings."""
-
-    TEXT = "text"
-    SHORT = "short"
-    JSON = "json"
-    YAML = "yaml"
+CheckOutput = Literal["text", "short", "json", "yaml"]
+"""Format of the findings."""
 
 
 def span(given: str) -> str:
@@ -51,9 +44,7 @@ def span(given: str) -> str:
 @of_a_cluster(failed=EXIT_CODES[Level.FAILURE])
 async def check(
     before: Annotated[bool, typer.Option("--pre", help="Check whether it can be installed.")] = False,
-    output: Annotated[
-        CheckOutput, typer.Option("--output", "-o", help="short: what is wrong alone.")
-    ] = CheckOutput.TEXT,
+    output: Annotated[CheckOutput, typer.Option("--output", "-o", help="short: what is wrong alone.")] = "text",
     wait: Annotated[
         str, typer.Option("--wait", callback=span, help="Look again for so long while a check fails, such as 5m.")
     ] = "0s",
@@ -112,9 +103,9 @@ async def look(
 
 def show(console: Console, findings: Sequence[Finding], output: CheckOutput) -> None:
     """Prints them, in colours only on terminals."""
-    if output in {CheckOutput.JSON, CheckOutput.YAML}:
+    if output in {"json", "yaml"}:
         # Without highlighting and wrapping, so that the output can be parsed.
         console.out(serialised(as_json(findings), printing.Output(output)), highlight=False)
         return
-    for style, line in (as_text if output is CheckOutput.TEXT else as_short)(findings):
+    for style, line in (as_text if output == "text" else as_short)(findings):
         console.print(Text(visible_lines(line), style=style), soft_wrap=True)

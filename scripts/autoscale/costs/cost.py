@@ -87,9 +87,7 @@ Since = Annotated[str, typer.Option(help="How far back, such as 6h, 7d.")]
 async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
     since: Since = "7d",
     by: Annotated[str, typer.Option(help="vm, namespace, group, node, or label=KEY (of labels that are kept).")] = "vm",
-    output: Annotated[
-        CostOutput, typer.Option("--output", "-o", help="The form of what is printed.")
-    ] = CostOutput.TEXT,
+    output: Annotated[CostOutput, typer.Option("--output", "-o", help="The form of what is printed.")] = "text",
     policy: Annotated[str, typer.Option(help="A policy (file or name): what it would have cost.")] = "",
     consolidate: Annotated[bool, typer.Option("--consolidate", help="Say which nodes could be emptied now.")] = False,
     prices: Annotated[Path | None, typer.Option(help="A price table, as the scheduler's section `ranking`.")] = None,
@@ -116,7 +114,7 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         raise typer.BadParameter(OF_A_FILE, param_hint="--by")
     if consolidate:
         # Advice has no rows, and OpenCost's form has no place for it.
-        if output in {CostOutput.CSV, CostOutput.OPENCOST}:
+        if output in {"csv", "opencost"}:
             raise typer.BadParameter("advice is text, wide, json or yaml", param_hint="--output")
         return await _consolidate(ranking, find_cluster(flags), output)
     cluster = local or context_name(flags)
@@ -137,12 +135,12 @@ async def cost(  # noqa: PLR0913, PLR0917 - each is an option of the command
         raise SiteError(str(error)) from error
     notes = (*_missing(extent, period), *_unlabelled(total_bill, by), *extent.notes, *changes)
     more = None if change is None else _figures(change, by)
-    if output in {CostOutput.TEXT, CostOutput.WIDE}:
-        show(Console(), total_bill, by, prices_title, notes, more=more, is_wide=output is CostOutput.WIDE)
+    if output in {"text", "wide"}:
+        show(Console(), total_bill, by, prices_title, notes, more=more, is_wide=output == "wide")
     else:
         sys.stdout.write(written(total_bill, by, output, cluster, notes, more))
         # CSV and OpenCost have no place for notes, so these go to stderr.
-        if output in {CostOutput.CSV, CostOutput.OPENCOST}:
+        if output in {"csv", "opencost"}:
             print_lines(Console(stderr=True), notes)
     return 0
 
@@ -214,7 +212,7 @@ async def _consolidate(ranking: RankingConfig, cluster: ReachedCluster, output: 
         if price is not None:
             prices[label] = price
     candidates = emptied(read_nodes(answer, prices, reference_price(ranking), staying, bound))
-    if output in {CostOutput.TEXT, CostOutput.WIDE}:
+    if output in {"text", "wide"}:
         print_lines(Console(), advice(candidates))
     else:
         sys.stdout.write(serialised(advice_document(candidates), output))

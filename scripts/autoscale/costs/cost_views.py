@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 import yaml
 from rich.console import Console
@@ -28,32 +27,24 @@ _WIDE_HEADINGS: Final = (
     *("known h", "use known h"),
 )
 
-
-class CostOutput(StrEnum):
-    """The format of the output."""
-
-    TEXT = "text"
-    WIDE = "wide"
-    JSON = "json"
-    YAML = "yaml"
-    CSV = "csv"
-    OPENCOST = "opencost"
+CostOutput = Literal["text", "wide", "json", "yaml", "csv", "opencost"]
+"""The format of the output."""
 
 
 def written(  # noqa: PLR0913, PLR0917 - the texts beside the bill
     found: Bill, by: str, output: CostOutput, cluster: str, notes: Sequence[str], more: rendering.More | None = None
 ) -> str:
     """The bill for machines; ``notes`` are in JSON and YAML, ``more`` in CSV too."""
-    if output is CostOutput.CSV:
+    if output == "csv":
         return rendering.as_csv(found, more)
-    if output is CostOutput.OPENCOST:
+    if output == "opencost":
         return serialised(allocations(found, by, cluster), output)
     return serialised({**rendering.document(found, by, more), "notes": list(notes)}, output)
 
 
 def serialised(answer: object, output: CostOutput) -> str:
     """YAML if that is asked for, else JSON."""
-    if output is CostOutput.YAML:
+    if output == "yaml":
         return yaml.safe_dump(answer, sort_keys=False, allow_unicode=True)
     return json.dumps(answer, indent=2) + "\n"
 

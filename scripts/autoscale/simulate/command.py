@@ -18,7 +18,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from protocol.units import Bytes, QuantityError, Seconds
 from scripts.autoscale.outputs import (
     JsonFlag,
-    OutputFiles,
     Recordings,
     ReportForm,
     a_picture,
@@ -59,7 +58,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
     replicas: Annotated[int, typer.Option(min=0, max=64, help="Read replicas of each group: VMs too.")] = 2,
     bandwidth: Annotated[str, typer.Option(help="Bytes per second that one migration copies.")] = "256Mi",
     speed: Annotated[float, typer.Option(min=0.001, help="Play the recordings this many times faster.")] = 1.0,
-    output: ReportForm = OutputFiles.TEXT,
+    output: ReportForm = "text",
     as_json_: JsonFlag = False,
     plot: Annotated[
         Path | None, typer.Option(callback=a_picture, help="Draw the day into this file (PNG, SVG or PDF).")
@@ -92,8 +91,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - typer makes an option of every paramet
         # The fleet is made once, so that all orders play the same day.
         fleet = make_fleet(settings)
         outcomes, finished = _play(fleet, orders)
-        form = OutputFiles.JSON if as_json_ else output
-        if form is OutputFiles.TEXT:
+        form = "json" if as_json_ else output
+        if form == "text":
             print_tables(Console(), fleet, outcomes)
         else:
             write_report(as_json(fleet, outcomes, finished=finished), form)
