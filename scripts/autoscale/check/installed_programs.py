@@ -38,11 +38,6 @@ class Program:
     metrics: int = 0
     tls: tuple[int, ...] = ()
 
-    @property
-    def kind(self) -> str:
-        """Deployment or DaemonSet."""
-        return "DaemonSet" if self.is_daemon else "Deployment"
-
 
 PROGRAMS: Final = (
     Program(
