@@ -6,23 +6,46 @@ The agent is the real one: ``plan`` decides, and ``advance`` takes every event b
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Final, Protocol
 
 from agent.core.actions import AskScheduler, PatchVm
 from agent.core.advance import advance
 from agent.core.events import Answered, Patched, Started, VmSeen
-from agent.core.goal import goal
-from agent.core.guest import ObservedSample
+from agent.core.goal import OBSERVER, goal
+from agent.core.guest import GuestSample, ObservedSample, Rates
 from agent.core.plan import plan
 from agent.core.policy import Policy, Smoothing, Timing
 from agent.core.state import REGRET, TOO_SOON, Giving, State, begin
 from agent.core.vm import Vm
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
-from protocol.units import Instant, Resources, Seconds
+from protocol.units import Bytes, Instant, Resources, Seconds
 from protocol.virtual_machine import Bounds
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
-from scripts.autoscale.simulate.guest_model import observe_guest
 from scripts.autoscale.simulate.vm_table import SLOT, UNIT
+
+SWAPPING: Final = 0.5
+"""The share of time that tasks stall on memory in a guest with less memory than its demand."""
+
+
+def observe_guest(cores: float, mem: float, size: Resources) -> tuple[GuestSample, Rates]:
+    """The metrics of a guest of ``size`` under a steady demand of ``cores`` (>= 0) vCPUs and ``mem`` bytes."""
+    has, total = size.cpu.as_cores, size.mem.value
+    sample = GuestSample(
+        # The agent's own observer is a runnable task, too, which its policy subtracts again.
+        runnable=ceil(cores) + OBSERVER,
+        load1=cores,
+        load5=cores,
+        mem_total=size.mem,
+        # Memory in use is the demand, capped at the guest's memory; all of the rest can be unplugged at once.
+        mem_available=Bytes(max(0, total - int(mem))),
+    )
+    # A guest serves as much demand as it has CPU. The share that it cannot serve is the share of time that tasks
+    # wait.
+    waits = 1.0 - has / cores if cores > has else 0.0
+    # The disk is never the limit, and the host steals no time.
+    return sample, Rates(busy=min(cores, has), steal=0.0, cpu_stall=waits, mem_stall=SWAPPING if mem > total else 0.0)
+
 
 NAMESPACE: Final = "fleet"
 MOST_ROUNDS: Final = 8

@@ -12,15 +12,93 @@ from typing import Final
 from deploy.local.kubernetes.plan.cluster_plan import API_PORT, CONTROL_HOST
 from protocol.kubernetes.objects import Json
 from protocol.kubernetes.resources import MERGE_PATCH, NODES, PODS, VIRTUAL_MACHINES
-from protocol.names import TOKEN_AUDIENCE
+from protocol.names import (
+    LABEL_ENABLED,
+    LABEL_VM_NAME,
+    RUNNER_CONTAINER,
+    SCHEDULER_NAME,
+    TOKEN_AUDIENCE,
+    VM_GROUP,
+    VM_KIND,
+    VM_VERSION,
+)
 from protocol.runtime.trust import trusting
-from scripts.bench.kubernetes.made_objects import NAMESPACE, node, node_name, pod, virtual_machine, vm_name
-from scripts.bench.kubernetes.measured_plane import ACCOUNTS, Plane
-from scripts.bench.load_client import Connection, ask_all
+from scripts.bench.kubernetes.measured_plane import ACCOUNTS, NAMESPACE, Plane
+from scripts.bench.load_client import Connection, ask_all, http_request
+
+SIZES: Final = (1, 2, 3, 4)
+"""Of VMs, in compute units of half a vCPU and 128 MiB, in turns."""
+
+_SLOTS: Final = 8
+_UNIT_MEM: Final = 128
+_ALLOCATABLE: Final = {"cpu": "64", "memory": "64Gi", "pods": "250", "ephemeral-storage": "100Gi"}
+
+
+def node_name(number: int) -> str:
+    """The name of a node; numbers begin at 0."""
+    return f"node-{number:05}"
+
+
+def vm_name(number: int) -> str:
+    """The name of a VM and of its pod; numbers begin at 0."""
+    return f"vm-{number:05}"
+
+
+def node(number: int) -> Json:
+    """A node that is Ready and empty, one of three zones."""
+    name = node_name(number)
+    labels = {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": f"zone-{number % 3}"}
+    ready = {"type": "Ready", "status": "True", "reason": "MadeUp", "message": "no kubelet runs here"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "status": {"capacity": _ALLOCATABLE, "allocatable": _ALLOCATABLE, "conditions": [ready]},
+    }
+
+
+def virtual_machine(number: int) -> Json:
+    """A VM that may grow to eight compute units."""
+    use = SIZES[number % len(SIZES)]
+    guest = {
+        "cpus": {"min": "500m", "use": f"{use * 500}m", "max": f"{_SLOTS * 500}m"},
+        "memorySlots": {"min": 1, "use": use, "max": _SLOTS},
+        "memorySlotSize": f"{_UNIT_MEM}Mi",
+        "rootDisk": {"image": "localhost/postgres-vm:made-up"},
+        "ports": [{"name": "postgres", "port": 5432}],
+    }
+    return {
+        "apiVersion": f"{VM_GROUP}/{VM_VERSION}",
+        "kind": VM_KIND,
+        "metadata": {"name": vm_name(number), "namespace": NAMESPACE, "labels": {LABEL_ENABLED: "true"}},
+        "spec": {"schedulerName": SCHEDULER_NAME, "guest": guest},
+    }
+
+
+def pod(number: int, vm_uid: str, on: str = "") -> Json:
+    """The pod that runs the VM with this UID: pending, or bound to the node ``on``."""
+    name, use = vm_name(number), SIZES[number % len(SIZES)]
+    owner = {"apiVersion": f"{VM_GROUP}/{VM_VERSION}", "kind": VM_KIND, "name": name, "uid": vm_uid, "controller": True}
+    requests = {"cpu": f"{use * 500}m", "memory": f"{use * _UNIT_MEM}Mi"}
+    runner = {"name": RUNNER_CONTAINER, "image": "localhost/runner:made-up", "resources": {"requests": requests}}
+    # No grace period, because no kubelet would ever end it.
+    spec: Json = {"schedulerName": SCHEDULER_NAME, "containers": [runner], "terminationGracePeriodSeconds": 0}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "labels": {LABEL_VM_NAME: name},
+            "ownerReferences": [owner],
+        },
+        "spec": spec | ({"nodeName": on} if on else {}),
+    }
+
 
 _CONNECTIONS: Final = 16
 # The API server then answers with metadata alone, which the client parses far sooner.
-_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +117,9 @@ class BulkClient:
         self, method: str, path: str, body: Json | None, kind: str = "application/json", *, whole: bool = False
     ) -> bytes:
         """A request as the bytes that travel; answered with ``whole`` objects, or with the metadata of one."""
-        accept = "application/json" if whole else _METADATA
+        accept = "application/json" if whole else METADATA
         content = json.dumps(body).encode() if body is not None else b""
-        lines = [
-            f"{method} {path} HTTP/1.1",
-            f"Host: {CONTROL_HOST}",
-            f"Authorization: Bearer {self.token}",
-            f"Accept: {accept}",
-            f"Content-Type: {kind}",
-            f"Content-Length: {len(content)}",
-        ]
-        return "\r\n".join([*lines, "", ""]).encode() + content
+        return http_request(method, path, self.token, content, Host=CONTROL_HOST, Accept=accept, Content_Type=kind)
 
     async def connect(self) -> Connection:
         """A new connection to the API server."""
@@ -57,7 +127,7 @@ class BulkClient:
 
     async def send(self, requests: Sequence[bytes]) -> list[bytes]:
         """The answers, in the order of the requests. Raises ``BenchError`` if one is refused."""
-        return [answer.body for answer in await ask_all(self, requests, _CONNECTIONS)]
+        return [body for body, _ in await ask_all(self.connect, requests, _CONNECTIONS)]
 
     async def make_nodes(self, numbers: Iterable[int]) -> None:
         """Creates nodes, and takes away the taint that every new node is given."""

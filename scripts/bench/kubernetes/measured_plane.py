@@ -33,9 +33,9 @@ from protocol.kubernetes.resources import Resource
 from protocol.messages import ObjectName
 from protocol.runtime.clock import Clock
 from protocol.units import Instant, Seconds
-from scripts.bench.kubernetes.made_objects import NAMESPACE
 from scripts.bench.load_client import BenchError
 
+NAMESPACE: Final = "bench"
 NAMESPACES: Final = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 ACCOUNTS: Final = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 _RBAC: Final = "rbac.authorization.k8s.io"
