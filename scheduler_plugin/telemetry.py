@@ -18,11 +18,10 @@ from prometheus_client.registry import Collector
 
 from protocol.kubernetes.pages import Unreadable
 from protocol.messages import ObjectName
-from protocol.units import ZERO, Instant, Resources, Seconds
-from scheduler_plugin.ledger import LedgerViews
-from scheduler_plugin.ledger.accounts.gifts import promised_by
-from scheduler_plugin.ledger.accounts.giving import givers
+from protocol.units import Instant, Resources, Seconds
+from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.accounts.sharing import promised_to
 from scheduler_plugin.metrics import LeaderGauges, MigrationMetrics, RequestMetrics
 from scheduler_plugin.program_telemetry import KIND_MISSING, ProgramTelemetry
 from scheduler_plugin.texts import logs
@@ -90,7 +89,7 @@ class Telemetry(ProgramTelemetry):
         self.registry.register(self._sums)
         self.generation = self._gauge("settings_generation", "How many settings have been accepted")
 
-    async def page_of(self, ledger: LedgerViews) -> bytes:
+    async def page_of(self, ledger: Ledger) -> bytes:
         """The metrics in Prometheus's text format, written in a thread: with thousands of nodes that takes long."""
         # Copied on the event loop: the thread below must not read a ledger that changes.
         self._sums.take(ledger, self._watch_ages(), self._now())
@@ -164,7 +163,7 @@ class _Sums(Collector):
         self._waiting = 0
         self._watch_ages: dict[str, float] = {}
 
-    def take(self, ledger: LedgerViews, watch_ages: dict[str, float], now: Instant) -> None:
+    def take(self, ledger: Ledger, watch_ages: dict[str, float], now: Instant) -> None:
         """Copies what the ledger says now."""
         self._nodes = [(name, len(book.claims), _amounts(book, now)) for name, book in ledger.nodes.items()]
         self._waiting = ledger.waiting
@@ -197,7 +196,7 @@ def _amounts(book: NodeAccount, now: Instant) -> tuple[Resources, ...]:
     room, pressure = book.room, book.pressure
     levels = (room.total, book.reserved, room.watermark)
     offered = Resources.sum(claim.offered for claim in book.claims.values() if claim.offered.any)
-    promised = promised_by(givers(book, now), book.unmet) if book.unmet.any else ZERO
+    promised = promised_to(book.unmet, book, now)
     return (*levels, pressure.logical, pressure.capacity, pressure.excess, book.forced, offered, book.unmet, promised)
 
 

@@ -1,13 +1,12 @@
 """The pure heart of the scheduler: who has reserved what, and what each VM may use (S4.5-S4.8, S4.10).
 
 State: ``facts``, ``accounts``, ``moves``, ``state``. Rules over it: ``permit_rule``, ``believed``, ``binding``,
-``migration_reservations``, ``request_orders``, ``listing``. The door: ``events``, ``outcomes``, ``ledger``; ``views``
-only reads.
+``migration_reservations``, ``request_orders``, ``listing``. The door: ``events``, ``outcomes``, ``ledger``.
 """
 
 from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.accounts.node_account import Pressure
-from scheduler_plugin.ledger.explain import ClaimExplanation, Journey
+from scheduler_plugin.ledger.explain import ClaimExplanation
 from scheduler_plugin.ledger.facts import (
     MigrationFacts,
     MigrationPhase,
@@ -40,7 +39,6 @@ from scheduler_plugin.ledger.outcomes import (
     RoomFreed,
     UnknownPodError,
 )
-from scheduler_plugin.ledger.views import LedgerViews
 
 __all__ = [
     "ClaimExplanation",
@@ -49,10 +47,8 @@ __all__ = [
     "Creation",
     "Effect",
     "Effects",
-    "Journey",
     "Ledger",
     "LedgerError",
-    "LedgerViews",
     "Migration",
     "MigrationFacts",
     "MigrationPhase",

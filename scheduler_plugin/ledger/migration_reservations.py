@@ -155,7 +155,9 @@ def fit_left(state: LedgerState) -> None:
 
 def settle(state: LedgerState) -> None:
     """Brings the claims of every VM about which something has changed to what its migrations make of them."""
-    while (vm := state.migrations.next_disturbed()) is not None:
+    while state.migrations.disturbed:
+        vm = next(iter(state.migrations.disturbed))
+        del state.migrations.disturbed[vm]
         account = state.vms.get(vm)
         migrations = state.migrations.of(vm)
         for migration in migrations:

@@ -18,9 +18,8 @@ from functools import reduce
 
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
-from scheduler_plugin.ledger.accounts.giving import asked_back
 from scheduler_plugin.ledger.accounts.permit_account import Message
-from scheduler_plugin.ledger.accounts.sharing import kept_for_others
+from scheduler_plugin.ledger.accounts.sharing import asked_back, kept_for_others
 from scheduler_plugin.ledger.believed import believed, judge_again, reach_of
 from scheduler_plugin.ledger.events import AgentAsked, PermitWritten, WriteEnd
 from scheduler_plugin.ledger.facts import VmFacts
@@ -201,7 +200,7 @@ def permit_written(state: LedgerState, event: PermitWritten) -> None:
     if account is None:
         return
     before, reserved = account.facts, account.reserved
-    facts = event.facts and believed(state, event.facts)
+    facts = event.facts and believed(state, event.facts, account)
     if event.outcome is WriteEnd.UNKNOWN:
         account.unsure(event.revision, event.version)
     elif event.outcome is WriteEnd.REFUSED or facts is None:

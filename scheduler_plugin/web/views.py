@@ -11,15 +11,14 @@ from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import Metrics, ObjectName
 from protocol.runtime.clock import Clock
-from protocol.units import ZERO, Instant, Resources
+from protocol.units import Instant, Resources
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.cluster.problems import notes_on, unreadable_objects
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import ClaimExplanation, Migration, MigrationPhase, Pressure, VmFacts
 from scheduler_plugin.ledger.accounts.claims import Claim, Gift
-from scheduler_plugin.ledger.accounts.gifts import last_gift, promised_by
-from scheduler_plugin.ledger.accounts.giving import givers
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.accounts.sharing import last_gift, promised_to
 from scheduler_plugin.planner.beneficiaries import room_being_made
 from scheduler_plugin.planner.victims import stays_because
 from scheduler_plugin.service.service import LeaderStatus
@@ -180,7 +179,7 @@ def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) ->
 
 def _node(book: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: Calendar) -> NodeModel:
     room = book.room
-    promised = promised_by(givers(book, today.now), book.unmet) if book.unmet.any else ZERO
+    promised = promised_to(book.unmet, book, today.now)
     return NodeModel(
         name=book.name,
         open=room.is_open,

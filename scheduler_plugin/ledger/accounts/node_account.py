@@ -8,8 +8,7 @@ from typing import Final
 
 from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.constraints.cluster_view import NodePods, PlacedPod
-from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
-from scheduler_plugin.ledger.accounts.deferred import NONE_DEFERRED, DeferredResizes
+from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimState, DeferredResizes
 from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
 from scheduler_plugin.placement import Room
 

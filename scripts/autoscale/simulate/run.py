@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.giving import lacking
+from scheduler_plugin.ledger.accounts.sharing import lacking
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.figures import Figures
 from scripts.autoscale.simulate.fleet import SimulatedFleet

@@ -23,7 +23,7 @@ from scheduler_plugin.ledger import (
     VmFacts,
     violations,
 )
-from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
+from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT
 from scheduler_plugin.ledger.events import (
     AgentAsked,
     Fact,

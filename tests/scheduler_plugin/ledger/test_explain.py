@@ -9,8 +9,7 @@ from protocol.units import ZERO, Instant
 from scheduler_plugin.ledger import (
     ClaimExplanation,
     ClaimState,
-    Journey,
-    MigrationPhase,
+    Creation,
     Move,
     Pressure,
     UnknownPodError,
@@ -56,7 +55,6 @@ def test_denial_names_node_and_time() -> None:
             migrating=ZERO,
             slack=ZERO,
         ),
-        journeys=(),
     )
 
 
@@ -74,41 +72,19 @@ def test_migrating_vm_is_told_in_answer() -> None:
     told = fleet.ledger.explain("uid-a", Instant(LATER + 5))
     assert told.denied_by == "the VM is moving and may not grow before it has moved"
     assert told.is_migrating
-    assert told.journeys == (
-        Journey(
-            migration=name("a-1"),
-            phase="Running",
-            is_ours=True,
-            is_leaving=False,
-            source="n1",
-            target=None,
-            reserved=ZERO,
-            problem=None,
-            lasts=5.0,  # type: ignore[arg-type] # Seconds is a float at run time
-            reason="",
-        ),
-    )
 
 
 def test_ordered_move_names_reason_and_target() -> None:
     fleet = Fleet(node(), node("n2"), vm("a", amount(2), pod=name("a-pod")), vm_pod("a", "n1"))
     fleet.ledger.apply(MoveWanted(Move(name("a"), "uid-a", "n1", "n2", "node n1 is cordoned"), name("a-1")), LATER)
-    (told,) = fleet.ledger.explain("uid-a", LATER).journeys
-    assert (told.phase, told.source, told.target, told.reserved, told.reason) == (
-        "ordered",
+    ordered = fleet.ledger.migrations[name("a-1")]
+    assert (ordered.creation, ordered.source, ordered.goal, ordered.reason) == (
+        Creation.ORDERED,
         "n1",
         "n2",
-        amount(2),
         "node n1 is cordoned",
     )
-    (reserved,) = fleet.ledger.explain("reservation of db/a-1", LATER).journeys
-    assert reserved == told
-
-
-def test_a_migration_that_is_over_is_no_journey() -> None:
-    fleet = Fleet(node(), vm("a", amount(2)), vm_pod("a", "n1"))
-    fleet.apply(MigrationSeen(migration("a", MigrationPhase.FAILED)), LATER)
-    assert fleet.ledger.explain("uid-a", LATER).journeys == ()
+    assert fleet.ledger.explain("reservation of db/a-1", LATER).reserved == amount(2)
 
 
 def test_a_pod_without_a_vm_counts_its_requests() -> None:
