@@ -28,23 +28,7 @@ from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.cluster.volumes import CLAIMS, NAMESPACES, VOLUMES
 from scheduler_plugin.constraints.model import Labels, NodeTerm
 from scheduler_plugin.constraints.surroundings import ConstraintContext
-from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts
-from scheduler_plugin.ledger.events import (
-    Fact,
-    Listed,
-    MigrationGone,
-    MigrationSeen,
-    NodeGone,
-    NodeSeen,
-    PodGone,
-    PodSeen,
-    Report,
-    RequestsFollow,
-    SettingsRead,
-    VersionsForgotten,
-    VmGone,
-    VmSeen,
-)
+from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts, events
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.settings.document import SchedulerSettings
 
@@ -126,7 +110,7 @@ class Feed:
         """
         self._ledger, self._queues, self._writer = ledger, queues, writer
         self._apply(_settings_read(self.settings))
-        self._apply(RequestsFollow(self.settings.pod_requests, limits_cpu=self.settings.limits_cpu))
+        self._apply(events.RequestsFollow(self.settings.pod_requests, limits_cpu=self.settings.limits_cpu))
         # A new term gets its ledger while the caches are warm, so there is nothing to wait for.
         if not self.missing:
             self._resync()
@@ -168,11 +152,11 @@ class Feed:
         self.settings = settings
         self._apply(_settings_read(settings))
         if not settings.pod_requests:  # off at once; on only after the API server has been asked
-            self._apply(RequestsFollow(False))
+            self._apply(events.RequestsFollow(False))
         if self._ledger.is_ready:
             # Unit, watermark, reserve and price are part of a node's facts, so every node has to be computed again.
             for node in self.nodes.facts.values():
-                self._apply(NodeSeen(node_facts(node, settings)))
+                self._apply(events.NodeSeen(node_facts(node, settings)))
 
     def feeds(self, ledger: Ledger) -> bool:
         """Return True if this ledger receives the changes; each term has its own."""
@@ -198,9 +182,9 @@ class Feed:
         nodes = [node_facts(node, self.settings) for node in self.nodes.facts.values()]
         vms = [vm_facts(vm) for vm in self.vms.facts.values()]
         moves = [migration.facts for migration in self.migrations.facts.values()]
-        self._apply(Listed(nodes, self.pods.facts.values(), vms, moves))
+        self._apply(events.Listed(nodes, self.pods.facts.values(), vms, moves))
 
-    def _apply(self, event: Fact | Report) -> None:
+    def _apply(self, event: events.Fact | events.Report) -> None:
         self._queues.add(self._ledger.apply(event, self._clock.now()))
 
     def restored(self, witness: FactInformer[Any] | None = None) -> None:
@@ -208,7 +192,7 @@ class Feed:
         # Nothing reaches the ledger until every kind has been listed from the restored store.
         self._listed.clear()
         # A restored store continues from an older version, so newer facts would look stale.
-        self._apply(VersionsForgotten())
+        self._apply(events.VersionsForgotten())
         for informer in (*self.informers, *self._extras):
             if informer is not witness:
                 informer.read_again()
@@ -246,9 +230,9 @@ class Feed:
         if not self._ledger.is_ready:
             return
         if change.after is None:
-            self._apply(NodeGone(change.name.name))
+            self._apply(events.NodeGone(change.name.name))
         else:
-            self._apply(NodeSeen(node_facts(change.after, self.settings)))
+            self._apply(events.NodeSeen(node_facts(change.after, self.settings)))
 
     def _pod_changed(self, change: FactChange[PodFacts]) -> None:
         self.addresses.change(change.before, change.after)
@@ -256,9 +240,9 @@ class Feed:
             return
         # A pod of the same name with another UID is another pod, such as a StatefulSet makes: the old one is gone.
         if change.before is not None and (change.after is None or change.after.uid != change.before.uid):
-            self._apply(PodGone(change.before.uid))
+            self._apply(events.PodGone(change.before.uid))
         if change.after is not None:
-            self._apply(PodSeen(change.after))
+            self._apply(events.PodSeen(change.after))
 
     def _vm_changed(self, change: FactChange[VirtualMachine]) -> None:
         if not self._ledger.is_ready:
@@ -268,17 +252,17 @@ class Feed:
             # A permit still to be written was decided for the VM that is gone.
             self._queues.permits.drop(change.name)
         if change.after is None:
-            self._apply(VmGone(change.name))
+            self._apply(events.VmGone(change.name))
         else:
-            self._apply(VmSeen(vm_facts(change.after)))
+            self._apply(events.VmSeen(vm_facts(change.after)))
 
     def _migration_changed(self, change: FactChange[ClusterMigration]) -> None:
         if not self._ledger.is_ready:
             return
         if change.after is None:
-            self._apply(MigrationGone(change.name))
+            self._apply(events.MigrationGone(change.name))
         else:
-            self._apply(MigrationSeen(change.after.facts))
+            self._apply(events.MigrationSeen(change.after.facts))
 
     def _watch_for_rivals(self, change: FactChange[VirtualMachine]) -> None:
         """Only one process may write permits at a time; reports any other."""
@@ -290,8 +274,8 @@ class Feed:
             self._report.rival_seen(change.name, writer)
 
 
-def _settings_read(settings: SchedulerSettings) -> SettingsRead:
-    return SettingsRead(settings.ranking, settings.scheduler_name, settings.percent_of_nodes)
+def _settings_read(settings: SchedulerSettings) -> events.SettingsRead:
+    return events.SettingsRead(settings.ranking, settings.scheduler_name, settings.percent_of_nodes)
 
 
 def _ignored(_: FactChange[T]) -> None:

@@ -17,40 +17,10 @@ from typing import Final, assert_never, overload
 
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger import binding, listing, migration_reservations, permit_rule, request_orders
+from scheduler_plugin.ledger import binding, events, listing, migration_reservations, permit_rule, request_orders
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.believed import judge_all_again
-from scheduler_plugin.ledger.events import (
-    AgentAsked,
-    BindEnded,
-    Event,
-    Fact,
-    Listed,
-    MigrationGone,
-    MigrationSeen,
-    MoveAnswered,
-    MoveWanted,
-    NodeGone,
-    NodeSeen,
-    PermitWritten,
-    PodGone,
-    PodRead,
-    PodRefused,
-    PodSeen,
-    PodToBind,
-    RaiseWanted,
-    Report,
-    RequestsFollow,
-    ResizeDue,
-    ResizeRefused,
-    ResizeUnanswered,
-    SettingsRead,
-    TimePassed,
-    VersionsForgotten,
-    VmGone,
-    VmSeen,
-)
 from scheduler_plugin.ledger.explain import ClaimExplanation, explain
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST, PodFacts
 from scheduler_plugin.ledger.moves import Migration
@@ -88,18 +58,18 @@ class Ledger:
         self.strained: Set[str] = state.strained
 
     @overload
-    def apply(self, event: AgentAsked, now: Instant) -> PermitDecision: ...
+    def apply(self, event: events.AgentAsked, now: Instant) -> PermitDecision: ...
     @overload
-    def apply(self, event: PodToBind, now: Instant) -> Reservation: ...
+    def apply(self, event: events.PodToBind, now: Instant) -> Reservation: ...
     @overload
-    def apply(self, event: MoveWanted, now: Instant) -> MoveReservation: ...
+    def apply(self, event: events.MoveWanted, now: Instant) -> MoveReservation: ...
     @overload
-    def apply(self, event: RaiseWanted | ResizeDue, now: Instant) -> ResizeDecision: ...
+    def apply(self, event: events.RaiseWanted | events.ResizeDue, now: Instant) -> ResizeDecision: ...
     @overload
-    def apply(self, event: PermitWritten | Fact | Report, now: Instant) -> Effects: ...
+    def apply(self, event: events.PermitWritten | events.Fact | events.Report, now: Instant) -> Effects: ...
 
     def apply(  # noqa: PLR0911, PLR0912 - one case for each event
-        self, event: Event, now: Instant
+        self, event: events.Event, now: Instant
     ) -> PermitDecision | Reservation | MoveReservation | ResizeDecision | Effects:
         """Book ``event``, and decide what it asks. Carry out the effects, then report what became of them.
 
@@ -108,52 +78,52 @@ class Ledger:
         """
         state = self._state
         match event:
-            case AgentAsked():
+            case events.AgentAsked():
                 return permit_rule.decide(state, event, now)
-            case PodToBind(pod, node):
+            case events.PodToBind(pod, node):
                 return replace(binding.reserve(state, pod, node), effects=self._finish(outside=False))
-            case MoveWanted(move, name):
+            case events.MoveWanted(move, name):
                 reservation = migration_reservations.reserve_move(state, move, name, now)
                 return replace(reservation, effects=(*reservation.effects, *self._finish(outside=False)))
-            case RaiseWanted(uid, request):
+            case events.RaiseWanted(uid, request):
                 order = request_orders.raise_requests(state, uid, request, now)
                 return ResizeDecision(order, self._finish(outside=False))
-            case ResizeDue(uid):
+            case events.ResizeDue(uid):
                 order = request_orders.requests_due(state, uid, now)
                 return ResizeDecision(order, self._finish(outside=False))
-            case PermitWritten():
+            case events.PermitWritten():
                 permit_rule.permit_written(state, event)
-            case PodSeen(pod):
+            case events.PodSeen(pod):
                 binding.see_pod(state, pod)
-            case PodGone(uid):
+            case events.PodGone(uid):
                 state.pod_gone(uid)
-            case PodRead(uid, read):
+            case events.PodRead(uid, read):
                 binding.pod_read(state, uid, read)
-            case VmSeen(vm):
+            case events.VmSeen(vm):
                 listing.see_vm(state, vm, now)
-            case VmGone(name):
+            case events.VmGone(name):
                 state.lose_vm(name)
-            case NodeSeen(facts):
+            case events.NodeSeen(facts):
                 listing.see_node(state, facts)
-            case NodeGone(node):
+            case events.NodeGone(node):
                 state.know_node(node, None)
-            case MigrationSeen(migration):
+            case events.MigrationSeen(migration):
                 migration_reservations.see_migration(state, migration, now)
-            case MigrationGone(name):
+            case events.MigrationGone(name):
                 migration_reservations.lose_migration(state, name)
-            case Listed():
+            case events.Listed():
                 return self._listed(event, now)
-            case TimePassed():
+            case events.TimePassed():
                 state.lapse(now)
                 judge_all_again(state)
-            case VersionsForgotten():
+            case events.VersionsForgotten():
                 state.forget_versions()
                 return ()  # the reads that it orders wait for the lists
             case _:
                 return (*_reported(state, event, now), *self._finish(outside=False))
         return self._finish(outside=True)
 
-    def _listed(self, lists: Listed, now: Instant) -> Effects:
+    def _listed(self, lists: events.Listed, now: Instant) -> Effects:
         is_first = not self.is_ready
         doubtful = listing.take_in(self._state, lists, now)
         effects = (*doubtful, *self._finish(outside=True))
@@ -287,22 +257,22 @@ class Ledger:
         return request_orders.requests_of_waiting(self._state, pod)
 
 
-def _reported(state: LedgerState, event: Report, now: Instant) -> Effects:
+def _reported(state: LedgerState, event: events.Report, now: Instant) -> Effects:
     match event:
-        case BindEnded():
+        case events.BindEnded():
             return binding.bind_ended(state, event)
-        case PodRefused(pod, nodes):
+        case events.PodRefused(pod, nodes):
             return binding.look_further(state, pod, nodes)
-        case MoveAnswered(migration, outcome):
+        case events.MoveAnswered(migration, outcome):
             return migration_reservations.move_answered(state, migration, outcome)
-        case ResizeRefused():
+        case events.ResizeRefused():
             request_orders.resize_refused(state, event, now)
-        case ResizeUnanswered(order, why):
+        case events.ResizeUnanswered(order, why):
             request_orders.resize_unanswered(state, order, why)
-        case SettingsRead(ranking):
+        case events.SettingsRead(ranking):
             state.node_indexes.rank_by(ranking)
             state.scheduler, state.sampled.percent = event.scheduler, event.percent_of_nodes
-        case RequestsFollow():
+        case events.RequestsFollow():
             request_orders.follow(state, event)
         case _:
             assert_never(event)

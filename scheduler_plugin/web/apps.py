@@ -21,19 +21,9 @@ from protocol.wire.wire_batches import LONGEST_BATCH, PATH
 from protocol.wire.wire_messages import WireRequestBody, WireResponseBody
 from scheduler_plugin.service.service import ActiveService, Service, StandingByError
 from scheduler_plugin.texts import refusals
-from scheduler_plugin.web.agents import LONGEST_BODY as LONGEST_REQUEST
-from scheduler_plugin.web.agents import AgentRoutes
+from scheduler_plugin.web import agents, extender
+from scheduler_plugin.web import extender_messages as messages
 from scheduler_plugin.web.documentation import Operation, answers, document
-from scheduler_plugin.web.extender import LONGEST_BODY, ExtenderRoutes
-from scheduler_plugin.web.extender_messages import (
-    ExtenderArgs,
-    ExtenderBindingArgs,
-    ExtenderBindingResult,
-    ExtenderFilterResult,
-    ExtenderPreemptionArgs,
-    ExtenderPreemptionResult,
-    HostPriority,
-)
 from scheduler_plugin.web.guard import guarded
 from scheduler_plugin.web.hot_paths import Admission, Handler, HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import BatchEntry, NodesModel, Problem, VmModel
@@ -52,7 +42,6 @@ _AWAY: Final = ("the cluster has not been read yet: ask again", Problem)
 _LARGE: Final = ("the request is too long", Problem)
 
 PERMIT: Final = Operation(
-    "POST",
     "/",
     "Ask for resources; every published version of the protocol (docs/protocol.md).",
     WireRequestBody,
@@ -69,7 +58,6 @@ PERMIT: Final = Operation(
 )
 
 BATCH: Final = Operation(
-    "POST",
     PATH,
     "Ask for many VMs at once: an array of requests. Each answer says its status and is otherwise as if asked alone.",
     list[WireRequestBody],
@@ -77,23 +65,29 @@ BATCH: Final = Operation(
 )
 
 VERBS: Final = (
-    Operation("POST", "/filter", "Which nodes a pod fits.", ExtenderArgs, {200: ("nodes", ExtenderFilterResult)}),
     Operation(
-        "POST",
+        "/filter",
+        "Which nodes a pod fits.",
+        messages.ExtenderArgs,
+        {200: ("nodes", messages.ExtenderFilterResult)},
+    ),
+    Operation(
         "/prioritize",
         "How good each node would be, 0 to 10.",
-        ExtenderArgs,
-        {200: ("scores", list[HostPriority]), 400: _MALFORMED, 413: _LARGE, 503: _AWAY},
+        messages.ExtenderArgs,
+        {200: ("scores", list[messages.HostPriority])} | {400: _MALFORMED, 413: _LARGE, 503: _AWAY},
     ),
     Operation(
-        "POST", "/bind", "Reserve, then bind.", ExtenderBindingArgs, {200: ("why not, if not", ExtenderBindingResult)}
+        "/bind",
+        "Reserve, then bind.",
+        messages.ExtenderBindingArgs,
+        {200: ("why not, if not", messages.ExtenderBindingResult)},
     ),
     Operation(
-        "POST",
         "/preempt",
         "On which nodes a pod would fit once victims are gone.",
-        ExtenderPreemptionArgs,
-        {200: ("nodes", ExtenderPreemptionResult), 400: _MALFORMED, 413: _LARGE, 503: _AWAY},
+        messages.ExtenderPreemptionArgs,
+        {200: ("nodes", messages.ExtenderPreemptionResult)} | {400: _MALFORMED, 413: _LARGE, 503: _AWAY},
     ),
 )
 
@@ -102,34 +96,31 @@ def agents_app(desk: ActiveService) -> HotPaths:
     """Application for agents (:10299)."""
     app = _app("agents", "Agents ask for permits to grow.")
     document(app, [PERMIT, BATCH], [])
-    single = by_leader(desk, lambda service, request: AgentRoutes(service).request(request))
-    batch = by_leader(desk, lambda service, request: AgentRoutes(service).batch(request))
     admission = leading(desk)
     paths = {
-        "/": HotPath(single, LONGEST_REQUEST, admission, partial(_introduction, desk)),
-        PATH: HotPath(batch, LONGEST_BATCH, admission, partial(_introduction, desk)),
+        "/": HotPath(by_leader(desk, agents.request), agents.LONGEST_BODY, admission, partial(_introduction, desk)),
+        PATH: HotPath(by_leader(desk, agents.batch), LONGEST_BATCH, admission, partial(_introduction, desk)),
     }
     # Permits bypass FastAPI, whose routes cost more than a permit does.
     return HotPaths(paths, app)
 
 
 def _introduction(desk: ActiveService, authorization: str | None, address: str) -> HotResponse | None:
-    return AgentRoutes(desk.acting()).introduction(authorization, address)  # ``leading`` has admitted it
+    return agents.introduction(desk.acting(), authorization, address)  # ``leading`` has admitted it
 
 
 def extender_app(desk: ActiveService) -> HotPaths:
     """Application for kube-scheduler (:10298); with a bearer token if the settings name a file that holds one."""
     app = _app("extender", "kube-scheduler's extender protocol.")
     document(app, VERBS, [])
-    verbs = (ExtenderRoutes.filter, ExtenderRoutes.prioritize, ExtenderRoutes.bind, ExtenderRoutes.preempt)
-    # Each verb's method is named like its path.
-    handlers = {f"/{verb.__name__}": by_leader(desk, _asked(verb)) for verb in verbs}
-    admission = guarded(desk, leading(desk))
-    return HotPaths({path: HotPath(handler, LONGEST_BODY, admission) for path, handler in handlers.items()}, app)
-
-
-def _asked(verb: Callable[[ExtenderRoutes, HotRequest], Answer]) -> Callable[[Service, HotRequest], Answer]:
-    return lambda service, request: verb(ExtenderRoutes(service), request)
+    handlers: dict[str, Callable[[Service, HotRequest], Answer]] = {
+        "/filter": extender.filter_nodes,
+        "/prioritize": extender.prioritize,
+        "/bind": extender.bind,
+        "/preempt": extender.preempt,
+    }
+    admission, longest = guarded(desk, leading(desk)), extender.LONGEST_BODY
+    return HotPaths({path: HotPath(by_leader(desk, verb), longest, admission) for path, verb in handlers.items()}, app)
 
 
 def probes_app(desk: ActiveService) -> FastAPI:
@@ -206,12 +197,10 @@ def _json(found: object, status: int = 200) -> Response:
 # Routes that only the leader answers ------------------------------------------------------------------------------
 
 
-def by_leader(
-    desk: ActiveService, answer: Callable[[Service, HotRequest], HotResponse | Awaitable[HotResponse]]
-) -> Handler:
+def by_leader(desk: ActiveService, answer: Callable[[Service, HotRequest], Answer]) -> Handler:
     """Run ``answer`` for the active service; 503 while another process leads."""
 
-    def handle(request: HotRequest) -> HotResponse | Awaitable[HotResponse]:
+    def handle(request: HotRequest) -> Answer:
         try:
             service = desk.acting()
         except StandingByError as error:

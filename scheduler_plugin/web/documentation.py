@@ -7,7 +7,7 @@ the page through ``Operation``. All schemas are made of the very types that deco
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -22,13 +22,12 @@ _REFERENCE: Final = "#/components/schemas/{name}"
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A raw route: what it takes, and what it answers by status (None for a body that is plain text)."""
+    """A POST that is no route of FastAPI's: what it takes, and what it answers by status."""
 
-    method: str
     path: str
     summary: str
-    takes: Any = None
-    gives: Mapping[int, tuple[str, Any]] = field(default_factory=dict)
+    takes: Any
+    gives: Mapping[int, tuple[str, Any]]
 
 
 def content(of: Any) -> Json:
@@ -62,7 +61,7 @@ def document(app: FastAPI, operations: Sequence[Operation], shapes: Sequence[Any
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             for operation in operations:
-                schema["paths"].setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+                schema["paths"].setdefault(operation.path, {})["post"] = _operation(operation)
             schema.setdefault("components", {}).setdefault("schemas", {}).update(_schemas(operations, shapes))
             app.openapi_schema = schema
         return app.openapi_schema
@@ -76,13 +75,10 @@ def _schemas(operations: Sequence[Operation], shapes: Sequence[Any]) -> Json:
         *(operation.takes for operation in operations),
         *(kind for operation in operations for _, kind in operation.gives.values()),
     ]
-    _, schemas = msgspec.json.schema_components(
-        [shape for shape in types if shape is not None], ref_template=_REFERENCE
-    )
-    return schemas
+    return msgspec.json.schema_components(types, ref_template=_REFERENCE)[1]
 
 
 def _operation(one: Operation) -> Json:
-    request = {} if one.takes is None else {"requestBody": {"required": True, "content": content(one.takes)}}
     responses = {str(status): answer for status, answer in answers(one.gives).items()}
-    return {"summary": one.summary, "responses": responses} | request
+    request = {"required": True, "content": content(one.takes)}
+    return {"summary": one.summary, "responses": responses, "requestBody": request}

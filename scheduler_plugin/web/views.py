@@ -23,20 +23,7 @@ from scheduler_plugin.planner.beneficiaries import room_being_made
 from scheduler_plugin.planner.victims import stays_because
 from scheduler_plugin.service.service import LeaderStatus
 from scheduler_plugin.texts import explanations
-from scheduler_plugin.web.models import (
-    Amounts,
-    ExplainedPod,
-    GiftModel,
-    MetricsModel,
-    MigrationModel,
-    NodeModel,
-    NodesModel,
-    PodModel,
-    PressureModel,
-    RefusedTarget,
-    UnreadableModel,
-    VmModel,
-)
+from scheduler_plugin.web import models
 
 MOST_UNREADABLE: Final = 100
 """``/nodes`` gives the reason for this many unreadable objects at most; the metric counts all of them."""
@@ -59,12 +46,12 @@ class Calendar(NamedTuple):
         return timestamp(round(self.wall - (self.now - at)))
 
 
-def amount(resources: Resources) -> Amounts:
+def amount(resources: Resources) -> models.Amounts:
     """Both amounts as quantities."""
-    return Amounts(resources.cpu.quantity(), resources.mem.quantity())
+    return models.Amounts(resources.cpu.quantity(), resources.mem.quantity())
 
 
-def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> NodesModel:
+def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> models.NodesModel:
     """Every node with its pods, sorted by name, and every migration that has not ended, the oldest first.
 
     ``migrationsIdle`` says why no VM is moved at all, ``stuck`` of a node why VMs that should leave it cannot.
@@ -76,7 +63,7 @@ def nodes_view(context: SchedulerContext, standing: LeaderStatus) -> NodesModel:
         (migration for migration in ledger.migrations.values() if migration.is_active),
         key=lambda migration: migration.since,
     )
-    return NodesModel(
+    return models.NodesModel(
         ready=ledger.is_ready,
         leading=standing.leads,
         leader=standing.leader,
@@ -101,7 +88,7 @@ def _silent_agents(context: SchedulerContext) -> Set[ObjectName]:
     return {name for name, vm in ledger.vms.items() if ledger.is_silent(vm, now)}
 
 
-def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -> VmModel | None:
+def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -> models.VmModel | None:
     """Explanation of the VM, once for each pod that runs it (two while it migrates), and of its last moves.
 
     None if no pod runs it and no problem of its object is known.
@@ -122,7 +109,7 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
     explained = [ledger.explain(uid, now) for uid in uids]
     gifts = [pod.gift for pod in explained if pod.gift is not None]
     why = _stays_because(context, movable)
-    return VmModel(
+    return models.VmModel(
         vm=str(vm),
         leading=standing.leads,
         leader=standing.leader,
@@ -140,8 +127,8 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
     )
 
 
-def _unreadable(resource: Resource, found: Unreadable) -> UnreadableModel:
-    return UnreadableModel(resource.kind, str(found.name), found.version, found.reason)
+def _unreadable(resource: Resource, found: Unreadable) -> models.UnreadableModel:
+    return models.UnreadableModel(resource.kind, str(found.name), found.version, found.reason)
 
 
 def _stays_because(context: SchedulerContext, vm: VmFacts | None) -> str | None:
@@ -149,18 +136,18 @@ def _stays_because(context: SchedulerContext, vm: VmFacts | None) -> str | None:
     return explanations.NOT_KNOWN if vm is None else stays_because(vm, opt_in=context.feed.settings.migration.opt_in)
 
 
-def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, RefusedTarget]:
+def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, models.RefusedTarget]:
     """Nodes for which kube-scheduler has refused the VM lately."""
     now, refused = context.clock.now(), context.migration_status.refused.of(vm)
     return {
-        node: RefusedTarget(refusal.why, round(max(0.0, refusal.until - now), 3))
+        node: models.RefusedTarget(refusal.why, round(max(0.0, refusal.until - now), 3))
         for node, refusal in sorted(refused.items())
     }
 
 
-def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) -> MigrationModel:
+def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) -> models.MigrationModel:
     """One migration; ``problem`` is why nothing is reserved for it, or why it failed."""
-    return MigrationModel(
+    return models.MigrationModel(
         name=str(found.name),
         vm=str(found.vm),
         # Without facts the object has not been seen yet: only the progress of its creation is known.
@@ -177,10 +164,10 @@ def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) ->
     )
 
 
-def _node(book: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: Calendar) -> NodeModel:
+def _node(book: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: Calendar) -> models.NodeModel:
     room = book.room
     promised = promised_to(book.unmet, book, today.now)
-    return NodeModel(
+    return models.NodeModel(
         name=book.name,
         open=room.is_open,
         known=book.facts is not None,
@@ -200,14 +187,18 @@ def _node(book: NodeAccount, stuck: str | None, silent: Set[ObjectName], today: 
     )
 
 
-def _gift(gift: Gift | None, today: Calendar) -> GiftModel | None:
-    return None if gift is None else GiftModel(amount(gift.amount), today.stamp(gift.at), [str(vm) for vm in gift.to])
+def _gift(gift: Gift | None, today: Calendar) -> models.GiftModel | None:
+    return (
+        None
+        if gift is None
+        else models.GiftModel(amount(gift.amount), today.stamp(gift.at), [str(vm) for vm in gift.to])
+    )
 
 
-def _pod(claim: Claim, promised: Resources, silent: Set[ObjectName], today: Calendar) -> PodModel:
+def _pod(claim: Claim, promised: Resources, silent: Set[ObjectName], today: Calendar) -> models.PodModel:
     account = claim.vm
     facts = None if account is None else account.facts
-    return PodModel(
+    return models.PodModel(
         pod=str(claim.pod.name),
         vm=None if claim.pod.vm is None else str(claim.pod.vm),
         state=claim.state.value,
@@ -224,8 +215,8 @@ def _pod(claim: Claim, promised: Resources, silent: Set[ObjectName], today: Cale
     )
 
 
-def _pressure(pressure: Pressure) -> PressureModel:
-    return PressureModel(
+def _pressure(pressure: Pressure) -> models.PressureModel:
+    return models.PressureModel(
         logical=amount(pressure.logical),
         capacity=amount(pressure.capacity),
         migrating=amount(pressure.migrating),
@@ -233,8 +224,8 @@ def _pressure(pressure: Pressure) -> PressureModel:
     )
 
 
-def _explained(found: ClaimExplanation) -> ExplainedPod:
-    return ExplainedPod(
+def _explained(found: ClaimExplanation) -> models.ExplainedPod:
+    return models.ExplainedPod(
         pod=str(found.pod),
         node=found.node,
         state=found.state.value,
@@ -260,8 +251,8 @@ def _explained(found: ClaimExplanation) -> ExplainedPod:
     )
 
 
-def _metrics(metrics: Metrics) -> MetricsModel:
-    return MetricsModel(
+def _metrics(metrics: Metrics) -> models.MetricsModel:
+    return models.MetricsModel(
         load1=metrics.load1,
         load5=metrics.load5,
         mem_used=None if metrics.mem_used is None else metrics.mem_used.quantity(),

@@ -17,19 +17,7 @@ from protocol.kubernetes.managed_fields import limited_by, resized_by
 from protocol.names import RUNNER_CONTAINER, SCHEDULER_NAME
 from protocol.units import ZERO, Resources
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
-from scheduler_plugin.cluster.pods.shapes import (
-    Amounts,
-    Condition,
-    Container,
-    ContainerResources,
-    Held,
-    Metadata,
-    Pod,
-    PodMetadata,
-    PodSpec,
-    PodStatus,
-    Requests,
-)
+from scheduler_plugin.cluster.pods import shapes
 from scheduler_plugin.ledger import RunnerRequests
 
 RESIZE_PENDING: Final = "PodResizePending"
@@ -39,14 +27,14 @@ DEFERRED: Final = "Deferred"
 RESTART: Final = "RestartContainer"
 
 
-def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> RunnerRequests | None:
+def runner_requests(meta: shapes.PodMetadata, spec: shapes.PodSpec, status: shapes.PodStatus) -> RunnerRequests | None:
     """Requests of the guest's container; None if they cannot be changed in place (B.10)."""
     runner = next((container for container in spec.containers if container.name == RUNNER_CONTAINER), None)
     # A pod keeps its QoS class for life: one without requests cannot be given any, and a Guaranteed one would need its
     # limits changed, too.
     if runner is None or status.qosClass != BURSTABLE or spec.resources is not None:
         return None
-    resources = runner.resources or ContainerResources()
+    resources = runner.resources or shapes.ContainerResources()
     limits = resources.limits or {}
     # Limits belong to the operator, except for a CPU limit that we wrote ourselves.
     ours = limited_by(SCHEDULER_NAME, meta.managedFields or ()) & {"cpu"}
@@ -56,7 +44,7 @@ def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> Runn
     if any(policy.restartPolicy == RESTART for policy in runner.resizePolicy or ()):
         return None
     status_of_runner = next(
-        (container for container in status.containerStatuses or () if container.name == runner.name), Held()
+        (container for container in status.containerStatuses or () if container.name == runner.name), shapes.Held()
     )
     allocated, requests = status_of_runner.allocatedResources, resources.requests or {}
     written = resized_by(SCHEDULER_NAME, meta.managedFields or ())
@@ -72,7 +60,7 @@ def runner_requests(meta: PodMetadata, spec: PodSpec, status: PodStatus) -> Runn
     )
 
 
-def _resize_problem(meta: Metadata, status: PodStatus) -> str:
+def _resize_problem(meta: shapes.Metadata, status: shapes.PodStatus) -> str:
     """The kubelet's objection to the present requests."""
     verdicts = (
         f"{condition.reason}: {condition.message or ''}"
@@ -82,7 +70,7 @@ def _resize_problem(meta: Metadata, status: PodStatus) -> str:
     return next(verdicts, "")
 
 
-def deferred(found: Pod, status: PodStatus, requests: Resources) -> Resources:
+def deferred(found: shapes.Pod, status: shapes.PodStatus, requests: Resources) -> Resources:
     """The part of ``requests`` that the kubelet grants only once others have left the node."""
     if not _resize_is(DEFERRED, found.metadata, status):
         return ZERO
@@ -91,11 +79,11 @@ def deferred(found: Pod, status: PodStatus, requests: Resources) -> Resources:
     return requests.minus_or_zero(has)
 
 
-def _resize_is(reason: str, meta: Metadata, status: PodStatus) -> bool:
+def _resize_is(reason: str, meta: shapes.Metadata, status: shapes.PodStatus) -> bool:
     return any(condition.reason == reason for condition in _verdicts(meta, status))
 
 
-def _verdicts(meta: Metadata, status: PodStatus) -> Iterator[Condition]:
+def _verdicts(meta: shapes.Metadata, status: shapes.PodStatus) -> Iterator[shapes.Condition]:
     """The kubelet's verdicts on the present requests, without those on earlier ones."""
     for condition in status.conditions or ():
         # Older kubelets do not say which generation they judged.
@@ -105,13 +93,13 @@ def _verdicts(meta: Metadata, status: PodStatus) -> Iterator[Condition]:
             yield condition
 
 
-def counted(meta: Metadata, spec: PodSpec, status: PodStatus) -> tuple[Resources, Resources]:
+def counted(meta: shapes.Metadata, spec: shapes.PodSpec, status: shapes.PodStatus) -> tuple[Resources, Resources]:
     """The requests that kube-scheduler counts for the pod, and the part of them outside the guest's container."""
     # A resize that the kubelet calls infeasible never happens on this node, so kube-scheduler leaves it out.
     return _held(spec, status, is_feasible=not _resize_is(INFEASIBLE, meta, status))
 
 
-def _held(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
+def _held(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
     """As ``counted``, with or without requests beyond what each container has."""
     statuses = {container.name: container for container in status.containerStatuses or ()}
     sizes = [
@@ -129,7 +117,7 @@ def _held(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resou
     return counted + overhead, beside + sidecars + overhead
 
 
-def _init_sizes(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
+def _init_sizes(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool) -> tuple[Resources, Resources]:
     """The sum of all sidecars, and the greatest need of any moment during start."""
     statuses = {container.name: container for container in status.initContainerStatuses or ()}
     sidecars, starting = ZERO, ZERO
@@ -145,7 +133,7 @@ def _init_sizes(spec: PodSpec, status: PodStatus, *, is_feasible: bool) -> tuple
     return sidecars, starting
 
 
-def _size(path: str, container: Container, held: Held | None, *, is_feasible: bool) -> Resources:
+def _size(path: str, container: shapes.Container, held: shapes.Held | None, *, is_feasible: bool) -> Resources:
     requests = (
         ZERO if container.resources is None else _amounts(f"{path}.resources.requests", container.resources.requests)
     )
@@ -157,12 +145,12 @@ def _size(path: str, container: Container, held: Held | None, *, is_feasible: bo
     return requests.at_least(has) if is_feasible else has
 
 
-def _has(path: str, allocated: Amounts | None, actual: Requests | None) -> Resources:
+def _has(path: str, allocated: shapes.Amounts | None, actual: shapes.Requests | None) -> Resources:
     has = _amounts(f"{path}: allocatedResources", allocated)
     return has if actual is None else has.at_least(_amounts(f"{path}: resources.requests", actual.requests))
 
 
-def _pod_level(spec: PodSpec, status: PodStatus, counted: Resources, *, is_feasible: bool) -> Resources:
+def _pod_level(spec: shapes.PodSpec, status: shapes.PodStatus, counted: Resources, *, is_feasible: bool) -> Resources:
     """A request on the pod itself replaces the sum of its containers, for the resources that it names only."""
     if spec.resources is None or not spec.resources.requests:
         return counted
@@ -174,7 +162,7 @@ def _pod_level(spec: PodSpec, status: PodStatus, counted: Resources, *, is_feasi
     return Resources(size.cpu if "cpu" in requests else counted.cpu, size.mem if "memory" in requests else counted.mem)
 
 
-def _amounts(path: str, given: Amounts | None) -> Resources:
+def _amounts(path: str, given: shapes.Amounts | None) -> Resources:
     if not given:
         return ZERO
     return Resources(

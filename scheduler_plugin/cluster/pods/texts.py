@@ -65,7 +65,7 @@ _ASKED: Final = msgspec.json.Decoder(_AskedPod)
 
 
 class AskedPod(msgspec.Struct, frozen=True, gc=False):
-    """Version and name of the pod in a text, and whether the pod has preferences (see ``has_preferences``)."""
+    """Version and name of the pod in a text, and whether the pod has preferences (see ``prefers``)."""
 
     name: ObjectName
     uid: str
