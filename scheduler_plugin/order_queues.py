@@ -7,8 +7,8 @@ Losing all of them (a restart) only causes delays.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Generic, TypeVar
 
 from protocol.messages import ObjectName
 from scheduler_plugin.ledger import (
@@ -95,3 +95,23 @@ class OrderQueues:
                     self.creations.put(name, effect)
                 case ReadMigration(name):
                     self.migration_reads.put(name, effect)
+
+
+AT_ONCE: Final = 48
+"""Calls under way: less than half of the connections to the API server, the rest is for increases and binds."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def for_each(things: Iterable[T], call: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE) -> list[R]:
+    """Results of ``call`` for each of ``things``, in their order."""
+    places = asyncio.Semaphore(at_once)
+
+    async def called(thing: T) -> R:
+        async with places:
+            return await call(thing)
+
+    async with asyncio.TaskGroup() as tasks:
+        calls = [tasks.create_task(called(thing)) for thing in things]
+    return [task.result() for task in calls]

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from protocol.field_errors import field_message
-from protocol.kubernetes.objects import JsonObject
+from protocol.kubernetes.objects import JsonObject, child, text, texts
 from protocol.messages import ObjectName
 from protocol.names import VM_GROUP, VM_PLURAL, VM_VERSION
 from protocol.ranking.price_keys import price_keys
@@ -22,13 +22,13 @@ from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
-from scheduler_plugin.cluster.pods.other_resources import other_resources
 from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
+from scheduler_plugin.cluster.pods.requests import other_resources
 from scheduler_plugin.cluster.pods.shapes import Amounts
 from scheduler_plugin.cluster.pods.texts import watched_pod
-from scheduler_plugin.cluster.scheduling_fields import node_traits
+from scheduler_plugin.cluster.scheduling_fields import node_traits, volume_terms
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_at_most
-from scheduler_plugin.constraints.model import PLAIN_NODE, NodeTraits
+from scheduler_plugin.constraints.model import PLAIN_NODE, Labels, NodeTerm, NodeTraits
 from scheduler_plugin.ledger import NodeFacts, NodePolicy
 
 
@@ -152,3 +152,28 @@ def pod_path(name: ObjectName) -> str:
 def _quoted(part: str) -> str:
     # quote() is slow, and this runs for every write; nearly all names need no quoting.
     return part if _PLAIN.fullmatch(part) else quote(part, safe="")
+
+
+def read_namespace(obj: JsonObject) -> Labels:
+    """A namespace's labels."""
+    return texts(obj, "metadata", "labels")
+
+
+def read_claim(obj: JsonObject) -> str:
+    """The name of the volume that the claim is bound to; empty if it is not bound."""
+    # Pods name claims and only volumes have a node affinity, so this is the link between the two.
+    return text(obj, "spec", "volumeName")
+
+
+def read_volume(obj: JsonObject) -> tuple[NodeTerm, ...]:
+    """The alternatives of the volume's node affinity; none if every node reaches it."""
+    return volume_terms(child(obj, "spec").get("nodeAffinity"))
+
+
+NAMESPACES: Final = Kind("namespaces", "/api/v1/namespaces", read_namespace, is_optional=True, may_be_forbidden=True)
+CLAIMS: Final = Kind(
+    "persistentvolumeclaims", "/api/v1/persistentvolumeclaims", read_claim, is_optional=True, may_be_forbidden=True
+)
+VOLUMES: Final = Kind(
+    "persistentvolumes", "/api/v1/persistentvolumes", read_volume, is_optional=True, may_be_forbidden=True
+)

@@ -23,8 +23,7 @@ from msgspec.structs import replace
 from protocol.messages import ObjectName
 from protocol.units import ZERO, Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
-from scheduler_plugin.ledger.accounts.resource_mask import ResourceMask
-from scheduler_plugin.ledger.facts import WITHOUT_GUEST, NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.facts import WITHOUT_GUEST, NodeFacts, PodFacts, ResourceMask, VmFacts
 from scheduler_plugin.ledger.state import LedgerState
 
 

@@ -8,9 +8,12 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping, Set
+from dataclasses import dataclass
 from functools import partial
 from zlib import crc32
+
+from msgspec.structs import replace
 
 from protocol.units import Resources
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, claim_size
@@ -30,7 +33,7 @@ from scheduler_plugin.ledger.outcomes import (
     UnknownPodError,
 )
 from scheduler_plugin.ledger.state import LedgerState
-from scheduler_plugin.placement import FITS, Filtered, Refused, shortage, sort_out, verdict
+from scheduler_plugin.placement import FITS, Filtered, Refused, Room, shortage, sort_out, verdict
 from scheduler_plugin.texts import refusals
 
 UNSETTLED = (ClaimState.TENTATIVE, ClaimState.UNKNOWN)
@@ -282,3 +285,36 @@ def _runs_another_vm(claim: Claim, pod: PodFacts) -> bool:
     if claim.pod.vm != pod.vm:
         return True
     return claim.vm is not None and bool(pod.vm_uid) and claim.vm.uid not in ("", pod.vm_uid)
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionCandidate:
+    """A node, and the UIDs of the pods that would be evicted from it."""
+
+    node: str
+    victims: Set[str]
+
+
+def helped(
+    rooms: Mapping[str, Room], claims: Mapping[str, Claim], needed: Resources, candidates: Iterable[PreemptionCandidate]
+) -> list[str]:
+    """The nodes on which ``needed`` fits once their victims are gone, in the given order."""
+    return [
+        candidate.node
+        for candidate in candidates
+        if verdict(_without(rooms.get(candidate.node), claims, candidate), needed) is FITS
+    ]
+
+
+def _without(room: Room | None, claims: Mapping[str, Claim], candidate: PreemptionCandidate) -> Room | None:
+    if room is None:
+        return None
+    leaving = Resources.sum(
+        # kube-scheduler may know pods that have moved or ended meanwhile.
+        claims[uid].reserved
+        for uid in candidate.victims
+        if uid in claims and claims[uid].node == candidate.node
+    )
+    reserved = room.reserved.minus_or_zero(leaving)
+    is_withheld = room.free != room.total.minus_or_zero(room.reserved)  # beside a claim without a bound nothing is free
+    return replace(room, reserved=reserved, free=room.free if is_withheld else room.total.minus_or_zero(reserved))

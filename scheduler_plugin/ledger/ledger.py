@@ -134,7 +134,8 @@ class Ledger:
     def _finish(self, *, outside: bool) -> Effects:
         """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""
         # Before ``finish`` publishes the rooms: a reservation that follows from this step must be in them.
-        migration_reservations.settle(self._state)
+        if self._state.migrations.disturbed:
+            migration_reservations.settle(self._state)
         return self._state.finish(outside=outside)
 
     # Reads: none of them changes the books. ``filter`` and ``best`` note who waits for room and who was sent where, so

@@ -1,4 +1,10 @@
-"""Permits for agents: identify the caller, decide, and persist an increase before it is answered (S4.5, B.4)."""
+"""Permits for agents: identify the caller, decide, and persist an increase before it is answered (S4.5, B.4).
+
+A sidecar speaks for the pod that its token is bound to: same namespace, name and UID. A per-node agent, whose service
+account the settings list, speaks for the pods of the node that its token is bound to. So does a pod that the settings
+admit without a token, for those of its own node. No usable token is 401, another's pod is 403; neither changes
+anything.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,6 @@ from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import Bytes, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
-from scheduler_plugin.auth.identity import identity_of, may_speak_for
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import (
     LedgerError,
@@ -26,7 +31,28 @@ from scheduler_plugin.ledger import (
 )
 from scheduler_plugin.ledger.events import AgentAsked
 from scheduler_plugin.service.workers import Workers
+from scheduler_plugin.settings.document import Tokenless
 from scheduler_plugin.texts import refusals
+
+
+def identity_of(pod: PodFacts | None, admitted: Tokenless | None) -> CallerIdentity | None:
+    """Identity of ``pod``, from whose address a request comes; None if it is not admitted."""
+    # A VM's pod is never admitted: programs in a guest must not speak for other VMs. The address of a terminating pod
+    # may soon be another's.
+    if pod is None or admitted is None or pod.vm is not None or pod.traits.is_leaving or not admitted.admits(pod):
+        return None
+    account = f"{pod.name.namespace}:{pod.name.name}"
+    # With the pod's node: like any per-node agent it speaks only for VMs on its own node.
+    return CallerIdentity(account, pod.name.namespace, pod.name.name, pod.uid, pod.node, by_address=True)
+
+
+def may_speak_for(who: CallerIdentity, pod: PodFacts, node: str | None, node_agents: frozenset[str]) -> bool:
+    """Return True if ``who`` is the agent of ``pod``, whose claim is on ``node``."""
+    # By UID: a pod that was deleted and created again under the same name is another one.
+    if who.pod_uid is not None and who.pod_uid == pod.uid:
+        return who.namespace == pod.name.namespace and who.pod == pod.name.name
+    return (who.by_address or who.account in node_agents) and who.node is not None and who.node == node
+
 
 RETRY_AFTER: Final = Seconds(1.0)
 AT_ONCE: Final = Seconds(0.0)

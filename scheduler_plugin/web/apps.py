@@ -24,7 +24,7 @@ from scheduler_plugin.texts import refusals
 from scheduler_plugin.web import agents, extender
 from scheduler_plugin.web import extender_messages as messages
 from scheduler_plugin.web.documentation import Operation, answers, document
-from scheduler_plugin.web.guard import guarded
+from scheduler_plugin.web.extender import guarded
 from scheduler_plugin.web.hot_paths import Admission, Handler, HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import BatchEntry, NodesModel, Problem, VmModel
 from scheduler_plugin.web.settings_view import settings_view

@@ -5,19 +5,24 @@ Scores are integers. Only nodes that were asked for are named.
 
 from __future__ import annotations
 
+import hmac
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from protocol.messages import ObjectName
+from protocol.runtime.credentials import CredentialsError, FileToken
 from scheduler_plugin.cluster.pods.texts import asked_pod, decode_pod
 from scheduler_plugin.cluster.translate import decode_node
 from scheduler_plugin.ledger import LedgerError, PodFacts
-from scheduler_plugin.ledger.preemption import PreemptionCandidate
+from scheduler_plugin.ledger.binding import PreemptionCandidate
 from scheduler_plugin.placement import Filtered
-from scheduler_plugin.service.service import Service
+from scheduler_plugin.service.service import ActiveService, Service
+from scheduler_plugin.texts import refusals
 from scheduler_plugin.web import extender_messages as messages
-from scheduler_plugin.web.hot_paths import BodyError, HotRequest, HotResponse, decoded
+from scheduler_plugin.web.hot_paths import Admission, BodyError, HotRequest, HotResponse, decoded
+from scheduler_plugin.web.models import Problem
 
 LONGEST_BODY: Final = 16 * 1024 * 1024
 """Bytes: a pod and the names of 5,000 nodes take half a MiB, whole nodes some KiB each."""
@@ -137,3 +142,34 @@ def _failed(error: Exception) -> HotResponse:
     # These verbs have no field for an error: kube-scheduler only sees the status.
     status = 503 if isinstance(error, LedgerError) else error.status if isinstance(error, BodyError) else 400
     return HotResponse(_ENCODER.encode({"error": str(error)}), status)
+
+
+_REFUSAL: Final = HotResponse(msgspec.json.encode(Problem(refusals.BEARER_NEEDED)), 401)
+
+
+def guarded(desk: ActiveService, admission: Admission) -> Admission:
+    """Admit callers with the token of the settings in force whom ``admission`` admits as well."""
+    tokens: dict[str, FileToken] = {}
+
+    def guard(authorization: str | None) -> HotResponse | None:
+        context = desk.context
+        # Read at every call: the settings may name another file at any time.
+        path = context.feed.settings.extender_token_file
+        if path is not None and not _shows(
+            authorization, tokens.setdefault(path, FileToken(Path(path), context.clock))
+        ):
+            return _REFUSAL
+        return admission(authorization)
+
+    return guard
+
+
+def _shows(authorization: str | None, token: FileToken) -> bool:
+    try:
+        expected = token()
+    # A file that cannot be read lets nobody in.
+    except CredentialsError:
+        return False
+    token_in_header = (authorization or "").removeprefix("Bearer ")
+    # An empty file must not let in callers without a token. The comparison takes the same time for every token.
+    return bool(expected) and hmac.compare_digest(token_in_header.encode(), expected.encode())

@@ -21,9 +21,9 @@ from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import PersistPermit, VmFacts
 from scheduler_plugin.ledger.events import PermitWritten, WriteEnd
+from scheduler_plugin.order_queues import AT_ONCE
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs
-from scheduler_plugin.workers.for_each import AT_ONCE
 
 
 class WriteResult(NamedTuple):

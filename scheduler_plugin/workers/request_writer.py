@@ -16,9 +16,9 @@ from protocol.units import Instant, Seconds
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import LedgerError, PodFacts, ResizePod
 from scheduler_plugin.ledger.events import RaiseWanted, RequestsFollow, ResizeDue, ResizeRefused, ResizeUnanswered
+from scheduler_plugin.order_queues import AT_ONCE, for_each
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs
-from scheduler_plugin.workers.for_each import AT_ONCE, for_each
 
 PATIENCE: Final = Seconds(2.0)
 """Kubelets answer within a second; agents wait for five."""

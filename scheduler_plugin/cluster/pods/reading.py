@@ -6,6 +6,7 @@ A pod runs a VM only if the VM, or a migration as its controller, owns it by UID
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -14,15 +15,48 @@ from protocol.field_errors import field_message
 from protocol.kubernetes.objects import JsonObject, child, flag, items, name_of, text, texts, uid_of
 from protocol.messages import ObjectName
 from protocol.names import LABEL_MAKE_ROOM, LABEL_VM_NAME, MIGRATION_KIND, RUNNER_CONTAINER, VM_GROUP, VM_KIND
-from protocol.units import ZERO
-from scheduler_plugin.cluster.pods.boot_size import boots_with
-from scheduler_plugin.cluster.pods.other_resources import other_requests
-from scheduler_plugin.cluster.pods.requests import counted, deferred, runner_requests
-from scheduler_plugin.cluster.pods.shapes import Metadata, Owner, Pod, PodMetadata, PodSpec, PodStatus
+from protocol.units import ZERO, Resources
+from protocol.virtual_machine import InvalidObjectError, parse_virtual_machine
+from protocol.vm_arguments import SPEC_FLAG, ArgumentsError, unpacked, value_of
+from scheduler_plugin.cluster.pods.requests import counted, deferred, other_requests, runner_requests
+from scheduler_plugin.cluster.pods.shapes import Container, Metadata, Owner, Pod, PodMetadata, PodSpec, PodStatus
 from scheduler_plugin.cluster.scheduling_fields import pod_traits
 from scheduler_plugin.constraints.model import PLAIN_POD, PodTraits
 from scheduler_plugin.ledger import PodFacts
 from scheduler_plugin.texts import explanations
+
+_LONGEST_REMEMBERED: Final = 4096
+"""Characters. Longer arguments bypass the cache: anybody may create pods with megabytes of them."""
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    guest: dict[str, object]
+
+
+_SPEC: Final = msgspec.json.Decoder(_Spec)
+
+
+def boots_with(containers: list[Container]) -> Resources:
+    """The size with which the guest of these containers boots; zero if they do not say it."""
+    # Only our controller's pods have ``args``. NeonVM's use ``command``, and their guests boot with the VM's least
+    # memory.
+    runner = next((container for container in containers if container.name == RUNNER_CONTAINER), None)
+    words = [] if runner is None or not isinstance(runner.args, list) else runner.args
+    dump = value_of([word for word in words if isinstance(word, str)], SPEC_FLAG)
+    if not dump:
+        return ZERO
+    return _use.__wrapped__(dump) if len(dump) > _LONGEST_REMEMBERED else _use(dump)
+
+
+@lru_cache(1024)
+def _use(dump: str) -> Resources:
+    try:
+        guest = _SPEC.decode(unpacked(dump)).guest
+        # The parser wants a whole object; the dump has the guest's part only.
+        return parse_virtual_machine({"metadata": {"namespace": "", "name": ""}, "spec": {"guest": guest}}).use
+    except (ArgumentsError, InvalidObjectError, msgspec.DecodeError, ValueError, RecursionError):
+        return ZERO
+
 
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 """Phases after which a pod needs nothing."""

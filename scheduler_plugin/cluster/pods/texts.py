@@ -10,8 +10,8 @@ import msgspec
 from protocol.field_errors import field_message
 from protocol.messages import ObjectName
 from protocol.runtime.kubernetes.watches.kinds import Watched
-from scheduler_plugin.cluster.pods.other_resources import other_requests
 from scheduler_plugin.cluster.pods.reading import pod_facts
+from scheduler_plugin.cluster.pods.requests import other_requests
 from scheduler_plugin.cluster.pods.shapes import MOST_PARTS, Container, Pod, PodMetadata, PodSpec
 from scheduler_plugin.cluster.scheduling_fields import placed_traits, prefers
 from scheduler_plugin.cluster.scheduling_shapes import Affinity, PodToleration, Port, PreferringSpec, Volume

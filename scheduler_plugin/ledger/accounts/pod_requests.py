@@ -21,8 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from protocol.backoff import Backoff
 from protocol.units import ZERO, Amount, ComputeUnit, Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.resource_mask import BOTH, NEITHER, ResourceMask
-from scheduler_plugin.ledger.facts import RunnerRequests
+from scheduler_plugin.ledger.facts import BOTH, NEITHER, ResourceMask, RunnerRequests
 
 A = TypeVar("A", bound=Amount)
 
