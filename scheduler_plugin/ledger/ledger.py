@@ -202,11 +202,11 @@ class Ledger:
 
     def scores(self, pod: PodFacts, names: list[str]) -> list[int]:
         """Each node's score for the pod, 0-10, in the order of ``names``. Raises ``NotReadyError``."""
-        self._state.require_ready()
         return self._state.node_indexes.of(self.claim_of(pod)).scores(names)
 
     def claim_of(self, pod: PodFacts) -> Resources:
-        """The claim of the pod. Raises ``NotReadyError`` while its VM is unknown."""
+        """The claim of the pod. Raises ``NotReadyError`` while its VM or the cluster is unknown."""
+        self._state.require_ready()
         return binding.claim_of(self._state, pod)
 
     def is_sent_round(self, uid: str) -> bool:

@@ -15,10 +15,9 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import ObjectName
 from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.cluster.feed import node_facts
-from scheduler_plugin.cluster.pods.texts import AskedPod
 from scheduler_plugin.cluster.translate import ClusterNode
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import LedgerError, NotReadyError, PodFacts, UnknownPodError
+from scheduler_plugin.ledger import LedgerError, PodFacts, UnknownPodError
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.binding import PreemptionCandidate, helped
 from scheduler_plugin.ledger.events import BindEnded, PodRefused, PodToBind, WriteEnd
@@ -74,10 +73,6 @@ class Service:
         """Itself; see ``ActiveService``."""
         return self
 
-    def known_pod(self, asked: AskedPod) -> PodFacts | None:
-        """The pod that is asked about, if the watch has delivered this version of it; else None."""
-        return self.context.feed.pod_at(asked.name, asked.uid, asked.version)
-
     def filter(self, pod: PodFacts, nodes: list[str]) -> Filtered:
         """The nodes that fit the pod (advisory). Raises ``LedgerError``."""
         filtered = self.context.ledger.filter(pod, nodes)
@@ -95,32 +90,25 @@ class Service:
         most = self.context.feed.settings.candidates
         return [] if most is None else self.context.ledger.best(pod, asked, most)
 
-    def scores(self, pod: PodFacts, nodes: list[str]) -> list[int]:
-        """Score of each node, 0-10, in the order of ``nodes``. Raises ``LedgerError``."""
-        return self.context.ledger.scores(pod, nodes)
-
     def simulate(self, pod: PodFacts, nodes: list[ClusterNode]) -> Filtered:
         """Simulate where the pod would fit; nothing changes.
 
         Unknown nodes are taken as empty. Raises ``LedgerError``.
         """
-        self._require_ready()
-        settings, rooms_by_name = self.context.feed.settings, self.context.ledger.rooms
+        needed, settings = self.context.ledger.claim_of(pod), self.context.feed.settings
+        known = self.context.ledger.rooms
         rooms = {
-            node.name: rooms_by_name.get(node.name) or NodeAccount(node.name, node_facts(node, settings)).room
-            for node in nodes
+            node.name: known.get(node.name) or NodeAccount(node.name, node_facts(node, settings)).room for node in nodes
         }
-        return filter_nodes(rooms, list(rooms), self.context.ledger.claim_of(pod))
+        return filter_nodes(rooms, list(rooms), needed)
 
     def preempt(self, pod: PodFacts, candidates: list[PreemptionCandidate]) -> list[str]:
         """Nodes on which the pod would fit without the victims. Raises ``LedgerError``."""
-        self._require_ready()
+        ledger, needed = self.context.ledger, self.context.ledger.claim_of(pod)
         # kube-scheduler will ask about other nodes: no victim has to go for this pod now.
-        if self.context.ledger.is_sent_round(pod.uid):
+        if ledger.is_sent_round(pod.uid):
             return []
-        return helped(
-            self.context.ledger.rooms, self.context.ledger.claims, self.context.ledger.claim_of(pod), candidates
-        )
+        return helped(ledger.rooms, ledger.claims, needed, candidates)
 
     async def bind(self, name: ObjectName, uid: str, node: str) -> str:
         """Reserve and bind (authoritative). Returns an empty text on success, otherwise the reason against it."""
@@ -136,10 +124,6 @@ class Service:
             return _why_not(reservation.verdict, reservation.detail)
         # kube-scheduler repeats a bind whose answer it has missed; the pod is bound already then.
         return await self._bind_reserved(pod, node) if reservation.needs_bind else ""
-
-    def _require_ready(self) -> None:
-        if not self.context.ledger.is_ready:
-            raise NotReadyError(refusals.NOT_READY)
 
     async def _unseen_pod(self, name: ObjectName, uid: str) -> PodFacts:
         """Read a pod that kube-scheduler has seen before our watch did."""

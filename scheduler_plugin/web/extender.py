@@ -71,7 +71,8 @@ def _pod(service: Service, body: msgspec.Raw) -> tuple[PodFacts, bool]:
     Its needs are not decoded again if the watch has delivered this version.
     """
     header = asked_pod(body)
-    pod = None if header is None else service.known_pod(header)
+    feed = service.context.feed
+    pod = None if header is None else feed.pod_at(header.name, header.uid, header.version)
     # A pod that cannot be read may have preferences.
     return decode_pod(body) if pod is None else pod, header is not None and not header.has_preferences
 
@@ -81,7 +82,7 @@ def prioritize(service: Service, request: HotRequest) -> HotResponse:
     try:
         args = decoded(_ARGS, request.body())
         names = args.node_names or [decode_node(item).name for item in _items(args)]
-        scores = service.scores(decode_pod(args.pod), names)
+        scores = service.context.ledger.scores(decode_pod(args.pod), names)
     except (LedgerError, ValueError) as error:
         _count(service, "prioritize", "error")
         return _failed(error)

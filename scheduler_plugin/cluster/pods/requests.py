@@ -52,11 +52,11 @@ def runner_requests(meta: shapes.PodMetadata, spec: shapes.PodSpec, status: shap
     allocated, requests = status_of_runner.allocatedResources, resources.requests or {}
     written = resized_by(SCHEDULER_NAME, meta.managedFields or ())
     return RunnerRequests(
-        asked=_amounts("requests of the guest's container", requests),
-        allocated=None if allocated is None else _amounts("status: allocatedResources", allocated),
+        asked=amounts("requests of the guest's container", requests),
+        allocated=None if allocated is None else amounts("status: allocatedResources", allocated),
         problem=_resize_problem(meta, status),
         version=meta.resourceVersion,
-        by_us=_amounts("requests by us", {name: amount for name, amount in requests.items() if name in written}),
+        by_us=amounts("requests by us", {name: amount for name, amount in requests.items() if name in written}),
         # 0: the kubelet does not report the generation, so its status counts as current.
         is_seen=not 0 < status.observedGeneration < meta.generation,
         cpu_limit=cpu_from_wire("limits of the guest's container", limits["cpu"]) if "cpu" in limits else None,
@@ -113,7 +113,7 @@ def _held(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: bool) 
     # Init containers run before the others, so the larger of the two phases counts, not their sum.
     counted = (Resources.sum(sizes) + sidecars).at_least(starting)
     counted = _pod_level(spec, status, counted, is_feasible=is_feasible)
-    overhead = _amounts("spec.overhead", spec.overhead)
+    overhead = amounts("spec.overhead", spec.overhead)
     # If no container has that name, the first one counts as the guest's.
     runner = next((index for index, container in enumerate(spec.containers) if container.name == RUNNER_CONTAINER), 0)
     beside = Resources.sum(size for index, size in enumerate(sizes) if index != runner)
@@ -138,7 +138,7 @@ def _init_sizes(spec: shapes.PodSpec, status: shapes.PodStatus, *, is_feasible: 
 
 def _size(path: str, container: shapes.Container, held: shapes.Held | None, *, is_feasible: bool) -> Resources:
     requests = (
-        ZERO if container.resources is None else _amounts(f"{path}.resources.requests", container.resources.requests)
+        ZERO if container.resources is None else amounts(f"{path}.resources.requests", container.resources.requests)
     )
     # A container that has not started, or a kubelet without in-place resize, reports neither.
     if held is None or (held.resources is None and not held.allocatedResources):
@@ -149,8 +149,8 @@ def _size(path: str, container: shapes.Container, held: shapes.Held | None, *, i
 
 
 def _has(path: str, allocated: shapes.Amounts | None, actual: shapes.Requests | None) -> Resources:
-    has = _amounts(f"{path}: allocatedResources", allocated)
-    return has if actual is None else has.at_least(_amounts(f"{path}: resources.requests", actual.requests))
+    has = amounts(f"{path}: allocatedResources", allocated)
+    return has if actual is None else has.at_least(amounts(f"{path}: resources.requests", actual.requests))
 
 
 def _pod_level(spec: shapes.PodSpec, status: shapes.PodStatus, counted: Resources, *, is_feasible: bool) -> Resources:
@@ -158,14 +158,15 @@ def _pod_level(spec: shapes.PodSpec, status: shapes.PodStatus, counted: Resource
     if spec.resources is None or not spec.resources.requests:
         return counted
     requests = spec.resources.requests
-    size = _amounts("spec.resources.requests", requests)
+    size = amounts("spec.resources.requests", requests)
     if status.resources is not None or status.allocatedResources:
         has = _has("status", status.allocatedResources, status.resources)
         size = size.at_least(has) if is_feasible else has
     return Resources(size.cpu if "cpu" in requests else counted.cpu, size.mem if "memory" in requests else counted.mem)
 
 
-def _amounts(path: str, given: shapes.Amounts | None) -> Resources:
+def amounts(path: str, given: shapes.Amounts | None) -> Resources:
+    """CPU and memory of ``given``; nothing of either if it does not name it. Raises ``ValueError``."""
     if not given:
         return ZERO
     return Resources(
@@ -179,13 +180,13 @@ LEDGERS: Final = frozenset({"cpu", "memory"})
 
 def other_resources(given: Amounts | None) -> Counter[str]:
     """Amounts of each resource that is not the ledger's, in whole units, rounded up as kube-scheduler does."""
-    amounts: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for name, amount in (given or {}).items():
         if name not in LEDGERS:
             # An amount that cannot be read is skipped: kube-scheduler judges the real object anyway.
             with suppress(ValueError):
-                amounts[name] = mem_from_wire(name, amount).value
-    return amounts
+                counts[name] = mem_from_wire(name, amount).value
+    return counts
 
 
 def other_requests(spec: PodSpec) -> tuple[tuple[str, int], ...]:
