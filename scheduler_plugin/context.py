@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from protocol.runtime.clock import Clock
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.cluster.write import ClusterWriter
-from scheduler_plugin.ledger import Effect, Ledger
 from scheduler_plugin.ledger.events import Fact, PermitWritten, Report
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.outcomes import Effect
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.planner.plan import MigrationStatus
 from scheduler_plugin.telemetry import Telemetry

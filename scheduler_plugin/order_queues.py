@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Generic, TypeVar
 
 from protocol.messages import ObjectName
-from scheduler_plugin.ledger import (
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.outcomes import (
     CreateMigration,
     Effect,
     PersistPermit,
-    PodFacts,
     ReadMigration,
     ReadPod,
     RequestsSeen,

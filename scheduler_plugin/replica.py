@@ -23,7 +23,7 @@ from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.leader_endpoints import LeaderEndpoints
-from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.service.service import LeaderStatus, Service, StandingByError
 from scheduler_plugin.settings.document import SchedulerSettings

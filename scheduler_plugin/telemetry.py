@@ -19,9 +19,9 @@ from prometheus_client.registry import Collector
 from protocol.kubernetes.pages import Unreadable
 from protocol.messages import ObjectName
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.accounts.sharing import promised_to
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.program_telemetry import KIND_MISSING, ProgramTelemetry
 from scheduler_plugin.texts import logs
 

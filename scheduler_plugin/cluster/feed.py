@@ -26,7 +26,9 @@ from scheduler_plugin.cluster.translate import CLAIMS, NAMESPACES, NODES, PODS, 
 from scheduler_plugin.cluster.virtual_machines import vm_facts
 from scheduler_plugin.constraints.model import Labels, NodeTerm
 from scheduler_plugin.constraints.surroundings import ConstraintContext
-from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts, events
+from scheduler_plugin.ledger import events
+from scheduler_plugin.ledger.facts import NodeFacts, PodFacts
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.settings.document import SchedulerSettings
 

@@ -29,7 +29,7 @@ from scheduler_plugin.cluster.pods.texts import watched_pod
 from scheduler_plugin.cluster.scheduling_fields import node_traits, volume_terms
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_at_most
 from scheduler_plugin.constraints.model import PLAIN_NODE, Labels, NodeTerm, NodeTraits
-from scheduler_plugin.ledger import NodeFacts, NodePolicy
+from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
 
 
 class _NodeSpec(msgspec.Struct, frozen=True):

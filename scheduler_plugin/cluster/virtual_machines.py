@@ -36,8 +36,7 @@ from protocol.virtual_machine import Bounds, VirtualMachine, parse_virtual_machi
 from protocol.wire.wire_quantities import WireQuantity, cpu_from_wire, mem_from_wire, slot_count_from_wire
 from scheduler_plugin.cluster.scheduling_fields import pod_constraints
 from scheduler_plugin.constraints.model import UNCONSTRAINED, PodConstraints
-from scheduler_plugin.ledger import VmFacts
-from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT, WITHOUT_GUEST
+from scheduler_plugin.ledger.facts import DEFAULT_WEIGHT, MOST_WEIGHT, WITHOUT_GUEST, VmFacts
 from scheduler_plugin.texts import explanations
 
 DEFAULT_SLOT: Final = Bytes.parse("1Gi")

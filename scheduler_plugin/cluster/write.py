@@ -20,7 +20,7 @@ from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.events import EventRecord, event_body
 from scheduler_plugin.cluster.migrations import MigrationOrder, migration_body, migration_path, migrations_path
 from scheduler_plugin.cluster.translate import pod_path, vm_path
-from scheduler_plugin.ledger import PersistPermit, ResizePod
+from scheduler_plugin.ledger.outcomes import PersistPermit, ResizePod
 
 K = TypeVar("K")
 

@@ -33,7 +33,7 @@ from scheduler_plugin.ledger.outcomes import (
     UnknownPodError,
 )
 from scheduler_plugin.ledger.state import LedgerState
-from scheduler_plugin.placement import FITS, Filtered, Refused, Room, shortage, sort_out, verdict
+from scheduler_plugin.placement.verdict import FITS, Filtered, Refused, Room, shortage, sort_out, verdict
 from scheduler_plugin.texts import refusals
 
 UNSETTLED = (ClaimState.TENTATIVE, ClaimState.UNKNOWN)

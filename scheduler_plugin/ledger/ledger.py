@@ -17,7 +17,14 @@ from typing import Final, assert_never, overload
 
 from protocol.messages import AgentRequest, ObjectName
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger import binding, events, listing, migration_reservations, permit_rule, request_orders
+from scheduler_plugin.ledger import (
+    binding,
+    events,
+    listing,
+    migration_reservations,
+    permit_rule,
+    request_orders,
+)
 from scheduler_plugin.ledger.accounts.claims import Claim, VmAccount
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.believed import judge_all_again
@@ -34,7 +41,7 @@ from scheduler_plugin.ledger.outcomes import (
     ResizePod,
 )
 from scheduler_plugin.ledger.state import LedgerState
-from scheduler_plugin.placement import Filtered, Room
+from scheduler_plugin.placement.verdict import Filtered, Room
 
 LATELY: Final = Seconds(60.0)
 """An agent that has asked within this time counts as heard: it asks at least once in 15 s."""

@@ -31,7 +31,7 @@ from scheduler_plugin.ledger.outcomes import (
     ReadMigration,
 )
 from scheduler_plugin.ledger.state import LedgerState
-from scheduler_plugin.placement import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
+from scheduler_plugin.placement.verdict import FITS, Fits, NeverFits, Refused, Room, Verdict, shortage, verdict
 from scheduler_plugin.texts import explanations, refusals
 
 OVER: Final = Refused(refusals.MIGRATION_OVER)

@@ -16,7 +16,7 @@ import msgspec
 from protocol.messages import ObjectName, PluginResponse
 from protocol.units import ComputeUnit, MilliCpu, Resources, Seconds
 from scheduler_plugin.ledger.moves import Move
-from scheduler_plugin.placement import Verdict
+from scheduler_plugin.placement.verdict import Verdict
 
 
 class LedgerError(Exception):

@@ -20,8 +20,8 @@ from scheduler_plugin.ledger.accounts.waiting_pods import AssumedPods, SampledPo
 from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.moves import Migrations
 from scheduler_plugin.ledger.outcomes import Effect, Effects, NotReadyError, PersistPermit, ReadPod, RoomFreed
-from scheduler_plugin.placement import Room
 from scheduler_plugin.placement.node_index import NodeIndexes
+from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.texts import refusals
 
 REMEMBERED_GONE: Final = 20_000

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger import Ledger, Migration
 from scheduler_plugin.ledger.accounts.claims import Claim
 from scheduler_plugin.ledger.accounts.sharing import givers
-from scheduler_plugin.placement import Room
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Migration
+from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.texts import explanations
 from scheduler_plugin.texts.amounts import some
 

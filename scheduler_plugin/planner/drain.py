@@ -13,7 +13,9 @@ from collections.abc import Callable
 from operator import ge
 
 from protocol.messages import ObjectName
-from scheduler_plugin.ledger import ClaimState, Ledger, Move
+from scheduler_plugin.ledger.accounts.claims import ClaimState
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Move
 from scheduler_plugin.planner.cost import Selection, costs
 from scheduler_plugin.planner.plan import MigrationPolicy, RoomNeed, Stuck
 from scheduler_plugin.planner.targets import Targets, Traffic

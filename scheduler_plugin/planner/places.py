@@ -12,8 +12,8 @@ from scheduler_plugin.constraints.cluster_view import ClusterView, PlacedPod
 from scheduler_plugin.constraints.judge import Candidate, Judge, NodeConstraints, Shape
 from scheduler_plugin.constraints.model import UNCONSTRAINED
 from scheduler_plugin.constraints.surroundings import ConstraintContext
-from scheduler_plugin.ledger import Ledger
 from scheduler_plugin.ledger.accounts.claims import Claim
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.planner.refused_targets import RefusedTargets
 
 

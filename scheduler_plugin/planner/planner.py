@@ -19,7 +19,9 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.constraints.surroundings import NOTHING_KNOWN, ConstraintContext
-from scheduler_plugin.ledger import Ledger, Migration, MigrationPhase, Move
+from scheduler_plugin.ledger.facts import MigrationPhase
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Migration, Move
 from scheduler_plugin.planner.cost import Selection, least_cost
 from scheduler_plugin.planner.drain import DrainPlan
 from scheduler_plugin.planner.places import Places

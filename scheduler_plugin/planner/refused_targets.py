@@ -12,7 +12,7 @@ from typing import Final
 from protocol.messages import ObjectName
 from protocol.units import Instant
 from scheduler_plugin.constraints.model import NodeTraits, PodConstraints
-from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.planner.victims import Rest
 from scheduler_plugin.texts import explanations
 

@@ -21,8 +21,10 @@ from protocol.ranking.config import RankingConfig
 from protocol.ranking.node_score import Draw
 from protocol.units import ZERO, Bytes, MilliCpu, Resources
 from scheduler_plugin.constraints.judge import Shape
-from scheduler_plugin.ledger import Ledger, Migration
-from scheduler_plugin.placement import Room, best_target, stays_below_watermark
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Migration
+from scheduler_plugin.placement.scoring import best_target, stays_below_watermark
+from scheduler_plugin.placement.verdict import Room
 from scheduler_plugin.planner.places import Places
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.victims import Victim

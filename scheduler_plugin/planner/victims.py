@@ -15,9 +15,10 @@ from typing import Final
 from protocol.backoff import Backoff
 from protocol.messages import Metrics, ObjectName
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger import ClaimState, Ledger, Migration, MigrationPhase, MoveCause
-from scheduler_plugin.ledger.accounts.claims import Claim
-from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, VmFacts
+from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState
+from scheduler_plugin.ledger.facts import RUNNING, MigrationFacts, MigrationPhase, VmFacts
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.ledger.moves import Migration, MoveCause
 from scheduler_plugin.texts import explanations
 
 COPY_TIME: Final = Seconds(5.0)

@@ -21,15 +21,15 @@ from protocol.units import Bytes, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import (
+from scheduler_plugin.ledger.events import AgentAsked
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.outcomes import (
     LedgerError,
     NotReadyError,
     OtherAgentError,
     PersistPermit,
-    PodFacts,
     UnknownPodError,
 )
-from scheduler_plugin.ledger.events import AgentAsked
 from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.settings.document import Tokenless
 from scheduler_plugin.texts import refusals

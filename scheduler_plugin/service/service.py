@@ -17,11 +17,12 @@ from scheduler_plugin.auth.authenticator import TokenAuthenticator
 from scheduler_plugin.cluster.feed import node_facts
 from scheduler_plugin.cluster.translate import ClusterNode
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import LedgerError, PodFacts, UnknownPodError
 from scheduler_plugin.ledger.accounts.node_account import NodeAccount
 from scheduler_plugin.ledger.binding import PreemptionCandidate, helped
 from scheduler_plugin.ledger.events import BindEnded, PodRefused, PodToBind, WriteEnd
-from scheduler_plugin.placement import Filtered, Fits, Verdict, filter_nodes
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.outcomes import LedgerError, UnknownPodError
+from scheduler_plugin.placement.verdict import Filtered, Fits, Verdict, filter_nodes
 from scheduler_plugin.service.permits import Permits
 from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.telemetry import LOG

@@ -15,9 +15,10 @@ from protocol.messages import ObjectName
 from protocol.runtime.credentials import CredentialsError, FileToken
 from scheduler_plugin.cluster.pods.texts import asked_pod, decode_pod
 from scheduler_plugin.cluster.translate import decode_node
-from scheduler_plugin.ledger import LedgerError, PodFacts
 from scheduler_plugin.ledger.binding import PreemptionCandidate
-from scheduler_plugin.placement import Filtered
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.outcomes import LedgerError
+from scheduler_plugin.placement.verdict import Filtered
 from scheduler_plugin.service.service import ActiveService, Service
 from scheduler_plugin.texts import refusals
 from scheduler_plugin.web import extender_messages as messages

@@ -15,10 +15,12 @@ from protocol.units import Instant, Resources
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.cluster.problems import notes_on, unreadable_objects
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import ClaimExplanation, Migration, MigrationPhase, Pressure, VmFacts
 from scheduler_plugin.ledger.accounts.claims import Claim, Gift
-from scheduler_plugin.ledger.accounts.node_account import NodeAccount
+from scheduler_plugin.ledger.accounts.node_account import NodeAccount, Pressure
 from scheduler_plugin.ledger.accounts.sharing import last_gift, promised_to
+from scheduler_plugin.ledger.explain import ClaimExplanation
+from scheduler_plugin.ledger.facts import MigrationPhase, VmFacts
+from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.planner.beneficiaries import room_being_made
 from scheduler_plugin.planner.victims import stays_because
 from scheduler_plugin.service.service import LeaderStatus

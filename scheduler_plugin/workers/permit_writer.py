@@ -19,8 +19,9 @@ from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.cluster.virtual_machines import vm_facts, with_permit
 from scheduler_plugin.cluster.write import WRITE_TIMEOUT
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import PersistPermit, VmFacts
 from scheduler_plugin.ledger.events import PermitWritten, WriteEnd
+from scheduler_plugin.ledger.facts import VmFacts
+from scheduler_plugin.ledger.outcomes import PersistPermit
 from scheduler_plugin.order_queues import AT_ONCE
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs

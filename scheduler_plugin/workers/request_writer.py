@@ -14,8 +14,9 @@ from protocol.kubernetes.refusals import RefusalKind
 from protocol.messages import AgentRequest
 from protocol.units import Instant, Seconds
 from scheduler_plugin.context import SchedulerContext
-from scheduler_plugin.ledger import LedgerError, PodFacts, ResizePod
 from scheduler_plugin.ledger.events import RaiseWanted, RequestsFollow, ResizeDue, ResizeRefused, ResizeUnanswered
+from scheduler_plugin.ledger.facts import PodFacts
+from scheduler_plugin.ledger.outcomes import LedgerError, ResizePod
 from scheduler_plugin.order_queues import AT_ONCE, for_each
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import explanations, logs

@@ -11,7 +11,7 @@ from protocol.runtime.kubernetes.lease import Leadership
 from protocol.runtime.kubernetes.token_reviews import TokenReviews
 from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
-from scheduler_plugin.ledger import Ledger
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.replica import Replica
 from scheduler_plugin.service.service import Service, StandingByError
 from scheduler_plugin.telemetry import Telemetry

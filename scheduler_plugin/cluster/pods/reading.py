@@ -22,7 +22,7 @@ from scheduler_plugin.cluster.pods.requests import counted, deferred, other_requ
 from scheduler_plugin.cluster.pods.shapes import Container, Metadata, Owner, Pod, PodMetadata, PodSpec, PodStatus
 from scheduler_plugin.cluster.scheduling_fields import pod_traits
 from scheduler_plugin.constraints.model import PLAIN_POD, PodTraits
-from scheduler_plugin.ledger import PodFacts
+from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.texts import explanations
 
 _LONGEST_REMEMBERED: Final = 4096

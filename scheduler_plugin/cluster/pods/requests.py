@@ -21,7 +21,7 @@ from protocol.units import ZERO, Resources
 from protocol.wire.wire_quantities import cpu_from_wire, mem_from_wire
 from scheduler_plugin.cluster.pods import shapes
 from scheduler_plugin.cluster.pods.shapes import Amounts, Container, PodSpec
-from scheduler_plugin.ledger import RunnerRequests
+from scheduler_plugin.ledger.facts import RunnerRequests
 
 RESIZE_PENDING: Final = "PodResizePending"
 INFEASIBLE: Final = "Infeasible"

@@ -15,7 +15,7 @@ from scheduler_plugin.cluster.pods.requests import other_requests
 from scheduler_plugin.cluster.pods.shapes import MOST_PARTS, Container, Pod, PodMetadata, PodSpec
 from scheduler_plugin.cluster.scheduling_fields import placed_traits, prefers
 from scheduler_plugin.cluster.scheduling_shapes import Affinity, PodToleration, Port, PreferringSpec, Volume
-from scheduler_plugin.ledger import PodFacts
+from scheduler_plugin.ledger.facts import PodFacts
 
 
 class _WatchedMetadata(PodMetadata, frozen=True):

@@ -10,7 +10,7 @@ from protocol.units import ZERO, Instant, Resources
 from scheduler_plugin.constraints.cluster_view import NodePods, PlacedPod
 from scheduler_plugin.ledger.accounts.claims import NONE_DEFERRED, Claim, ClaimState, DeferredResizes
 from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy
-from scheduler_plugin.placement import Room
+from scheduler_plugin.placement.verdict import Room
 
 ASKS_FROM: Final = Fraction(9, 10)
 """The share of its watermark from which on a node asks its VMs to give back."""

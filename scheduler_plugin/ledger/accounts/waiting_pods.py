@@ -22,7 +22,7 @@ from typing import Final
 from protocol.units import Instant, Resources, Seconds
 from scheduler_plugin.ledger.accounts.claims import VmAccount, claim_size
 from scheduler_plugin.ledger.facts import PodFacts
-from scheduler_plugin.placement import FITS, Room, verdict
+from scheduler_plugin.placement.verdict import FITS, Room, verdict
 
 ASSUMED_KEPT: Final = 16
 """More than kube-scheduler has under way between the end of a pod's cycle and its bind."""

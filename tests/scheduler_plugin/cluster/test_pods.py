@@ -14,7 +14,7 @@ from protocol.names import LABEL_MAKE_ROOM
 from protocol.units import ZERO, MilliCpu, Resources
 from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
 from scheduler_plugin.cluster.pods.texts import decode_pod
-from scheduler_plugin.ledger import RunnerRequests
+from scheduler_plugin.ledger.facts import RunnerRequests
 from tests.scheduler_plugin.objects import Obj, owner_of, plain_pod, vm_pod
 
 

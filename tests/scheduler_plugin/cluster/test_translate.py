@@ -16,7 +16,7 @@ from scheduler_plugin.cluster.pods.texts import decode_pod
 from scheduler_plugin.cluster.translate import ClusterNode, decode_node, read_node
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_facts
 from scheduler_plugin.constraints.model import PodTraits
-from scheduler_plugin.ledger import PodFacts, VmFacts
+from scheduler_plugin.ledger.facts import PodFacts, VmFacts
 from tests.scheduler_plugin.objects import node, plain_pod, vm, vm_pod
 
 

@@ -12,7 +12,7 @@ from protocol.units import Resources
 from scheduler_plugin.constraints.model import NodeTraits, Taint
 from scheduler_plugin.ledger.accounts.waiting_pods import ASSUMED_KEPT, AssumedPods
 from scheduler_plugin.ledger.events import PodGone, PodToBind, VmSeen
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.placement.verdict import FITS
 from tests.scheduler_plugin.ledger.fleet import LATER, NOW, Fleet, amount, name, node, plain_pod, vm, vm_pod
 
 SOFT = NodeTraits(taints=(Taint("old", "", "PreferNoSchedule"),))

@@ -6,15 +6,12 @@ import pytest
 
 from protocol.messages import AgentRequest, Metrics
 from protocol.units import ZERO, Instant
-from scheduler_plugin.ledger import (
-    ClaimExplanation,
-    ClaimState,
-    Creation,
-    Move,
-    Pressure,
-    UnknownPodError,
-)
+from scheduler_plugin.ledger.accounts.claims import ClaimState
+from scheduler_plugin.ledger.accounts.node_account import Pressure
 from scheduler_plugin.ledger.events import AgentAsked, MigrationSeen, MoveWanted
+from scheduler_plugin.ledger.explain import ClaimExplanation
+from scheduler_plugin.ledger.moves import Creation, Move
+from scheduler_plugin.ledger.outcomes import UnknownPodError
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, node, plain_pod, vm, vm_pod
 
 

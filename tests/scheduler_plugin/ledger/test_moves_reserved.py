@@ -6,16 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_plugin.ledger import (
-    ClaimState,
-    CreateMigration,
-    Ledger,
-    MigrationFacts,
-    Move,
-    MoveReservation,
-    NotReadyError,
-    ReadMigration,
-)
+from scheduler_plugin.ledger.accounts.claims import ClaimState
 from scheduler_plugin.ledger.events import (
     Listed,
     MigrationGone,
@@ -27,8 +18,12 @@ from scheduler_plugin.ledger.events import (
     PodToBind,
     WriteEnd,
 )
+from scheduler_plugin.ledger.facts import MigrationFacts
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.ledger.migration_reservations import NOT_SETTLED, ON_THE_WAY, STAYS_AWAY, TAKEN
-from scheduler_plugin.placement import CORDONED, FITS, NO_FREE_CPU, UNKNOWN_NODE, NeverFits
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.ledger.outcomes import CreateMigration, MoveReservation, NotReadyError, ReadMigration
+from scheduler_plugin.placement.verdict import CORDONED, FITS, NO_FREE_CPU, UNKNOWN_NODE, NeverFits
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     Fleet,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler_plugin.ledger import RoomFreed
 from scheduler_plugin.ledger.accounts.waiting_pods import SAMPLED_KEPT, SampledPods
 from scheduler_plugin.ledger.events import PodGone, PodRefused, PodSeen, PodToBind
+from scheduler_plugin.ledger.outcomes import RoomFreed
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, node, plain_pod, settings_read
 
 FULL = [f"full-{number:03}" for number in range(100)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protocol.units import ZERO, Instant
-from scheduler_plugin.ledger import ClaimExplanation
 from scheduler_plugin.ledger.events import MigrationSeen, PodSeen, TimePassed, VmSeen
+from scheduler_plugin.ledger.explain import ClaimExplanation
 from scheduler_plugin.ledger.moves import BEGINS_WITHIN
 from tests.scheduler_plugin.ledger.fleet import LATER, Fleet, amount, migration, name, vm, vm_pod
 from tests.scheduler_plugin.ledger.moving import (

@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.units import Instant, Resources
-from scheduler_plugin.ledger import PersistPermit, overcommitted
 from scheduler_plugin.ledger.accounts.permit_account import MEND_EVERY, PermitAccount
 from scheduler_plugin.ledger.accounts.permit_state import SETTLE
 from scheduler_plugin.ledger.events import PermitWritten, PodSeen, TimePassed, VersionsForgotten, VmSeen, WriteEnd
+from scheduler_plugin.ledger.invariants import overcommitted
+from scheduler_plugin.ledger.outcomes import PersistPermit
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     NOW,

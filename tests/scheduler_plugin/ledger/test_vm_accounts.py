@@ -9,7 +9,6 @@ from msgspec import structs
 
 from protocol.messages import AgentRequest
 from protocol.units import ZERO
-from scheduler_plugin.ledger import MigrationPhase, Move, NotReadyError, PodFacts, UnknownPodError, VmFacts
 from scheduler_plugin.ledger.events import (
     AgentAsked,
     BindEnded,
@@ -23,7 +22,10 @@ from scheduler_plugin.ledger.events import (
     VmSeen,
     WriteEnd,
 )
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.ledger.facts import MigrationPhase, PodFacts, VmFacts
+from scheduler_plugin.ledger.moves import Move
+from scheduler_plugin.ledger.outcomes import NotReadyError, UnknownPodError
+from scheduler_plugin.placement.verdict import FITS
 from tests.scheduler_plugin.ledger.fleet import (
     LATER,
     NOW,
