@@ -97,9 +97,10 @@ class Service:
         Unknown nodes are taken as empty. Raises ``LedgerError``.
         """
         needed, settings = self.context.ledger.claim_of(pod), self.context.feed.settings
-        known = self.context.ledger.rooms
+        present = self.context.ledger.rooms
         rooms = {
-            node.name: known.get(node.name) or NodeAccount(node.name, node_facts(node, settings)).room for node in nodes
+            node.name: present.get(node.name) or NodeAccount(node.name, node_facts(node, settings)).room
+            for node in nodes
         }
         return filter_nodes(rooms, list(rooms), needed)
 

@@ -108,8 +108,8 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
     ]
     nodes = {ledger.claims[uid].node for uid in uids}
     movable = None if account is None else account.facts
-    explained = [ledger.explain(uid, now) for uid in uids]
-    gifts = [pod.gift for pod in explained if pod.gift is not None]
+    explained = {uid: ledger.explain(uid, now) for uid in uids}
+    gifts = [pod.gift for pod in explained.values() if pod.gift is not None]
     why = _stays_because(context, movable)
     return models.VmModel(
         vm=str(vm),
@@ -125,7 +125,9 @@ def vm_view(context: SchedulerContext, vm: ObjectName, standing: LeaderStatus) -
         making_room=[text for uid in uids for text in room_being_made(ledger, ledger.claims[uid], now)],
         gave_back=_gift(max(gifts, key=lambda gift: gift.at, default=None), Calendar.of(context.clock)),
         migrations=moves,
-        pods=[_explained(pod) for pod in explained],
+        pods=[
+            _explained(ledger.claims[uid], ledger.nodes[ledger.claims[uid].node], pod) for uid, pod in explained.items()
+        ],
     )
 
 
@@ -226,30 +228,31 @@ def _pressure(pressure: Pressure) -> models.PressureModel:
     )
 
 
-def _explained(found: ClaimExplanation) -> models.ExplainedPod:
+def _explained(claim: Claim, node: NodeAccount, explained: ClaimExplanation) -> models.ExplainedPod:
+    account, requests, secured = claim.vm, explained.requests, explained.requests_secured
     return models.ExplainedPod(
-        pod=str(found.pod),
-        node=found.node,
-        state=found.state.value,
-        reserved=amount(found.reserved),
-        reserved_because={source: amount(floor) for source, floor in found.floors.items()},
-        permit=None if found.permit is None else amount(found.permit),
-        permit_stored=found.is_permit_stored,
-        permit_problem=found.permit_problem or None,
-        denied=amount(found.denied),
-        denied_for_seconds=found.denied_for,
-        denied_by=found.denied_by,
-        promised=amount(found.promised),
-        migrating=found.is_migrating,
-        holds_still=found.holds_still,
-        weight=found.weight,
-        metrics=None if found.metrics is None else _metrics(found.metrics),
-        requests=None if found.requests is None else amount(found.requests),
-        requests_secured=None if found.requests_secured is None else amount(found.requests_secured),
-        requests_problem=found.requests_problem or None,
-        node_total=amount(found.node_total),
-        node_reserved=amount(found.node_reserved),
-        node_pressure=_pressure(found.node_pressure),
+        pod=str(claim.pod.name),
+        node=claim.node,
+        state=claim.state.value,
+        reserved=amount(claim.reserved),
+        reserved_because={source: amount(floor) for source, floor in explained.floors.items()},
+        permit=None if account is None or account.permit is None else amount(account.permit),
+        permit_stored=account is not None and account.is_stored,
+        permit_problem=None if account is None else account.refusal or None,
+        denied=amount(claim.unmet),
+        denied_for_seconds=explained.denied_for,
+        denied_by=explained.denied_by,
+        promised=amount(explained.promised),
+        migrating=claim.is_migrating,
+        holds_still=claim.holds_still,
+        weight=claim.weight,
+        metrics=None if claim.metrics is None else _metrics(claim.metrics),
+        requests=None if requests is None else amount(requests),
+        requests_secured=None if secured is None else amount(secured),
+        requests_problem=explained.requests_problem or None,
+        node_total=amount(node.room.total),
+        node_reserved=amount(node.reserved),
+        node_pressure=_pressure(node.pressure),
     )
 
 

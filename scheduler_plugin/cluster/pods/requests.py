@@ -166,7 +166,7 @@ def _pod_level(spec: shapes.PodSpec, status: shapes.PodStatus, counted: Resource
 
 
 def amounts(path: str, given: shapes.Amounts | None) -> Resources:
-    """CPU and memory of ``given``; nothing of either if it does not name it. Raises ``ValueError``."""
+    """The CPU and memory among ``given``, zero if missing. Raises ``ValueError``."""
     if not given:
         return ZERO
     return Resources(

@@ -41,7 +41,7 @@ def test_placed_target_freezes_permits() -> None:
         (True, 2),
         (True, 1),
     ]
-    assert fleet.ledger.explain("uid-a", LATER).holds_still
+    assert fleet.ledger.claims["uid-a"].holds_still
 
 
 def test_a_late_message_gets_no_more_either() -> None:

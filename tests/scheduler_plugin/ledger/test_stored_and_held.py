@@ -155,7 +155,7 @@ def test_refused_write_leaves_nothing_reserved() -> None:
         assert (decision.permit, fleet.reserved("a")) == (amount(wish), amount(wish))
         fleet.apply(PermitWritten(name("a"), decision.persist.revision, WriteEnd.REFUSED, why="422: denied"))
         assert fleet.reserved("a") == amount(2)
-    assert fleet.ledger.explain("uid-a", LATER).permit_problem == "422: denied"
+    assert fleet.ledger.vms[name("a")].refusal == "422: denied"
     assert fleet.grant("b", amount(8), number=2) == amount(8)
 
 
