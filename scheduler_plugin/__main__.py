@@ -8,7 +8,6 @@ import secrets
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import uvloop
@@ -30,7 +29,6 @@ from protocol.runtime.tls_metrics import followed_by, watch_tls
 from protocol.units import Seconds
 from scheduler_plugin.app import SchedulerPorts, assemble
 from scheduler_plugin.auth.authenticator import CONCURRENCY
-from scheduler_plugin.cluster.feed import Feed
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.options import agents_tls, extender_tls, lease_terms, parser
 from scheduler_plugin.replica import Replica
@@ -85,15 +83,18 @@ async def _run(options: argparse.Namespace) -> None:
         identity = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         ports = SchedulerPorts(api, reviews, clock, telemetry, identity)
         is_alone = options.lease is None
-        program = _alone(ports, settings, options) if is_alone else _replica(ports, leading, settings, options)
-        follower = SettingsFollower(program.feed.use, telemetry)
+        desk, run_all, retire = (
+            _alone(ports, settings, options) if is_alone else _replica(ports, leading, settings, options)
+        )
+        feed = desk.context.feed
+        follower = SettingsFollower(feed.use, telemetry)
         access = explain_access(options.explain_token, reviews.api, clock)
-        served = listeners(options, program.desk, access)
+        served = listeners(options, desk, access)
         tls_contexts = [listener.tls for listener in served if listener.tls is not None]
         watch_tls(telemetry.registry, [*tls_contexts, *followed_by(creds.tls)])
         # ``set_aside`` freezes the heap once the cluster has been read.
-        works = (program.run(), file.follow(follower, clock), set_aside(clock, program.feed.ready.is_set))
-        await _until_told(stop, program.retire, served, works)
+        works = (run_all(), file.follow(follower, clock), set_aside(clock, feed.ready.is_set))
+        await _until_told(stop, retire, served, works)
 
 
 async def _until_told(
@@ -122,26 +123,18 @@ async def _until_told(
         is_over.set()
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerProgram:
-    """The scheduler of this process: alone, or one of several replicas. ``retire`` ends what is in flight."""
-
-    desk: ActiveService
-    feed: Feed
-    run: Callable[[], Coroutine[None, None, None]]
-    retire: Callable[[], Awaitable[object]]
+Program = tuple[ActiveService, Callable[[], Coroutine[None, None, None]], Callable[[], Awaitable[object]]]
+"""The scheduler of this process, its background, and what ends the writes in flight."""
 
 
-def _alone(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse.Namespace) -> SchedulerProgram:
+def _alone(ports: SchedulerPorts, settings: SchedulerSettings, options: argparse.Namespace) -> Program:
     parts, hold_back = assemble(ports, settings), Seconds(float(options.hold_back))
-    return SchedulerProgram(
-        parts.service, parts.context.feed, lambda: parts.run(ports.api, hold_back), parts.context.term.close
-    )
+    return parts.service, lambda: parts.run(ports.api, hold_back), parts.context.term.close
 
 
 def _replica(
     ports: SchedulerPorts, leading: KubernetesApi, settings: SchedulerSettings, options: argparse.Namespace
-) -> SchedulerProgram:
+) -> Program:
     """One of several replicas; ``leading`` is the API over connections for the Lease and the slices alone."""
     leadership = Leadership(leading, ports.clock, lease_terms(options), ports.identity)
     namespace = options.lease.namespace
@@ -150,7 +143,7 @@ def _replica(
     pod = ObjectName(namespace, socket.gethostname())
     endpoints = LeaderEndpoints(leading, ports.clock, slices, ReplicaAddress(options.pod_ip, pod, options.node))
     replica = Replica(ports, leadership, endpoints, settings)
-    return SchedulerProgram(replica, replica.feed, replica.run, replica.retire)
+    return replica, replica.run, replica.retire
 
 
 def listeners(options: argparse.Namespace, desk: ActiveService, access: ExplainAccess) -> list[Listener]:

@@ -11,16 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Generic, TypeVar
 
 from protocol.messages import ObjectName
+from scheduler_plugin.ledger import outcomes
 from scheduler_plugin.ledger.facts import PodFacts
-from scheduler_plugin.ledger.outcomes import (
-    CreateMigration,
-    Effect,
-    PersistPermit,
-    ReadMigration,
-    ReadPod,
-    RequestsSeen,
-    RoomFreed,
-)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -69,31 +61,31 @@ class OrderQueues:
     """All orders that wait. ``requests_seen`` has an event for each pod whose kubelet's answer is awaited."""
 
     def __init__(self) -> None:
-        self.wakes: OrderQueue[str, RoomFreed] = OrderQueue()
-        self.reads: OrderQueue[str, ReadPod] = OrderQueue()
-        self.permits: OrderQueue[ObjectName, PersistPermit] = OrderQueue()
-        self.creations: OrderQueue[ObjectName, CreateMigration] = OrderQueue()
-        self.migration_reads: OrderQueue[ObjectName, ReadMigration] = OrderQueue()
+        self.wakes: OrderQueue[str, outcomes.RoomFreed] = OrderQueue()
+        self.reads: OrderQueue[str, outcomes.ReadPod] = OrderQueue()
+        self.permits: OrderQueue[ObjectName, outcomes.PersistPermit] = OrderQueue()
+        self.creations: OrderQueue[ObjectName, outcomes.CreateMigration] = OrderQueue()
+        self.migration_reads: OrderQueue[ObjectName, outcomes.ReadMigration] = OrderQueue()
         self.waiting_requests: OrderQueue[str, PodFacts] = OrderQueue()
         self.requests_seen: dict[str, asyncio.Event] = {}
 
-    def add(self, effects: Iterable[Effect]) -> None:
+    def add(self, effects: Iterable[outcomes.Effect]) -> None:
         """Queues the ledger's orders."""
         for effect in effects:
             match effect:
-                case RoomFreed(node):
+                case outcomes.RoomFreed(node):
                     self.wakes.put(node, effect)
-                case ReadPod(uid):
+                case outcomes.ReadPod(uid):
                     self.reads.put(uid, effect)
-                case PersistPermit(vm):
+                case outcomes.PersistPermit(vm):
                     self.permits.put(vm, effect)
-                case RequestsSeen(uid):
+                case outcomes.RequestsSeen(uid):
                     # For most pods nobody waits.
                     if uid in self.requests_seen:
                         self.requests_seen[uid].set()
-                case CreateMigration(name):
+                case outcomes.CreateMigration(name):
                     self.creations.put(name, effect)
-                case ReadMigration(name):
+                case outcomes.ReadMigration(name):
                     self.migration_reads.put(name, effect)
 
 

@@ -285,7 +285,6 @@ class _Sums(Collector):
 
 
 def _amounts(book: NodeAccount, now: Instant) -> tuple[Resources, ...]:
-    """Amounts of a node, in the order of ``_AMOUNTS``."""
     room, pressure = book.room, book.pressure
     levels = (room.total, book.reserved, room.watermark)
     offered = Resources.sum(claim.offered for claim in book.claims.values() if claim.offered.any)

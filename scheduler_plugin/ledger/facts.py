@@ -19,14 +19,7 @@ from msgspec import structs
 from protocol.messages import ObjectName
 from protocol.names import SCHEDULER_NAME
 from protocol.units import ZERO, Amount, Bytes, ComputeUnit, MilliCpu, QuantityError, Resources
-from scheduler_plugin.constraints.model import (
-    PLAIN_NODE,
-    PLAIN_POD,
-    UNCONSTRAINED,
-    NodeTraits,
-    PodConstraints,
-    PodTraits,
-)
+from scheduler_plugin.constraints import model
 
 A = TypeVar("A", bound=Amount)
 
@@ -130,7 +123,7 @@ class NodeFacts:
     policy: NodePolicy
     is_open: bool = True
     price: float = 0.0
-    traits: NodeTraits = PLAIN_NODE
+    traits: model.NodeTraits = model.PLAIN_NODE
     capacity: Resources = ZERO
 
     @property
@@ -217,7 +210,7 @@ class PodFacts:
     migration_uid: str = ""
     around: Resources = ZERO
     unreadable: str = ""
-    traits: PodTraits = PLAIN_POD
+    traits: model.PodTraits = model.PLAIN_POD
     unschedulable: str = ""
     has_runner: bool = True
     runner: RunnerRequests | None = None
@@ -264,7 +257,7 @@ class VmFacts(msgspec.Struct, frozen=True):
     granted: Resources = ZERO
     unreadable: str = ""
     is_bounded: bool = True
-    constraints: PodConstraints = UNCONSTRAINED
+    constraints: model.PodConstraints = model.UNCONSTRAINED
     first_requests: Resources | None = None
     after_restart: Resources | None = None
     is_permit_known: bool = True

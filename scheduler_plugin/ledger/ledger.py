@@ -22,6 +22,7 @@ from scheduler_plugin.ledger import (
     events,
     listing,
     migration_reservations,
+    outcomes,
     permit_rule,
     request_orders,
 )
@@ -31,15 +32,6 @@ from scheduler_plugin.ledger.believed import judge_all_again
 from scheduler_plugin.ledger.explain import ClaimExplanation, explain
 from scheduler_plugin.ledger.facts import WITHOUT_GUEST, PodFacts
 from scheduler_plugin.ledger.moves import Migration
-from scheduler_plugin.ledger.outcomes import (
-    Effects,
-    MoveReservation,
-    PermitDecision,
-    PersistPermit,
-    Reservation,
-    ResizeDecision,
-    ResizePod,
-)
 from scheduler_plugin.ledger.state import LedgerState
 from scheduler_plugin.placement.verdict import Filtered, Room
 
@@ -65,19 +57,25 @@ class Ledger:
         self.strained: Set[str] = state.strained
 
     @overload
-    def apply(self, event: events.AgentAsked, now: Instant) -> PermitDecision: ...
+    def apply(self, event: events.AgentAsked, now: Instant) -> outcomes.PermitDecision: ...
     @overload
-    def apply(self, event: events.PodToBind, now: Instant) -> Reservation: ...
+    def apply(self, event: events.PodToBind, now: Instant) -> outcomes.Reservation: ...
     @overload
-    def apply(self, event: events.MoveWanted, now: Instant) -> MoveReservation: ...
+    def apply(self, event: events.MoveWanted, now: Instant) -> outcomes.MoveReservation: ...
     @overload
-    def apply(self, event: events.RaiseWanted | events.ResizeDue, now: Instant) -> ResizeDecision: ...
+    def apply(self, event: events.RaiseWanted | events.ResizeDue, now: Instant) -> outcomes.ResizeDecision: ...
     @overload
-    def apply(self, event: events.PermitWritten | events.Fact | events.Report, now: Instant) -> Effects: ...
+    def apply(self, event: events.PermitWritten | events.Fact | events.Report, now: Instant) -> outcomes.Effects: ...
 
     def apply(  # noqa: PLR0911, PLR0912 - one case for each event
         self, event: events.Event, now: Instant
-    ) -> PermitDecision | Reservation | MoveReservation | ResizeDecision | Effects:
+    ) -> (
+        outcomes.PermitDecision
+        | outcomes.Reservation
+        | outcomes.MoveReservation
+        | outcomes.ResizeDecision
+        | outcomes.Effects
+    ):
         """Book ``event``, and decide what it asks. Carry out the effects, then report what became of them.
 
         Events that ask for a decision may raise ``LedgerError``; then nothing has changed. ``OtherAgentError`` alone
@@ -94,10 +92,10 @@ class Ledger:
                 return replace(reservation, effects=(*reservation.effects, *self._finish(outside=False)))
             case events.RaiseWanted(uid, request):
                 order = request_orders.raise_requests(state, uid, request, now)
-                return ResizeDecision(order, self._finish(outside=False))
+                return outcomes.ResizeDecision(order, self._finish(outside=False))
             case events.ResizeDue(uid):
                 order = request_orders.requests_due(state, uid, now)
-                return ResizeDecision(order, self._finish(outside=False))
+                return outcomes.ResizeDecision(order, self._finish(outside=False))
             case events.PermitWritten():
                 permit_rule.permit_written(state, event)
             case events.PodSeen(pod):
@@ -130,7 +128,7 @@ class Ledger:
                 return (*_reported(state, event, now), *self._finish(outside=False))
         return self._finish(outside=True)
 
-    def _listed(self, lists: events.Listed, now: Instant) -> Effects:
+    def _listed(self, lists: events.Listed, now: Instant) -> outcomes.Effects:
         is_first = not self.is_ready
         doubtful = listing.take_in(self._state, lists, now)
         effects = (*doubtful, *self._finish(outside=True))
@@ -138,7 +136,7 @@ class Ledger:
         # by itself.
         return (*effects, *binding.find_waiting(self._state, lists.pods)) if is_first else effects
 
-    def _finish(self, *, outside: bool) -> Effects:
+    def _finish(self, *, outside: bool) -> outcomes.Effects:
         """Ends a step. ``outside``: facts from outside caused it, so it may have pushed a node over its total."""
         # Before ``finish`` publishes the rooms: a reservation that follows from this step must be in them.
         if self._state.migrations.disturbed:
@@ -226,7 +224,7 @@ class Ledger:
 
     # Questions of those who write to the API --------------------------------------------------------------------------
 
-    def wants(self, order: PersistPermit) -> bool:
+    def wants(self, order: outcomes.PersistPermit) -> bool:
         """Return True if the write still makes sense: a permit is taken back only from a VM without an agent."""
         account = self._state.vms.get(order.vm)
         # Autoscaling may have been switched on again while the write waited in its queue.
@@ -257,7 +255,7 @@ class Ledger:
         """Return True if the pod's requests are less than its VM has reserved."""
         return request_orders.is_unheld(self._state, uid)
 
-    def requests_of_waiting(self, pod: PodFacts) -> tuple[ResizePod, ...]:
+    def requests_of_waiting(self, pod: PodFacts) -> tuple[outcomes.ResizePod, ...]:
         """Writes for a pod that waits for a node, each tried if the one before is refused.
 
         Raises ``NotReadyError`` while its VM is not known.
@@ -265,7 +263,7 @@ class Ledger:
         return request_orders.requests_of_waiting(self._state, pod)
 
 
-def _reported(state: LedgerState, event: events.Report, now: Instant) -> Effects:
+def _reported(state: LedgerState, event: events.Report, now: Instant) -> outcomes.Effects:
     match event:
         case events.BindEnded():
             return binding.bind_ended(state, event)

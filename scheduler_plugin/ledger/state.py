@@ -113,7 +113,6 @@ class LedgerState:
             self._part(before, claim)
 
     def _part(self, account: VmAccount, claim: Claim) -> None:
-        """The claim is not the VM's any more."""
         account.claims.remove(claim)
         if not account.hosts:
             account.agent_gone()

@@ -21,15 +21,9 @@ from protocol.units import Bytes, Seconds
 from protocol.virtual_machine import VirtualMachine
 from scheduler_plugin.auth.authenticator import OverloadedError, TokenAuthenticator
 from scheduler_plugin.context import SchedulerContext
+from scheduler_plugin.ledger import outcomes
 from scheduler_plugin.ledger.events import AgentAsked
 from scheduler_plugin.ledger.facts import PodFacts
-from scheduler_plugin.ledger.outcomes import (
-    LedgerError,
-    NotReadyError,
-    OtherAgentError,
-    PersistPermit,
-    UnknownPodError,
-)
 from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.settings.document import Tokenless
 from scheduler_plugin.texts import refusals
@@ -150,7 +144,7 @@ class Permits:
     async def _once_covered(self, pod: PodFacts, vm: VirtualMachine, request: AgentRequest, agent: str) -> Granted:
         try:
             await self._requests.cover(pod.uid, request)
-        except LedgerError as error:
+        except outcomes.LedgerError as error:
             raise _refusal(error) from None
         outcome = self._decided(pod, vm, request, agent)
         return outcome if isinstance(outcome, Granted) else await outcome
@@ -162,7 +156,7 @@ class Permits:
         try:
             # Decided and recorded in one call: nothing may be awaited in between.
             decision = context.ledger.apply(AgentAsked(pod.uid, request, agent), context.clock.now())
-        except LedgerError as error:
+        except outcomes.LedgerError as error:
             raise _refusal(error) from None
         if decision.effects:
             context.order(decision.effects)
@@ -182,7 +176,7 @@ class Permits:
         context.order((decision.persist,))
         return self._within_term(granted)
 
-    async def _once_stored(self, vm: VirtualMachine, permit: PersistPermit, granted: Granted) -> Granted:
+    async def _once_stored(self, vm: VirtualMachine, permit: outcomes.PersistPermit, granted: Granted) -> Granted:
         why = await self._writer.store(permit)
         # If it is unknown whether the permit was stored, its reservation stays, and the agent asks again.
         if why:
@@ -217,11 +211,11 @@ class Permits:
         return claim.pod
 
 
-def _refusal(error: LedgerError) -> CallerRefusedError:
-    if isinstance(error, UnknownPodError):
+def _refusal(error: outcomes.LedgerError) -> CallerRefusedError:
+    if isinstance(error, outcomes.UnknownPodError):
         return CallerRefusedError(404, str(error))
-    if isinstance(error, OtherAgentError):
+    if isinstance(error, outcomes.OtherAgentError):
         return CallerRefusedError(409, str(error))
-    if isinstance(error, NotReadyError):
+    if isinstance(error, outcomes.NotReadyError):
         return CallerRefusedError(503, str(error), RETRY_AFTER)
     raise error

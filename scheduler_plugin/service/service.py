@@ -128,7 +128,6 @@ class Service:
         return await self._bind_reserved(pod, node) if reservation.needs_bind else ""
 
     async def _unseen_pod(self, name: ObjectName, uid: str) -> PodFacts:
-        """Read a pod that kube-scheduler has seen before our watch did."""
         pod = await self.context.feed.pods.read(name, self.context.writer.read_pod(name))
         if pod is None or pod.uid != uid:
             raise UnknownPodError(refusals.POD_ABSENT.format(pod=name, uid=uid))

@@ -33,7 +33,6 @@ def _told(value: object) -> object:
 
 
 def _names(value: object) -> tuple[str, ...] | None:
-    """The fields of a structure; None if it is none."""
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__
     # ``is_dataclass`` is true of classes as well.

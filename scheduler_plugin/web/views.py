@@ -136,12 +136,10 @@ def _unreadable(resource: Resource, found: Unreadable) -> models.UnreadableModel
 
 
 def _stays_because(context: SchedulerContext, vm: VmFacts | None) -> str | None:
-    """The reason why the scheduler may not move the VM by itself; None if it may."""
     return explanations.NOT_KNOWN if vm is None else stays_because(vm, opt_in=context.feed.settings.migration.opt_in)
 
 
 def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, models.RefusedTarget]:
-    """Nodes for which kube-scheduler has refused the VM lately."""
     now, refused = context.clock.now(), context.migration_status.refused.of(vm)
     return {
         node: models.RefusedTarget(refusal.why, round(max(0.0, refusal.until - now), 3))
@@ -150,7 +148,6 @@ def _refused_targets(context: SchedulerContext, vm: ObjectName) -> dict[str, mod
 
 
 def _migration(found: Migration, seen: ClusterMigration | None, now: Instant) -> models.MigrationModel:
-    """One migration; ``problem`` is why nothing is reserved for it, or why it failed."""
     return models.MigrationModel(
         name=str(found.name),
         vm=str(found.vm),

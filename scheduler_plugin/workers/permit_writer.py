@@ -67,7 +67,6 @@ class PermitWriter:
         return result.why
 
     def _drop_older(self, order: PersistPermit) -> None:
-        """Drop the waiting order for the same VM unless it is newer."""
         waiting = self._context.queues.permits.find(order.vm)
         # A newer one stays: nobody else would carry it out, and the ledger waits for its outcome.
         if waiting is not None and waiting.revision <= order.revision:

@@ -132,7 +132,6 @@ def _addresses(status: PodStatus) -> tuple[str, ...]:
 
 
 def _unschedulable(status: PodStatus) -> str:
-    """kube-scheduler's message about a pod that it finds no node for."""
     for condition in status.conditions or ():
         if (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "Unschedulable"):
             return condition.message or explanations.FOUND_NO_NODE_YET

@@ -64,7 +64,6 @@ def runner_requests(meta: shapes.PodMetadata, spec: shapes.PodSpec, status: shap
 
 
 def _resize_problem(meta: shapes.Metadata, status: shapes.PodStatus) -> str:
-    """The kubelet's objection to the present requests."""
     verdicts = (
         f"{condition.reason}: {condition.message or ''}"
         for condition in _verdicts(meta, status)

@@ -206,7 +206,6 @@ class NodeAccount:
 
 
 def _as_many_as_fit(wishes: list[Resources], room: Resources) -> Resources:
-    """The sum of the smallest ``wishes`` that fit together."""
     total = ZERO
     # A kubelet grants each wish whole or not at all; the smallest first lets most of them fit.
     for wish in sorted(wishes, key=lambda amounts: (amounts.cpu, amounts.mem)):

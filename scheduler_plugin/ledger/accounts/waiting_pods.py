@@ -258,7 +258,6 @@ class WaitingPods:
         return pods
 
     def _fitting(self, room: Room) -> list[WaitingPod]:
-        """The pods that wait on this node and fit there now."""
         fitting = []
         for nodes, group in self._groups.items():
             # Most groups fail here, before any of their pods is looked at.
