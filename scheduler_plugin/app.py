@@ -23,8 +23,7 @@ from scheduler_plugin.migration.reporter import MigrationReporter
 from scheduler_plugin.order_queues import OrderQueues
 from scheduler_plugin.planner.plan import MigrationStatus
 from scheduler_plugin.planner.planner import Planner
-from scheduler_plugin.service.service import Service
-from scheduler_plugin.service.workers import Workers
+from scheduler_plugin.service.service import Service, Workers
 from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.telemetry import Telemetry
 from scheduler_plugin.term import Term

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.messages import ObjectName
@@ -60,9 +60,6 @@ class PodAddresses:
 
 T = TypeVar("T")
 
-# A cluster without the CRD of migrations counts as having listed them.
-EVERY_KIND: Final = frozenset({NODES.name, PODS.name, VMS.name, MIGRATIONS.name})
-
 
 def node_facts(node: ClusterNode, settings: SchedulerSettings) -> NodeFacts:
     """A node with the policy and the price of the settings (S2.1). One that the price table lacks comes last (S2.5)."""
@@ -108,6 +105,9 @@ class Feed:
         self.namespaces: FactInformer[Labels] = FactInformer(NAMESPACES, _ignored, report)
         self.claims: FactInformer[str] = FactInformer(CLAIMS, _ignored, report)
         self.volumes: FactInformer[tuple[NodeTerm, ...]] = FactInformer(VOLUMES, _ignored, report)
+        # Those that the ledger needs, and those that only narrow where VMs may move.
+        self.informers: tuple[FactInformer[Any], ...] = (self.nodes, self.pods, self.vms, self.migrations)
+        self._extras: tuple[FactInformer[Any], ...] = (self.namespaces, self.claims, self.volumes)
         for informer in (*self.informers, *self._extras):
             # A restored store shows in one kind first; the other caches may still hold the history that was lost.
             informer.on_restored = partial(self.restored, informer)
@@ -119,15 +119,6 @@ class Feed:
         self._is_refreshing = False
         # Last: it uses everything above.
         self.fill(ledger, queues, identity)
-
-    @property
-    def informers(self) -> tuple[FactInformer[Any], ...]:
-        """The informers of the kinds that the ledger needs."""
-        return (self.nodes, self.pods, self.vms, self.migrations)
-
-    @property
-    def _extras(self) -> tuple[FactInformer[Any], ...]:
-        return (self.namespaces, self.claims, self.volumes)
 
     def fill(self, ledger: Ledger, queues: OrderQueues, writer: str | None) -> None:
         """From now on changes go to this ledger; all that has already been read goes in at once.
@@ -170,7 +161,7 @@ class Feed:
             for informer in self.informers:
                 tasks.create_task(informer.run(api, self._clock, partial(self.listed, informer.kind.name)))
             for extra in self._extras:
-                # These kinds only narrow where VMs may move, so neither readiness nor the ledger waits for them.
+                # Neither readiness nor the ledger waits for these kinds.
                 tasks.create_task(extra.run(api, self._clock, _nothing))
 
     def use(self, settings: SchedulerSettings) -> None:
@@ -226,7 +217,8 @@ class Feed:
     @property
     def missing(self) -> list[str]:
         """The kinds not listed yet, or not since a restore; the ledger gets nothing while there are any."""
-        return sorted(EVERY_KIND - self._listed)
+        # A cluster without the CRD of migrations counts as having listed them.
+        return sorted({informer.kind.name for informer in self.informers} - self._listed)
 
     @property
     def surroundings(self) -> ConstraintContext:

@@ -59,9 +59,7 @@ class Ledger:
     @overload
     def apply(self, event: events.AgentAsked, now: Instant) -> outcomes.PermitDecision: ...
     @overload
-    def apply(self, event: events.PodToBind, now: Instant) -> outcomes.Reservation: ...
-    @overload
-    def apply(self, event: events.MoveWanted, now: Instant) -> outcomes.MoveReservation: ...
+    def apply(self, event: events.PodToBind | events.MoveWanted, now: Instant) -> outcomes.Reservation: ...
     @overload
     def apply(self, event: events.RaiseWanted | events.ResizeDue, now: Instant) -> outcomes.ResizeDecision: ...
     @overload
@@ -69,13 +67,7 @@ class Ledger:
 
     def apply(  # noqa: PLR0911, PLR0912 - one case for each event
         self, event: events.Event, now: Instant
-    ) -> (
-        outcomes.PermitDecision
-        | outcomes.Reservation
-        | outcomes.MoveReservation
-        | outcomes.ResizeDecision
-        | outcomes.Effects
-    ):
+    ) -> outcomes.PermitDecision | outcomes.Reservation | outcomes.ResizeDecision | outcomes.Effects:
         """Book ``event``, and decide what it asks. Carry out the effects, then report what became of them.
 
         Events that ask for a decision may raise ``LedgerError``; then nothing has changed. ``OtherAgentError`` alone

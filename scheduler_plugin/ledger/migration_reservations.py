@@ -39,7 +39,7 @@ NOT_SETTLED: Final = Refused(refusals.NOT_SETTLED)
 # What happens to migrations ------------------------------------------------------------------------------------------
 
 
-def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant) -> outcomes.MoveReservation:
+def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant) -> outcomes.Reservation:
     """Reserves room on the target and gives the order to the source, or says why not."""
     state.require_ready()
     claim = state.claims.get(move.uid)
@@ -51,11 +51,11 @@ def reserve_move(state: LedgerState, move: Move, name: ObjectName, now: Instant)
         judged = verdict(room, claim.reserved)
         detail = "" if room is None or judged is FITS else shortage(room, claim.reserved)
     if judged is not FITS or claim is None:
-        return outcomes.MoveReservation(judged, detail)
+        return outcomes.Reservation(judged, detail)
     ordered = Migration(name, move.vm, now, move.target, move.reason, move.source, Creation.ORDERED, cause=move.cause)
     ordered.source_pod = claim.pod.name
     state.migrations.add(ordered)
-    return outcomes.MoveReservation(FITS, effects=(outcomes.CreateMigration(name, move),))
+    return outcomes.Reservation(FITS, effects=(outcomes.CreateMigration(name, move),))
 
 
 def _may_reserve(state: LedgerState, move: Move, claim: Claim | None) -> Verdict:

@@ -147,7 +147,7 @@ class Mover:
     def _reserve(self, move: Move) -> None:
         context = self._context
         reservation = context.ledger.apply(MoveWanted(move, self._name_for(move)), context.clock.now())
-        context.order(reservation.effects)
+        context.queues.add(reservation.effects)
         # The ledger may have changed since the planner looked at it.
         if not isinstance(reservation.verdict, Fits):
             reason = f"{reservation.verdict.message} {reservation.detail}".rstrip()

@@ -24,9 +24,11 @@ from scheduler_plugin.context import SchedulerContext
 from scheduler_plugin.ledger import outcomes
 from scheduler_plugin.ledger.events import AgentAsked
 from scheduler_plugin.ledger.facts import PodFacts
-from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.settings.document import Tokenless
 from scheduler_plugin.texts import refusals
+from scheduler_plugin.workers.event_recorder import SchedulerEvents
+from scheduler_plugin.workers.permit_writer import PermitWriter
+from scheduler_plugin.workers.request_writer import RequestWriter
 
 
 def identity_of(pod: PodFacts | None, admitted: Tokenless | None) -> CallerIdentity | None:
@@ -72,10 +74,16 @@ class Granted(msgspec.Struct, frozen=True, gc=False):
 class Permits:
     """Judges what agents ask for."""
 
-    def __init__(self, context: SchedulerContext, workers: Workers, authenticator: TokenAuthenticator) -> None:
-        self._context = context
-        self._writer, self._events, self._requests = workers.permits, workers.events, workers.requests
-        self._authenticator = authenticator
+    def __init__(
+        self,
+        context: SchedulerContext,
+        authenticator: TokenAuthenticator,
+        writer: PermitWriter,
+        events: SchedulerEvents,
+        requests: RequestWriter,
+    ) -> None:
+        self._context, self._authenticator = context, authenticator
+        self._writer, self._events, self._requests = writer, events, requests
 
     def ask(self, wire: WireRequest, authorization: str | None, address: str) -> Granted | Awaitable[Granted]:
         """One agent's request from ``address``. Raises ``CallerRefusedError``, at once or when awaited."""
@@ -159,7 +167,7 @@ class Permits:
         except outcomes.LedgerError as error:
             raise _refusal(error) from None
         if decision.effects:
-            context.order(decision.effects)
+            context.queues.add(decision.effects)
         if decision.shrink_to is not None:
             context.telemetry.shrinks.inc()
         is_whole = request.resources.within(decision.permit)
@@ -173,7 +181,7 @@ class Permits:
         if decision.persist.before_answer:
             return self._once_stored(vm, decision.persist, granted)
         # A decrease need not be stored first: a successor that reads the old permit reserves too much, not too little.
-        context.order((decision.persist,))
+        context.queues.add((decision.persist,))
         return self._within_term(granted)
 
     async def _once_stored(self, vm: VirtualMachine, permit: outcomes.PersistPermit, granted: Granted) -> Granted:

@@ -6,6 +6,7 @@ ledger even if the caller has gone away.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,11 +23,16 @@ from scheduler_plugin.ledger.binding import PreemptionCandidate, helped
 from scheduler_plugin.ledger.events import BindEnded, PodRefused, PodToBind, WriteEnd
 from scheduler_plugin.ledger.facts import PodFacts
 from scheduler_plugin.ledger.outcomes import LedgerError, UnknownPodError
+from scheduler_plugin.migration.mover import Mover
 from scheduler_plugin.placement.verdict import Filtered, Fits, Verdict, filter_nodes
 from scheduler_plugin.service.permits import Permits
-from scheduler_plugin.service.workers import Workers
 from scheduler_plugin.telemetry import LOG
 from scheduler_plugin.texts import logs, refusals
+from scheduler_plugin.workers.background_tasks import BackgroundTasks
+from scheduler_plugin.workers.event_recorder import SchedulerEvents
+from scheduler_plugin.workers.permit_writer import PermitWriter
+from scheduler_plugin.workers.problem_watcher import ProblemWatcher
+from scheduler_plugin.workers.request_writer import RequestWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +64,31 @@ class ActiveService(Protocol):
         """The active service. Raises ``StandingByError``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Executors of the ledger's decisions."""
+
+    tasks: BackgroundTasks
+    permits: PermitWriter
+    events: SchedulerEvents
+    mover: Mover
+    problems: ProblemWatcher
+    requests: RequestWriter
+
+    async def run(self) -> None:
+        """Works in the background for ever."""
+        # A worker that fails ends all: a scheduler with a part that stands still must restart.
+        async with asyncio.TaskGroup() as group:
+            for worker in (self.tasks, self.permits, self.events, self.mover, self.problems, self.requests):
+                group.create_task(worker.run())
+
+
 class Service:
     """Verbs of kube-scheduler; ``permits`` are for agents."""
 
     def __init__(self, context: SchedulerContext, workers: Workers, authenticator: TokenAuthenticator) -> None:
         self.context = context
-        self.permits = Permits(context, workers, authenticator)
+        self.permits = Permits(context, authenticator, workers.permits, workers.events, workers.requests)
         self._tasks, self._requests = workers.tasks, workers.requests
 
     def standing(self) -> LeaderStatus:
@@ -121,7 +146,7 @@ class Service:
             reservation = self.context.ledger.apply(PodToBind(pod, node), self.context.clock.now())
         except (LedgerError, ApiError) as error:
             return str(error)
-        self.context.order(reservation.effects)
+        self.context.queues.add(reservation.effects)
         if not isinstance(reservation.verdict, Fits):
             return _why_not(reservation.verdict, reservation.detail)
         # kube-scheduler repeats a bind whose answer it has missed; the pod is bound already then.

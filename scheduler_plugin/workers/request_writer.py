@@ -175,7 +175,7 @@ class RequestWriter:
         """Write what ``event`` needs, again if it was refused; return True if anything was sent."""
         for attempt in range(TRIES):
             order, effects = self._context.ledger.apply(event, self._context.clock.now())
-            self._context.order(effects)
+            self._context.queues.add(effects)
             if order is None:
                 return bool(attempt)
             # After an unknown outcome the version for another write may be out of date.
