@@ -144,11 +144,11 @@ def _facts(found: _Migration, status: _Status, changed_at: float | None) -> Migr
 
 def _phase(text: str | None) -> MigrationPhase:
     try:
-        return _PHASES[text or ""]
-    except KeyError:
-        raise ValueError(
-            f"status.phase: expected one of {', '.join(filter(None, _PHASES))}, got {shown(text)}"
-        ) from None
+        # Without a phase the controller has not looked at it yet.
+        return MigrationPhase(text or "Pending")
+    except ValueError:
+        expected = ", ".join(phase.value for phase in MigrationPhase)
+        raise ValueError(f"status.phase: expected one of {expected}, got {shown(text)}") from None
 
 
 def _pod(namespace: str, name: str | None) -> ObjectName | None:
@@ -181,14 +181,6 @@ def _time(path: str, text: str | None) -> float:
 _LONGEST: Final = 2**53  # milliseconds that a float tells apart
 
 _CHANGED: Final = "status.conditions.lastTransitionTime"
-_PHASES: Final = {
-    # The controller has not looked at it yet.
-    "": MigrationPhase.PENDING,
-    "Pending": MigrationPhase.PENDING,
-    "Running": MigrationPhase.RUNNING,
-    "Succeeded": MigrationPhase.SUCCEEDED,
-    "Failed": MigrationPhase.FAILED,
-}
 
 MIGRATIONS: Final = Kind(
     names.MIGRATION_PLURAL,

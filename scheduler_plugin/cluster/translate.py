@@ -22,10 +22,9 @@ from protocol.runtime.kubernetes.watches.kinds import Kind
 from protocol.units import ZERO, Resources
 from protocol.virtual_machine import VirtualMachine
 from protocol.wire.wire_quantities import mem_from_wire
-from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod
+from scheduler_plugin.cluster.pods.reading import pod_at_most, read_pod, watched_pod
 from scheduler_plugin.cluster.pods.requests import amounts, other_resources
 from scheduler_plugin.cluster.pods.shapes import Amounts, Metadata
-from scheduler_plugin.cluster.pods.texts import watched_pod
 from scheduler_plugin.cluster.scheduling_fields import node_traits, volume_terms
 from scheduler_plugin.cluster.virtual_machines import read_vm, vm_at_most
 from scheduler_plugin.constraints.model import PLAIN_NODE, Labels, NodeTerm, NodeTraits

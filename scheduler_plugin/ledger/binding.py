@@ -16,6 +16,7 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from protocol.units import Resources
+from scheduler_plugin.constraints.model import Taint
 from scheduler_plugin.ledger import outcomes
 from scheduler_plugin.ledger.accounts.claims import Claim, ClaimState, claim_size
 from scheduler_plugin.ledger.believed import seen_on_node
@@ -89,9 +90,13 @@ def best(state: LedgerState, pod: PodFacts, asked: Container[str], most: int) ->
     return best_nodes
 
 
-def _is_soft_tainted(state: LedgerState, node: str) -> bool:
+def _taints(state: LedgerState, node: str) -> tuple[Taint, ...]:
     facts = state.nodes[node].facts
-    return facts is not None and any(taint.effect == "PreferNoSchedule" for taint in facts.traits.taints)
+    return () if facts is None else facts.traits.taints
+
+
+def _is_soft_tainted(state: LedgerState, node: str) -> bool:
+    return any(taint.effect == "PreferNoSchedule" for taint in _taints(state, node))
 
 
 def look_further(state: LedgerState, pod: PodFacts, asked: list[str]) -> outcomes.Effects:
@@ -131,12 +136,7 @@ def _called_for(state: LedgerState, pod: PodFacts) -> str | None:
         names = state.rooms if pod.migration is not None else state.node_indexes.of(claim_of(state, pod)).fitting()
     except outcomes.NotReadyError:  # kube-scheduler asks until it is known
         names = state.rooms
-    return next((name for name in names if not _is_tainted(state, name)), next(iter(names), None))
-
-
-def _is_tainted(state: LedgerState, name: str) -> bool:
-    facts = state.nodes[name].facts
-    return facts is not None and bool(facts.traits.taints)
+    return next((name for name in names if not _taints(state, name)), next(iter(names), None))
 
 
 def reserve(state: LedgerState, pod: PodFacts, node: str) -> outcomes.Reservation:

@@ -158,16 +158,12 @@ class Ledger:
 
     def scaled_vms(self, now: Instant) -> tuple[int, int]:
         """The numbers of VMs with a guest and an agent: those whose agent was heard lately, and the others."""
-        is_heard = [self._is_heard(vm, now) for vm in self._state.vms.values() if self._is_scaled(vm)]
+        is_heard = [now - vm.heard_at <= LATELY for vm in self.vms.values() if self._is_scaled(vm)]
         return is_heard.count(True), is_heard.count(False)
 
     def is_silent(self, vm: VmAccount, now: Instant) -> bool:
         """Return True if an agent is to size the VM and was not heard lately. Only the leading scheduler can tell."""
-        return self._is_scaled(vm) and not self._is_heard(vm, now)
-
-    @staticmethod
-    def _is_heard(vm: VmAccount, now: Instant) -> bool:
-        return now - vm.heard_at <= LATELY
+        return self._is_scaled(vm) and now - vm.heard_at > LATELY
 
     def _is_scaled(self, vm: VmAccount) -> bool:
         """Return True if one of our agents is to size the VM."""
@@ -218,7 +214,7 @@ class Ledger:
 
     def wants(self, order: outcomes.PersistPermit) -> bool:
         """Return True if the write still makes sense: a permit is taken back only from a VM without an agent."""
-        account = self._state.vms.get(order.vm)
+        account = self.vms.get(order.vm)
         # Autoscaling may have been switched on again while the write waited in its queue.
         return not order.takes_back or account is None or not (account.has_agent and account.claims)
 
@@ -237,7 +233,7 @@ class Ledger:
 
     def is_awaited(self, uid: str) -> bool:
         """Return True if the pod asks for more than its kubelet has set aside, and the kubelet has not refused it."""
-        claim = self._state.claims.get(uid)
+        claim = self.claims.get(uid)
         runner = None if claim is None else claim.pod.runner
         if claim is None or runner is None or runner.problem or claim.resizes is None or claim.resizes.may_land:
             return False

@@ -27,8 +27,7 @@ from scheduler_plugin.web.documentation import Operation, answers, document
 from scheduler_plugin.web.extender import guarded
 from scheduler_plugin.web.hot_paths import Admission, Handler, HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import BatchEntry, NodesModel, Problem, VmModel
-from scheduler_plugin.web.settings_view import settings_view
-from scheduler_plugin.web.views import nodes_view, vm_view
+from scheduler_plugin.web.views import nodes_view, settings_view, vm_view
 
 Name = Annotated[str, Path(max_length=253)]
 

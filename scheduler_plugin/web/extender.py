@@ -13,7 +13,7 @@ import msgspec
 
 from protocol.messages import ObjectName
 from protocol.runtime.credentials import CredentialsError, FileToken
-from scheduler_plugin.cluster.pods.texts import asked_pod, decode_pod
+from scheduler_plugin.cluster.pods.reading import asked_pod, decode_pod
 from scheduler_plugin.cluster.translate import decode_node
 from scheduler_plugin.ledger.binding import PreemptionCandidate
 from scheduler_plugin.ledger.facts import PodFacts

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
+from dataclasses import fields, is_dataclass
+from fractions import Fraction
 from itertools import islice
 from typing import Final, NamedTuple
 
+import msgspec
+
+from protocol.kubernetes.objects import Json
 from protocol.kubernetes.pages import Unreadable
 from protocol.kubernetes.resources import Resource
 from protocol.kubernetes.timestamps import timestamp
 from protocol.messages import Metrics, ObjectName
 from protocol.runtime.clock import Clock
-from protocol.units import Instant, Resources
+from protocol.units import Bytes, Instant, MilliCpu, Resources
 from scheduler_plugin.cluster.migrations import ClusterMigration
 from scheduler_plugin.cluster.problems import notes_on, unreadable_objects
 from scheduler_plugin.context import SchedulerContext
@@ -24,6 +29,7 @@ from scheduler_plugin.ledger.moves import Migration
 from scheduler_plugin.planner.beneficiaries import room_being_made
 from scheduler_plugin.planner.victims import stays_because
 from scheduler_plugin.service.service import LeaderStatus
+from scheduler_plugin.settings.document import SchedulerSettings
 from scheduler_plugin.texts import explanations
 from scheduler_plugin.web import models
 
@@ -259,3 +265,38 @@ def _metrics(metrics: Metrics) -> models.MetricsModel:
         load5=metrics.load5,
         mem_used=None if metrics.mem_used is None else metrics.mem_used.quantity(),
     )
+
+
+def settings_view(settings: SchedulerSettings) -> Json:
+    """Every setting by its name. Files are named, and none is read: there is no secret among settings."""
+    return {field.name: _told(getattr(settings, field.name)) for field in fields(settings)}
+
+
+def _told(value: object) -> object:
+    if isinstance(value, MilliCpu | Bytes):
+        return value.quantity()
+    if (names := _names(value)) is not None:
+        return {name: _told(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {str(key): _told(member) for key, member in value.items()}
+    if isinstance(value, frozenset | set | list | tuple):
+        members = [_told(member) for member in value]
+        # Sets have no order of their own: sorted, two replicas show the same text.
+        return members if isinstance(value, list | tuple) else sorted(members, key=str)
+    return _plain(value)
+
+
+def _names(value: object) -> tuple[str, ...] | None:
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    # ``is_dataclass`` is true of classes as well.
+    if is_dataclass(value) and not isinstance(value, type):
+        return tuple(field.name for field in fields(value))
+    return None
+
+
+def _plain(value: object) -> object:
+    # JSON has no type for fractions.
+    if isinstance(value, Fraction):
+        return float(value)
+    return value if isinstance(value, str | int | float) or value is None else str(value)
