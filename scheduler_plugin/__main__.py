@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import secrets
 import socket
 import sys
@@ -14,7 +15,7 @@ import uvloop
 
 from protocol.kubernetes.api import KubernetesApi
 from protocol.messages import ObjectName
-from protocol.runtime.clock import SystemClock
+from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.explaining.explain_access import ExplainAccess
 from protocol.runtime.followed_file import FollowedFile, SettingsFollower
 from protocol.runtime.kubernetes.direct_api import DirectApi
@@ -32,7 +33,6 @@ from scheduler_plugin.auth.authenticator import CONCURRENCY
 from scheduler_plugin.leader_endpoints import LeaderEndpoints, ReplicaAddress
 from scheduler_plugin.options import agents_tls, extender_tls, lease_terms, parser
 from scheduler_plugin.replica import Replica
-from scheduler_plugin.service.heap import set_aside
 from scheduler_plugin.service.service import ActiveService
 from scheduler_plugin.settings.document import SchedulerSettings, parse_settings
 from scheduler_plugin.telemetry import Telemetry
@@ -158,6 +158,38 @@ def listeners(options: argparse.Namespace, desk: ActiveService, access: ExplainA
             "metrics", GuardedExplanations(probes_app(desk), access), options.listen_metrics, limits=METRICS_LIMITS
         ),
     ]
+
+
+INTERVAL: Final = Seconds(0.5)
+
+LONGEST_START: Final = Seconds(60.0)
+"""A scheduler that waits longer than this for its cluster needs the collector like any other process."""
+
+THRESHOLDS: Final = (2_000, 4, 500)
+"""See ``gc.set_threshold``; under load Python's own (700, 10, 10) cause several full collections a minute."""
+
+
+async def set_aside(clock: Clock, is_ready: Callable[[], bool]) -> None:
+    """Pause the collector until the cluster has been read, then freeze all objects.
+
+    A full collection looks at every object that was read from the cluster. At 10,000 VMs it stops every answer for a
+    fifth of a second.
+    """
+    deadline = clock.now() + LONGEST_START
+    # While the cluster is read, the collector would go through all objects so far again and again, which takes longer
+    # than reading them.
+    gc.disable()
+    try:
+        while not is_ready():
+            await clock.sleep(INTERVAL)
+            if clock.now() >= deadline:
+                gc.enable()
+        # Frozen objects are still freed when their last reference goes; only the search for cycles skips them.
+        gc.freeze()
+        # Garbage of answers is found while it is young; a full collection comes only after millions of objects.
+        gc.set_threshold(*THRESHOLDS)
+    finally:
+        gc.enable()
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ leader.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Annotated, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import FastAPI, Path
+from fastapi.openapi.utils import get_openapi
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import PlainTextResponse, Response
 
@@ -23,11 +25,82 @@ from scheduler_plugin.service.service import ActiveService, Service, StandingByE
 from scheduler_plugin.texts import refusals
 from scheduler_plugin.web import agents, extender
 from scheduler_plugin.web import extender_messages as messages
-from scheduler_plugin.web.documentation import Operation, answers, document
 from scheduler_plugin.web.extender import guarded
 from scheduler_plugin.web.hot_paths import Admission, Handler, HotPath, HotPaths, HotRequest, HotResponse
 from scheduler_plugin.web.models import BatchEntry, NodesModel, Problem, VmModel
 from scheduler_plugin.web.views import nodes_view, settings_view, vm_view
+
+Json = dict[str, Any]
+
+_REFERENCE: Final = "#/components/schemas/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A POST that is no route of FastAPI's: what it takes, and what it answers by status.
+
+    All schemas are made of the very types that decode and encode the messages.
+    """
+
+    path: str
+    summary: str
+    takes: Any
+    gives: Mapping[int, tuple[str, Any]]
+
+
+def content(of: Any) -> Json:
+    """``content`` of a request or answer in JSON of this type."""
+    # A copy: FastAPI may change what it is given, and the schema is cached.
+    return {"application/json": {"schema": dict(_schema(of))}}
+
+
+@cache
+def _schema(of: Any) -> Json:
+    (schema,), _ = msgspec.json.schema_components([of], ref_template=_REFERENCE)
+    return schema
+
+
+def answers(gives: Mapping[int, tuple[str, Any]]) -> dict[int | str, Json]:
+    """``responses`` of an operation."""
+    return {
+        status: {"description": text} | ({} if kind is None else {"content": content(kind)})
+        for status, (text, kind) in gives.items()
+    }
+
+
+def document(app: FastAPI, operations: Sequence[Operation], shapes: Sequence[Any]) -> None:
+    """Extend the page of ``app``: its own routes, these operations, and the schemas of all their types.
+
+    The page is made when it is first asked for: a scheduler that starts has more urgent work.
+    """
+
+    def page() -> Json:
+        # The attribute in which FastAPI itself caches the page.
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            for operation in operations:
+                schema["paths"].setdefault(operation.path, {})["post"] = _operation(operation)
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(_schemas(operations, shapes))
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = page  # type: ignore[method-assign]  # FastAPI's way to extend the page
+
+
+def _schemas(operations: Sequence[Operation], shapes: Sequence[Any]) -> Json:
+    types = [
+        *shapes,
+        *(operation.takes for operation in operations),
+        *(kind for operation in operations for _, kind in operation.gives.values()),
+    ]
+    return msgspec.json.schema_components(types, ref_template=_REFERENCE)[1]
+
+
+def _operation(one: Operation) -> Json:
+    responses = {str(status): answer for status, answer in answers(one.gives).items()}
+    request = {"required": True, "content": content(one.takes)}
+    return {"summary": one.summary, "responses": responses, "requestBody": request}
+
 
 Name = Annotated[str, Path(max_length=253)]
 
@@ -200,11 +273,8 @@ def by_leader(desk: ActiveService, answer: Callable[[Service, HotRequest], Answe
     """Run ``answer`` for the active service; 503 while another process leads."""
 
     def handle(request: HotRequest) -> Answer:
-        try:
-            service = desk.acting()
-        except StandingByError as error:
-            return _elsewhere(error)
-        return answer(service, request)
+        service = _active(desk)
+        return service if isinstance(service, HotResponse) else answer(service, request)
 
     return handle
 
@@ -213,14 +283,14 @@ def leading(desk: ActiveService) -> Admission:
     """Refuse clients while another process leads, before their bodies are read in vain."""
 
     def lead(_: str | None) -> HotResponse | None:
-        try:
-            desk.acting()
-        except StandingByError as error:
-            return _elsewhere(error)
-        return None
+        service = _active(desk)
+        return service if isinstance(service, HotResponse) else None
 
     return lead
 
 
-def _elsewhere(error: StandingByError) -> HotResponse:
-    return HotResponse(_ENCODER.encode(Problem(str(error))), 503, _ELSEWHERE)
+def _active(desk: ActiveService) -> Service | HotResponse:
+    try:
+        return desk.acting()
+    except StandingByError as error:
+        return HotResponse(_ENCODER.encode(Problem(str(error))), 503, _ELSEWHERE)
