@@ -20,9 +20,9 @@ from protocol.messages import AgentRequest, Metrics, ObjectName
 from protocol.ranking.config import RankingConfig
 from protocol.units import ZERO, Bytes, ComputeUnit, Instant, MilliCpu
 from scheduler_plugin.constraints.model import PODS, NodeTraits
-from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts, VmFacts
 from scheduler_plugin.ledger.events import AgentAsked, BindEnded, Listed, PermitWritten, PodGone, PodToBind, WriteEnd
-from scheduler_plugin.ledger.facts import NodePolicy, ResourcePolicy
+from scheduler_plugin.ledger.facts import NodeFacts, NodePolicy, PodFacts, ResourcePolicy, VmFacts
+from scheduler_plugin.ledger.ledger import Ledger
 from scheduler_plugin.planner.plan import MigrationPolicy
 from scheduler_plugin.planner.planner import Planner
 from scheduler_plugin.planner.victims import Now

@@ -11,7 +11,7 @@ import numpy as np
 from agent.core.policy import Smoothing
 from protocol.smoothing.spec import Duration
 from protocol.units import Instant, Resources, Seconds
-from scheduler_plugin.ledger.accounts.giving import lacking
+from scheduler_plugin.ledger.accounts.sharing import lacking
 from scripts.autoscale.replay.recording import Floats
 from scripts.autoscale.simulate.fleet import SimulatedFleet
 from scripts.autoscale.simulate.invariant_checks import InvariantChecks

@@ -13,8 +13,10 @@ from typing import Final
 from protocol.messages import AgentRequest, ObjectName, PluginResponse
 from protocol.units import ZERO, Instant
 from scheduler_plugin.constraints.model import NodeTraits
-from scheduler_plugin.ledger import Ledger, NodeFacts, PodFacts, VmFacts, events
-from scheduler_plugin.placement import FITS
+from scheduler_plugin.ledger import events
+from scheduler_plugin.ledger.facts import NodeFacts, PodFacts, VmFacts
+from scheduler_plugin.ledger.ledger import Ledger
+from scheduler_plugin.placement.verdict import FITS
 from scripts.autoscale.simulate.fleet import SimulatedFleet, SimulationSettingsError
 from scripts.autoscale.simulate.simulated_groups import HOSTNAME
 from scripts.autoscale.simulate.simulated_vm import NAMESPACE, SimulatedVm

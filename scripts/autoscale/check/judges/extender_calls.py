@@ -12,7 +12,7 @@ from protocol.kubernetes.timestamps import parse_timestamp
 from protocol.names import SCHEDULER_NAME
 from protocol.runtime.followed_file import SettingsError
 from protocol.yaml_text import YamlError, read_yaml
-from scheduler_plugin.ledger.accounts.sampled_pods import PERCENT
+from scheduler_plugin.ledger.accounts.waiting_pods import PERCENT
 from scheduler_plugin.settings.document import parse_settings
 from scripts.autoscale.check.facts import CheckFacts, MetricSample, SiteObservations, Unseen, UnseenError
 from scripts.autoscale.check.finding import CheckProblem, CheckResult, CheckSection, Level, check_of
